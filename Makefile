@@ -1,0 +1,32 @@
+# make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+
+PYTHON_ON_PATH := $(or $(PYTHON),python3)
+
+# horovodrun starts mpirun by name, and both may be those of .venv.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
+
+setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
+	@$(PYTHON_ON_PATH) hpc_train/bootstrap.py $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
+
+demo: setup  ## train, kill, resume, evaluate and export a small model on this machine (SOURCE=... chooses the data)
+	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)")
+
+test: setup  ## run all tests (PYTEST_ARGS="-k sampler" chooses some)
+	@.venv/bin/python -m pytest tests $(PYTEST_ARGS)
+
+lint: setup  ## check style, types, layers and shell scripts
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy hpc_train
+	.venv/bin/lint-imports
+	.venv/bin/shellcheck slurm/*.sh .ci/run
+
+clean:  ## remove .venv and what tools leave behind (the wheels' cache in ~/.cache/hpc_train stays)
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,75 @@
+"""The demonstration behind `make demo`: Fashion-MNIST on two ranks, from images to an exported model.
+
+    python examples/fashion_mnist/demo.py [--source DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+from prepare import DATA, prepare
+
+from hpc_train.cluster.quiet import CHATTER
+from hpc_train.errors import UserError
+
+HERE = Path(__file__).resolve().parent
+RANKS = 2
+WANTED_ACCURACY = 0.90
+LIMIT_SECS = 1800
+TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+
+
+def run(command: list[str]) -> int:
+    """Runs `command`, showing its lines without the tags of its ranks; returns its exit code."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            line = TAG.sub("", line)
+            if not re.search(CHATTER, line):
+                print(line, end="", flush=True)
+        return process.wait(timeout=LIMIT_SECS)
+
+
+def main() -> None:
+    """Entry point; exits with 1 where training failed or the accuracy is too low."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--source", type=Path, help="folder with the four IDX files of Fashion-MNIST")
+    start = time.time()
+    try:
+        description = prepare(parser.parse_args().source)
+    except UserError as error:
+        sys.exit(f"demo.py: error: {error}")
+    job_dir = Path("runs") / time.strftime("fashion_mnist_%Y%m%d_%H%M%S")
+    train = [sys.executable, "-m", "hpc_train", "train", str(HERE / "job.yaml"), "--job-dir", str(job_dir)]
+    launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(RANKS)]
+    print(f"$ horovodrun -np {RANKS} python -m hpc_train train {HERE / 'job.yaml'} --job-dir {job_dir}")
+    code = run([*launcher, *train])
+    if code != 0:
+        sys.exit(f"demo.py: training ended with exit code {code}")
+    status = json.loads((job_dir / "status.json").read_text())
+    accuracy, step = status["evaluation"]["accuracy"], status["step"]
+    images = 0
+    for path in DATA.glob("test-*.h5"):
+        with h5py.File(path) as file:
+            images += len(file["label"])
+    print(f"""
+data           {description}
+test accuracy  {accuracy:.4f} on all {images:,} test images
+speed          {status["examples_per_sec"]:,.0f} examples/s on {RANKS} ranks
+wall time      {time.time() - start:.0f} s
+checkpoint     {job_dir / "checkpoints" / f"step-{step:08d}"}
+SavedModel     {status["exports"][-1]}
+job-dir        {job_dir}""")
+    if accuracy < WANTED_ACCURACY:
+        sys.exit(f"demo.py: the accuracy should be at least {WANTED_ACCURACY}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: committed whole or not there."""

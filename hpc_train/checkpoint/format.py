@@ -1,0 +1,105 @@
+"""One checkpoint: a folder with state.h5, which h5py alone can read.
+
+    step-00000200/state.h5
+      attributes           format (1), step, seed, world_size, time (seconds since 1970)
+      model/<name>         a dataset for each variable of the model
+      optimizer/<name>     a dataset for each variable of the optimizer
+
+A dataset's name is the variable's path with dots for slashes; its attributes `path` and `dtype` hold the originals
+and `index` its place. bfloat16, which HDF5 lacks, is stored as its 16 bits in uint16.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+FORMAT = 1
+STATE_FILE = "state.h5"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that training needs to go on.
+
+    Attributes:
+        step: The global step after which it was taken.
+        model, optimizer: Arrays by variable path, in the model's order.
+        seed: The base seed of the job's data order; world_size: the ranks that wrote it.
+    """
+
+    step: int
+    model: dict[str, np.ndarray]
+    optimizer: dict[str, np.ndarray]
+    seed: int
+    world_size: int
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Writes `snapshot` into `folder`, which exists, and waits until it is on the disk."""
+    path = folder / STATE_FILE
+    with h5py.File(path, "x") as file:
+        attributes = {"format": FORMAT, "step": snapshot.step, "seed": snapshot.seed, "world_size": snapshot.world_size}
+        file.attrs.update({**attributes, "time": time.time()})
+        _write_group(file.create_group("model"), snapshot.model)
+        _write_group(file.create_group("optimizer"), snapshot.optimizer)
+    for target in (path, folder):
+        sync_to_disk(target)
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """Reads the checkpoint in `folder`.
+
+    Raises:
+        OSError: It cannot be read, or is not a checkpoint of this format.
+    """
+    path = folder / STATE_FILE
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            if int(file.attrs["format"]) != FORMAT:
+                raise OSError(f"format {file.attrs['format']}, but this version reads format {FORMAT}")
+            return Snapshot(
+                int(file.attrs["step"]),
+                _read_group(file["model"]),
+                _read_group(file["optimizer"]),
+                int(file.attrs["seed"]),
+                int(file.attrs["world_size"]),
+            )
+    except (OSError, KeyError, ValueError) as error:
+        raise OSError(f"{path}: not a readable checkpoint: {error}") from error
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until what was written to a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_group(group: h5py.Group, arrays: dict[str, np.ndarray]) -> None:
+    for index, (path, array) in enumerate(arrays.items()):
+        stored = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        name = path.replace("/", ".")
+        dataset = group.create_dataset(name if name not in group else f"{name}.{index}", data=stored)
+        dataset.attrs.update({"path": path, "dtype": array.dtype.name, "index": index})
+
+
+def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
+    datasets = sorted(group.values(), key=lambda dataset: int(dataset.attrs["index"]))
+    return {str(d.attrs["path"]): _as_stored(d[()], str(d.attrs["dtype"])) for d in datasets}
+
+
+def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    array = np.asarray(array)
+    if dtype != "bfloat16":
+        return array
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)

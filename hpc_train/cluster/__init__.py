@@ -1,0 +1,1 @@
+"""Ranks: who runs where, with which cores and device. The only place that starts MPI or Horovod."""

@@ -1,0 +1,97 @@
+"""What the launcher says of this process before MPI starts, and the settings that follow from it. Pure.
+
+Open MPI, MPICH, Intel MPI, MVAPICH and Slurm's srun each tell a rank its place on the node in variables of their
+own. They have to be read from there: devices must be hidden and threads limited before MPI or TensorFlow start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+
+HOROVOD_CYCLE_TIME_MS = "0.1"
+"""Horovod looks for work so often. Its default of 1 ms costs two ranks of a small model 10 % (measured on two
+cores together with the yield below; without the yield a short cycle is worse than the default)."""
+
+
+@dataclass(frozen=True)
+class LaunchPlace:
+    """This process's place on its node, as the launcher tells it."""
+
+    launched: bool
+    """Whether an MPI launcher started this process. Without one there is a single rank, and no MPI is started."""
+    local_rank: int
+    local_size: int
+
+
+def launch_place(env: Mapping[str, str]) -> LaunchPlace:
+    """Reads the launcher's variables."""
+    size = _first_int(env, _SIZE) or 1
+    # sbatch's own shell has SLURM_LOCALID too: srun's step variable tells whether srun started this process.
+    launched = any(name in env for name in _LAUNCHED) or (size > 1 and "SLURM_STEP_NUM_TASKS" in env)
+    if not launched:
+        return LaunchPlace(False, 0, 1)
+    local_size = _first_int(env, _LOCAL_SIZE) or _slurm_tasks_here(env) or 1
+    return LaunchPlace(True, _first_int(env, _LOCAL_RANK) or 0, max(1, local_size))
+
+
+def _first_int(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if env.get(name, "").isdigit():
+            return int(env[name])
+    return None
+
+
+def _slurm_tasks_here(env: Mapping[str, str]) -> int | None:
+    """Tasks on this node from SLURM_STEP_TASKS_PER_NODE, such as `2(x3),1`: nodes 0 to 2 have two, node 3 one."""
+    node = _first_int(env, ("SLURM_NODEID",)) or 0
+    for count, _, repeat in re.findall(r"(\d+)(\(x(\d+)\))?", env.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        if node < int(repeat or 1):
+            return int(count)
+        node -= int(repeat or 1)
+    return None
+
+
+def cores_of_rank(allowed_cores: int, machine_cores: int, local_size: int) -> int:
+    """Cores that one rank may keep busy.
+
+    A launcher that binds ranks has divided the cores already: then the allowed ones of all ranks fit into the
+    machine. Otherwise every rank sees all allowed cores and takes its part.
+    """
+    if allowed_cores * local_size <= machine_cores:
+        return allowed_cores
+    return max(1, allowed_cores // local_size)
+
+
+def fast_settings(cores: int, machine_cores: int, place: LaunchPlace) -> dict[str, str]:
+    """Environment variables that make ranks fast; a value that the user has set wins.
+
+    Each rank has a thread of Horovod's beside its computing threads, and MPI polls while it waits: where they
+    outnumber the cores, waiting ranks must yield or they take time from computing ones (on two cores, two ranks:
+    +30 % examples/s).
+    """
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": str(cores)}
+    if place.launched:
+        settings["HOROVOD_CYCLE_TIME"] = HOROVOD_CYCLE_TIME_MS
+        if place.local_size * (cores + 1) > machine_cores:
+            settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return settings
+
+
+def visible_device(env: Mapping[str, str], device_count: int, place: LaunchPlace) -> str | None:
+    """The value for CUDA_VISIBLE_DEVICES that leaves this rank one GPU; None leaves it as it is.
+
+    Devices that a scheduler has already made visible are shared out; ranks beyond the number of devices start
+    again at the first.
+    """
+    given = env.get("CUDA_VISIBLE_DEVICES")
+    devices = [d for d in given.split(",") if d] if given is not None else [str(i) for i in range(device_count)]
+    if not devices or not place.launched or len(devices) == 1:
+        return None
+    return devices[place.local_rank % len(devices)]

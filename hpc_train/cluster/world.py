@@ -1,0 +1,219 @@
+"""World: this process among its peers. The one place that starts MPI and Horovod, pins devices, and aborts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+
+from hpc_train.cluster.launch_env import cores_of_rank, fast_settings, launch_place, visible_device
+from hpc_train.cluster.quiet import without_chatter
+from hpc_train.cluster.roles import CHIEF_RANK, role_of
+from hpc_train.errors import RankError, UserError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+_PIECE_BYTES = 1 << 30
+"""MPI-3 counts are 32-bit."""
+
+
+class World:
+    """The ranks of one job, seen from one of them.
+
+    Methods marked *collective* must be called by all ranks in the same order. Objects travel as JSON, arrays as
+    they are; nothing is pickled. With one rank, no method needs MPI.
+
+    Attributes:
+        rank, size: This rank's number, and how many there are.
+        local_rank, local_size: The same on this node.
+        host: Name of this node.
+        cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int, cores: int) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank() if comm else 0
+        self.size: int = comm.Get_size() if comm else 1
+        self.local_rank, self.local_size, self.cores = local_rank, local_size, cores
+        self.host = socket.gethostname()
+        self._horovod: Any = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == CHIEF_RANK
+
+    @property
+    def role(self) -> str:
+        """chief or worker."""
+        return role_of(self.rank)
+
+    def horovod(self) -> Any:
+        """Horovod's TensorFlow module, started over all ranks at the first call. Collective."""
+        if self._horovod is None:
+            assert self._comm is not None, "one rank has nobody to reduce with"
+            import horovod.tensorflow as hvd
+
+            affinity = os.sched_getaffinity(0)
+            hvd.init(comm=self._comm)
+            # hvd.init() can shrink the affinity of the process (horovod#2804).
+            os.sched_setaffinity(0, affinity)
+            self._horovod = hvd
+        return self._horovod
+
+    def broadcast(self, value: T) -> T:
+        """The chief's `value` (anything JSON can hold), on every rank. Collective."""
+        if self._comm is None:
+            return value
+        data = np.frombuffer(json.dumps(value).encode() if self.is_chief else b"", np.uint8)
+        length = np.array([data.size], np.int64)
+        self._comm.Bcast(length, root=CHIEF_RANK)
+        data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
+        self._comm.Bcast(data, root=CHIEF_RANK)
+        return json.loads(data.tobytes())
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's `value` (anything JSON can hold), by rank. Collective."""
+        if self._comm is None:
+            return [value]
+        data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = np.empty(self.size, np.int64)
+        self._comm.Allgather(np.array([data.size], np.int64), lengths)
+        gathered = np.empty(int(lengths.sum()), np.uint8)
+        self._comm.Allgatherv(data, [gathered, lengths])
+        ends = np.cumsum(lengths)
+        return [json.loads(gathered[end - n : end].tobytes()) for end, n in zip(ends, lengths, strict=True)]
+
+    def broadcast_arrays(self, arrays: list[np.ndarray]) -> None:
+        """Overwrites every rank's `arrays` (C-contiguous, same shapes and dtypes) with the chief's. Collective."""
+        if self._comm is None:
+            return
+        for array in arrays:
+            flat = array.reshape(-1).view(np.uint8)
+            for start in range(0, flat.size, _PIECE_BYTES):
+                self._comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
+
+    def sum(self, array: np.ndarray) -> np.ndarray:
+        """The sum of every rank's `array` (float64, one shape on all ranks). Collective."""
+        if self._comm is None:
+            return array
+        total = np.empty_like(array)
+        self._comm.Allreduce(array, total)
+        return total
+
+    def each(self, action: Callable[[], T]) -> T:
+        """Runs `action` on every rank; gives each its own result. Collective.
+
+        A rank that raises does not leave the others waiting: they all learn of it here, at the end.
+
+        Raises:
+            Whatever `action` raised, on the lowest rank where it did; on the others UserError with the same
+            message where it was one, else RankError.
+        """
+        failure: Exception | None = None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+        for rank, said in enumerate(self.all_gather(_describe(failure))):
+            if said is None:
+                continue
+            if rank == self.rank and failure is not None:
+                raise failure
+            raise UserError(said[1]) if said[0] else RankError(f"rank {rank}: {said[1]}")
+        return result
+
+    def on_chief(self, action: Callable[[], T]) -> T:
+        """Runs `action` on the chief and gives its result (anything JSON can hold) to all. Collective.
+
+        Raises: As `each`.
+        """
+        return self.broadcast(self.each(lambda: action() if self.is_chief else None))  # type: ignore[return-value]
+
+    def abort(self, code: int) -> NoReturn:
+        """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._comm is not None:
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Abort(code)
+        os._exit(code)
+
+
+def _describe(failure: Exception | None) -> list[Any] | None:
+    if failure is None:
+        return None
+    if isinstance(failure, UserError):
+        return [True, str(failure)]
+    return [False, f"{type(failure).__name__}: {failure}"]
+
+
+_joined: World | None = None
+
+
+def join_world() -> World:
+    """Joins the ranks that the launcher started: sets what makes them fast, then starts MPI. Collective.
+
+    The first call does the work; later ones return the same World. Environment variables that the user has set
+    are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, OMPI_MCA_mpi_yield_when_idle.
+    A process that no MPI launcher started is a world of one, and MPI is not started.
+    """
+    global _joined
+    if _joined is not None:
+        return _joined
+    place = launch_place(os.environ)
+    machine_cores = os.cpu_count() or 1
+    cores = cores_of_rank(len(os.sched_getaffinity(0)), machine_cores, place.local_size)
+    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        cores = max(1, int(os.environ["OMP_NUM_THREADS"]))
+    for name, value in fast_settings(cores, machine_cores, place).items():
+        os.environ.setdefault(name, value)
+    device = visible_device(os.environ, _nvidia_device_count(), place)
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    if place.launched:
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD.Dup()
+        _joined = World(comm if comm.Get_size() > 1 else None, place.local_rank, place.local_size, cores)
+    else:
+        _joined = World(None, 0, 1, cores)
+    return _joined
+
+
+def _nvidia_device_count() -> int:
+    """GPUs of this node, counted without starting CUDA."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def set_up_tensorflow(world: World) -> str:
+    """Gives TensorFlow this rank's threads and lets GPU memory grow. Local; returns the device's name.
+
+    A program that has used TensorFlow already has fixed its threads, which is left as it is.
+    """
+    with without_chatter():
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+    try:
+        if "TF_NUM_INTRAOP_THREADS" not in os.environ:
+            tf.config.threading.set_intra_op_parallelism_threads(world.cores)
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        return f"{'GPU' if gpus else 'CPU'} (TensorFlow was already running)"
+    if not gpus:
+        return "CPU"
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    return f"{name} {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"

@@ -1,0 +1,208 @@
+"""JobConfig: one job file, validated whole.
+
+    name: fashion_mnist
+    model: model.py:build_model          # file:function beside the job file, or package.module:function
+    params: {learning_rate: 0.001}
+    data:
+      train: {shards: data/train-*.h5, features: image, label: label, batch_size: 64, shuffle: global, seed: 1}
+      eval:  {shards: data/test-*.h5,  features: image, label: label, batch_size: 256}
+    run:   {strategy: sync, save_checkpoints_steps: 200, keep_checkpoint_max: 5}
+    train: {max_steps: 2000}
+    eval:  {steps: null, throttle_secs: 0, exporters: {final: {}}}
+    resources: {tier: BASIC}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+
+from hpc_train.config.specs import (
+    EvalOptions,
+    EvalSpec,
+    FinalExporter,
+    HDF5Input,
+    Name,
+    RunConfig,
+    RunOptions,
+    TrainOptions,
+    TrainSpec,
+)
+from hpc_train.config.yamlfile import Document, Location, read_yaml
+from hpc_train.errors import UserError
+
+MODEL_PATTERN = r"^[^:]*[^:\s]:[A-Za-z_][A-Za-z0-9_]*$"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FinalExporterSection(_Section):
+    """`final: {}`: export when training has ended."""
+
+
+class ExportersSection(_Section):
+    """Exporters by name."""
+
+    final: FinalExporterSection | None = None
+
+
+class DataSection(_Section):
+    """`data:`: what to train on and what to evaluate on."""
+
+    train: HDF5Input
+    eval: HDF5Input
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class EvalSection(EvalOptions):
+    """`eval:`: EvalSpec's options and exporters."""
+
+    exporters: ExportersSection = dataclasses.field(default_factory=ExportersSection)
+
+
+class ResourcesSection(_Section):
+    """`resources:`: the size of cluster the job is meant for. Recorded with the job; mpirun and sbatch decide."""
+
+    tier: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")] = "BASIC"
+
+
+class JobConfig(_Section):
+    """One job file. Paths in it are relative to the file's folder; here they are absolute."""
+
+    name: Name
+    model: Annotated[str, Field(pattern=MODEL_PATTERN)]
+    params: dict[str, Any] = Field(default_factory=dict)
+    data: DataSection
+    run: RunOptions = Field(default_factory=RunOptions)
+    train: TrainOptions = Field(default_factory=TrainOptions, validate_default=True)
+    eval: EvalSection = Field(default_factory=EvalSection)
+    resources: ResourcesSection = Field(default_factory=ResourcesSection)
+
+    @field_validator("train")
+    @classmethod
+    def _ends(cls, train: TrainOptions, info: ValidationInfo) -> TrainOptions:
+        data = info.data.get("data")
+        if data is not None and train.max_steps is None and data.train.epochs is None:
+            raise ValueError("training would never end: give `train.max_steps` or `data.train.epochs`")
+        return train
+
+    def train_spec(self) -> TrainSpec:
+        """The TrainSpec that `data.train` and `train` describe."""
+        return TrainSpec(input_fn=self.data.train, **_own_fields(TrainOptions, self.train))
+
+    def eval_spec(self) -> EvalSpec:
+        """The EvalSpec that `data.eval` and `eval` describe."""
+        exporters = (FinalExporter("final"),) if self.eval.exporters.final is not None else ()
+        return EvalSpec(input_fn=self.data.eval, exporters=exporters, **_own_fields(EvalOptions, self.eval))
+
+    def run_config(self, model_dir: Path) -> RunConfig:
+        """The RunConfig that `run` describes, in `model_dir`."""
+        return RunConfig(model_dir=model_dir, **_own_fields(RunOptions, self.run))
+
+
+def _own_fields(kind: type, options: Any) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(kind)}
+
+
+def load_job(path: str | Path) -> JobConfig:
+    """Reads and validates a job file.
+
+    Raises:
+        UserError: With every mistake of the file, each on a line of its own: file, line, what was given, what is
+            allowed and the nearest valid name.
+    """
+    path = Path(path)
+    document = read_yaml(path)
+    if not isinstance(document.value, dict):
+        raise UserError(f"{path}:1: a job file is a mapping with the keys {_listed(JobConfig.model_fields)}")
+    problems = list(document.mistakes)
+    job = None
+    try:
+        job = JobConfig.model_validate(document.value)
+    except ValidationError as error:
+        problems += [_explain(document, dict(e)) for e in error.errors()]
+    if problems or job is None:
+        raise UserError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(set(problems))))
+    return _with_absolute_paths(job, path.absolute().parent)
+
+
+def _with_absolute_paths(job: JobConfig, folder: Path) -> JobConfig:
+    def place(source: HDF5Input) -> HDF5Input:
+        return dataclasses.replace(source, shards=tuple(str(folder / shard) for shard in source.shards))
+
+    file, _, function = job.model.rpartition(":")
+    model = f"{folder / file}:{function}" if file.endswith(".py") else job.model
+    data = DataSection(train=place(job.data.train), eval=place(job.data.eval))
+    return job.model_copy(update={"model": model, "data": data})
+
+
+def _explain(document: Document, error: dict[str, Any]) -> tuple[int, str]:
+    location = _known_part(document, tuple(error["loc"]))
+    dotted = ".".join(str(part) for part in location) or "the job file"
+    line = document.line(location)
+    kind, given = error["type"], error["input"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        allowed = _fields_at(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        return line, f"{dotted}: unknown key; {hint}allowed: {_listed(allowed)}"
+    if kind in ("missing", "missing_argument"):
+        missing = ".".join(str(part) for part in error["loc"])
+        return line, f"{missing}: missing, and it has no default"
+    if kind == "literal_error":
+        expected = error["ctx"]["expected"]
+        near = difflib.get_close_matches(str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")], n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        return line, f"{dotted}: {given!r} is not allowed; allowed: {expected}{hint}"
+    if kind == "value_error":
+        return line, f"{dotted}: {error['ctx']['error']}"
+    if kind == "string_pattern_mismatch":
+        return line, f"{dotted}: {given!r} is not allowed; allowed: {_PATTERN_HELP.get(location, error['ctx']['pattern'])}"
+    message = error["msg"].replace("Input should", "it should").replace("valid dictionary", "mapping")
+    shown = repr(given) if not isinstance(given, dict) else "a mapping"
+    return line, f"{dotted}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
+
+
+_PATTERN_HELP = {
+    ("name",): "a letter, then letters, digits and underscores, 128 characters at most",
+    ("model",): "file.py:function or package.module:function",
+    ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",
+}
+
+
+def _known_part(document: Document, location: Location) -> Location:
+    """The part of pydantic's location that names something in the file (it adds names of its own)."""
+    end = len(location)
+    while end and location[:end] not in document.lines:
+        end -= 1
+    return location[:end]
+
+
+def _fields_at(location: Location) -> list[str]:
+    """Names allowed in the section at `location`."""
+    kind: Any = JobConfig
+    for part in location:
+        kind = _fields(kind).get(str(part))
+        choices = [a for a in typing.get_args(kind) if a is not type(None)]
+        kind = choices[0] if choices else kind
+    return list(_fields(kind))
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    if isinstance(kind, type) and is_pydantic_dataclass(kind):
+        return typing.get_type_hints(kind)
+    return {}
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)

@@ -1,0 +1,195 @@
+"""RunConfig, TrainSpec, EvalSpec and HDF5Input: frozen, validated when made, shared by the API and the job file.
+
+Names and defaults follow tf.estimator's RunConfig, TrainSpec and EvalSpec (TensorFlow 2.15 API documentation)
+wherever it had the thing. A class named `…Options` is the part that a job file can express; the spec beside it
+adds what only Python can hold (a callable) or what the command line gives (the directory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
+
+DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
+"""Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""
+
+_STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str | Path) else value
+
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Count = Annotated[int, Field(gt=0, strict=True)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class HDF5Input:
+    """Rows of sharded HDF5 files, read batch by batch, each rank its own part.
+
+    Args:
+        shards: Path or glob, or several; relative to the working directory, or to the job file that names it.
+        batch_size: Rows a rank reads for one step. The global batch is `batch_size` x ranks.
+        features: Dataset names. One reaches the model as a tensor `[B, ...]`, several as a dict by name.
+            `None`: every dataset but the label.
+        label: Dataset name, or several (a dict by name, for models of several outputs). `None`: the dataset
+            called `label`, `labels` or `y`; an empty tuple: none, for models that need no label.
+        shuffle: `"global"`: one permutation of all rows an epoch, dealt to the ranks step by step.
+            `"block"`: blocks of contiguous rows are dealt to the ranks, and each rank shuffles its part with its
+            own seed. `"none"`: file order.
+        seed: Base of every shuffle seed; a rank's own is derived from (seed, epoch, rank).
+        epochs: Passes over the data. `None` repeats for ever when training and means one pass in evaluation.
+
+    Data keeps its stored dtype: uint8 images reach the model as uint8.
+    """
+
+    shards: Names
+    batch_size: Count = 32
+    features: Names | None = None
+    label: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] | None = None
+    shuffle: Literal["global", "block", "none"] = "global"
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+    epochs: Count | None = None
+
+    @field_validator("features", "label")
+    @classmethod
+    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        others = (info.data.get("features") or ()) if info.field_name == "label" else ()
+        taken = [*(names or ()), *others]
+        twice = sorted({name for name in taken if taken.count(name) > 1})
+        if twice:
+            raise ValueError(f"names {', '.join(twice)} more than once among `features` and `label`")
+        return names
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class RunOptions:
+    """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
+
+    strategy: Literal["sync"] = "sync"
+    save_checkpoints_steps: Count | None = None
+    save_checkpoints_secs: PositiveFloat | None = None
+    keep_checkpoint_max: Annotated[int, Field(ge=0, strict=True)] = 5
+    save_summary_steps: Count = 100
+    log_step_count_steps: Count = 100
+    tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
+
+    @field_validator("save_checkpoints_secs")
+    @classmethod
+    def _one_checkpoint_interval(cls, secs: float | None, info: ValidationInfo) -> float | None:
+        if secs is not None and info.data.get("save_checkpoints_steps") is not None:
+            raise ValueError("give `save_checkpoints_steps` or `save_checkpoints_secs`, not both")
+        return secs
+
+    @property
+    def checkpoint_interval_secs(self) -> float | None:
+        """Seconds between checkpoints, or None where steps decide."""
+        if self.save_checkpoints_steps is not None:
+            return None
+        return self.save_checkpoints_secs or DEFAULT_SAVE_CHECKPOINTS_SECS
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RunConfig(RunOptions):
+    """Where and how a job runs.
+
+    Args:
+        model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks.
+        strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce).
+        save_checkpoints_steps, save_checkpoints_secs: Interval between checkpoints; one of the two, 600 s when
+            neither is given. The last step is always saved.
+        keep_checkpoint_max: Newest checkpoints to keep; 0 keeps all.
+        save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
+        log_step_count_steps: Steps between log lines when the output is not a terminal.
+        tf_random_seed: Seed of the initial weights and of dropout; `None` takes a random one.
+    """
+
+    model_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class TrainOptions:
+    """The job file's `train:`."""
+
+    max_steps: Count | None = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class TrainSpec(TrainOptions):
+    """What to train on, and for how long.
+
+    Args:
+        input_fn: An HDF5Input, or a callable `(InputContext) -> tf.data.Dataset` of batches `x`, `(x, y)` or
+            `(x, y, sample_weight)`.
+        max_steps: Global step at which training ends, counted over all restarts. `None`: until the input ends.
+    """
+
+    input_fn: HDF5Input | Callable[..., Any]
+
+    @model_validator(mode="after")
+    def _ends(self) -> TrainSpec:
+        if self.max_steps is None and isinstance(self.input_fn, HDF5Input) and self.input_fn.epochs is None:
+            raise ValueError("training would never end: give `max_steps`, or `epochs` in the HDF5Input")
+        return self
+
+
+@dataclass(frozen=True, config=_STRICT)
+class FinalExporter:
+    """Exports the model once, when training has ended, as export/<name>/<unix seconds>/ (a SavedModel)."""
+
+    name: Name = "final"
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class EvalOptions:
+    """The job file's `eval:`, except for its exporters."""
+
+    steps: Count | None = 100
+    name: Name | None = None
+    start_delay_secs: Seconds = 120.0
+    throttle_secs: Seconds = 600.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EvalSpec(EvalOptions):
+    """How to evaluate and what to export.
+
+    Args:
+        input_fn: As in TrainSpec; an HDF5Input is read once, in file order.
+        steps: Batches to evaluate, over all ranks together; `None` evaluates all rows.
+        name: Distinguishes several evaluations: results go to eval_<name>/ instead of eval/.
+        start_delay_secs: No evaluation before so many seconds of training.
+        throttle_secs: At least so many seconds between the starts of two evaluations. Neither holds back the
+            last one, which always takes place.
+        exporters: What to export when training has ended.
+    """
+
+    input_fn: HDF5Input | Callable[..., Any]
+    exporters: tuple[FinalExporter, ...] = field(default=())
+
+    @model_validator(mode="after")
+    def _exporter_names_are_distinct(self) -> EvalSpec:
+        names = [e.name for e in self.exporters]
+        if len(set(names)) != len(names):
+            raise ValueError(f"exporters need different names, not {', '.join(names)}")
+        return self
+
+

@@ -1,0 +1,159 @@
+"""YAML read safely, with the line of every key and value, and numbers as people write them.
+
+PyYAML follows YAML 1.1, where `1e-3` is a string, `yes` is true and `1:30` is ninety. This loader resolves plain
+scalars by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) and builds nothing but
+dictionaries, lists, strings, numbers, booleans and null.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpc_train.errors import UserError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+
+Location = tuple[str | int, ...]
+
+
+class _Resolver(yaml.resolver.BaseResolver):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.nan",
+        "-+.0123456789",
+    ),
+    ("null", r"null|Null|NULL|~|", "~nN"),
+):
+    _Resolver.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, *([""] if _tag == "null" else [])]
+    )
+
+
+class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver):
+    def __init__(self, text: str) -> None:
+        yaml.reader.Reader.__init__(self, text)
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
+        yaml.composer.Composer.__init__(self)
+        _Resolver.__init__(self)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML file: its value, and the line (from 1) of each location in it."""
+
+    path: Path
+    value: Any
+    lines: dict[Location, int]
+    mistakes: tuple[tuple[int, str], ...]
+    """Lines and descriptions of what YAML allows but a job file does not: keys given twice, strange tags."""
+
+    def line(self, location: Location) -> int:
+        """The line of `location`, or of the closest thing around it."""
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+
+def read_yaml(path: Path) -> Document:
+    """Reads one YAML document.
+
+    Raises:
+        UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise UserError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no job file needs")
+    try:
+        node = _Loader(raw.decode("utf-8")).get_single_node()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    lines: dict[Location, int] = {}
+    mistakes: list[tuple[int, str]] = []
+    value = None if node is None else _build(node, (), path, lines, mistakes, set())
+    return Document(path, value, lines, tuple(mistakes))
+
+
+def _build(
+    node: yaml.Node,
+    at: Location,
+    path: Path,
+    lines: dict[Location, int],
+    mistakes: list[tuple[int, str]],
+    seen: set[int],
+) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(at, line)
+    if len(at) > MAX_DEPTH:
+        raise UserError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+    if id(node) in seen:
+        raise UserError(f"{path}:{line}: an alias (*name); write the value out")
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        _check_tag(node, "map", line, mistakes)
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, key_line = str(key_node.value), key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                mistakes.append((key_line, "a key that is not a plain word"))
+                continue
+            if key in mapping:
+                mistakes.append((key_line, f"{_dotted((*at, key))}: given twice; first on line {lines[(*at, key)]}"))
+                continue
+            lines[(*at, key)] = key_line
+            mapping[key] = _build(value_node, (*at, key), path, lines, mistakes, seen)
+        return mapping
+    if isinstance(node, yaml.SequenceNode):
+        _check_tag(node, "seq", line, mistakes)
+        return [_build(item, (*at, i), path, lines, mistakes, seen) for i, item in enumerate(node.value)]
+    return _scalar(node, line, mistakes)
+
+
+def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
+    text = node.value
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    try:
+        if kind == "int":
+            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        if kind == "float":
+            return float(text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan"))
+    except ValueError:
+        mistakes.append((line, f"{text!r} is not a number"))
+        return text
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "null":
+        return None
+    _check_tag(node, "str", line, mistakes)
+    return text
+
+
+def _check_tag(node: yaml.Node, expected: str, line: int, mistakes: list[tuple[int, str]]) -> None:
+    if node.tag != f"tag:yaml.org,2002:{expected}":
+        mistakes.append((line, f"the tag {node.tag!r} is not allowed; write the plain value"))
+
+
+def _dotted(location: Location) -> str:
+    return ".".join(str(part) for part in location)

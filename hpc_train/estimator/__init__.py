@@ -1,0 +1,1 @@
+"""From a model function and specs to a trained, evaluated and exported model."""

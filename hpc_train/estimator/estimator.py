@@ -1,0 +1,37 @@
+"""Estimator: a model function with its parameters, and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.config.specs import RunConfig
+from hpc_train.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A model to be trained by `train_and_evaluate`.
+
+    Args:
+        model_fn: `(params: dict) -> keras.Model`, compiled. Its optimizer, losses, loss weights, metrics and
+            regularisation losses are used as they are; the learning rate is never scaled behind its back.
+        config: Where and how to run.
+        params: Handed to `model_fn`.
+    """
+
+    model_fn: Callable[[dict[str, Any]], keras.Model]
+    config: RunConfig
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.model_fn):
+            raise UserError(f"model_fn must be a function (params) -> compiled keras.Model, not {self.model_fn!r}")
+        if not isinstance(self.config, RunConfig):
+            raise UserError(f"config must be a RunConfig, not {type(self.config).__name__}")
+        if not isinstance(self.params, Mapping):
+            raise UserError(f"params must be a dict, not {type(self.params).__name__}")

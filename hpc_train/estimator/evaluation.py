@@ -1,0 +1,63 @@
+"""Evaluation shared by all ranks: each one its own batches, metric states summed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.cluster.world import World
+from hpc_train.config.specs import EvalSpec
+from hpc_train.data.pipeline import InputContext, evaluation_dataset
+from hpc_train.data.shards import ShardSet
+
+if TYPE_CHECKING:
+    import keras
+
+
+class Evaluator:
+    """Evaluates `model` on what `spec` describes. Its metrics must have been built (see build_model).
+
+    No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
+    in their variables, and the sum of all ranks' variables is the state that one process would have reached; a
+    metric of one's own whose variables are no sums is evaluated right on one rank only.
+    """
+
+    def __init__(
+        self, model: keras.Model, spec: EvalSpec, shards: ShardSet | None, context: InputContext, world: World
+    ) -> None:
+        import tensorflow as tf
+
+        self._model, self._spec, self._shards = model, spec, shards
+        self._context, self._world = context, world
+        # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
+        self._test_step = tf.function(lambda batch: self._run(batch))
+        self.kind = f"eval_{spec.name}" if spec.name else "eval"
+
+    def _run(self, batch: Any) -> None:
+        self._model.test_step(batch)
+
+    def evaluate(self) -> dict[str, float]:
+        """The model's loss and metrics by name, the same on all ranks. Collective."""
+        self._model.reset_metrics()
+        variables = [v for metric in self._model.metrics for v in metric.variables]
+        before = [v.numpy() for v in variables]
+        with evaluation_dataset(self._spec.input_fn, self._shards, self._context, self._spec.steps) as dataset:
+            self._world.each(lambda: self._consume(dataset))
+        after = [v.numpy() for v in variables]
+        gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
+        flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
+        flat = self._world.sum(np.ascontiguousarray(flat))
+        start = 0
+        for variable, first in zip(variables, before, strict=True):
+            first = np.asarray(first)
+            total = first + flat[start : start + first.size].reshape(first.shape)
+            variable.assign(total.astype(first.dtype))
+            start += first.size
+        metrics = {name: float(np.asarray(value)) for name, value in self._model.get_metrics_result().items()}
+        self._model.reset_metrics()
+        return metrics
+
+    def _consume(self, dataset: Any) -> None:
+        for batch in dataset:
+            self._test_step(batch)

@@ -1,0 +1,131 @@
+"""The training loop: steps until the end, checkpoints and evaluations in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpc_train.cluster.world import World
+from hpc_train.config.specs import RunConfig
+from hpc_train.errors import UserError
+from hpc_train.monitoring.metrics import MetricsWriter
+from hpc_train.monitoring.progress import Rate, TrainingProgress
+from hpc_train.monitoring.status import StatusFile
+from hpc_train.resilience.signals import StopSignals
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+End = Literal["max_steps", "end of input", "signal"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where training ended, and why."""
+
+    step: int
+    end: End
+    examples_per_sec: float
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Where the chief tells of progress; the other ranks have none."""
+
+    metrics: MetricsWriter
+    status: StatusFile
+    progress: TrainingProgress
+    learning_rate: Callable[[], float]
+
+
+def train(
+    world: World,
+    config: RunConfig,
+    dataset: tf.data.Dataset,
+    train_step: Callable[[Any, Any], Any],
+    first_step: int,
+    max_steps: int | None,
+    at_checkpoint: Callable[[int, bool], None],
+    reporting: Reporting | None,
+) -> Outcome:
+    """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a signal. Collective.
+
+    Args:
+        train_step: See make_train_step; it averages three flags over the ranks: a signal was received, the chief's
+            clock asks for a checkpoint, and this rank has no further batch.
+        at_checkpoint: Called on all ranks with the step and whether it is the last of a training that ends by
+            itself (a signal leaves no time for more than the checkpoint).
+    """
+    import tensorflow as tf
+
+    step, rate = first_step, Rate()
+    shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
+    with StopSignals() as signals, shown:
+        batches = iter(dataset)
+        batch = _next(batches) if max_steps is None or step < max_steps else None
+        have = world.all_gather(batch is not None)
+        if any(have) and not all(have):
+            raise UserError(f"no batch for rank {have.index(False)}, although others have one; give each rank its part")
+        end: End = "max_steps" if step == max_steps else "end of input"
+        last_save = time.monotonic()
+        while batch is not None:
+            last_of_all = step + 1 == max_steps
+            following = None if last_of_all else _next(batches)
+            overdue = (
+                world.is_chief
+                and config.checkpoint_interval_secs is not None
+                and time.monotonic() - last_save >= config.checkpoint_interval_secs
+            )
+            exhausted = following is None and not last_of_all
+            flags = tf.constant([signals.received is not None, overdue, exhausted], tf.float32)
+            loss, stop, save, ended = train_step(batch, flags).numpy()
+            step += 1
+            rate.step(_rows(batch) * world.size)
+            batch = None if ended > 0 else following
+            if stop > 0 and not last_of_all:
+                end, batch = "signal", None
+            elif batch is None:
+                end = "max_steps" if last_of_all else "end of input"
+            if reporting:
+                _report(reporting, config, step, max_steps, float(loss), rate, batch is None)
+            steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
+            if save > 0 or steps_due or batch is None:
+                rate.pause()
+                at_checkpoint(step, batch is None and end != "signal")
+                last_save = time.monotonic()
+                rate.resume()
+    return Outcome(step, end, rate.mean)
+
+
+def _next(batches: Any) -> Any:
+    return next(batches, None)
+
+
+def _rows(batch: Any) -> int:
+    import tensorflow as tf
+
+    return int(tf.nest.flatten(batch)[0].shape[0])
+
+
+def _report(
+    reporting: Reporting,
+    config: RunConfig,
+    step: int,
+    max_steps: int | None,
+    loss: float,
+    rate: Rate,
+    last: bool,
+) -> None:
+    if step % config.save_summary_steps == 0 or last:
+        values = {
+            "loss": loss,
+            "examples_per_sec": rate.recent,
+            "learning_rate": reporting.learning_rate(),
+        }
+        reporting.metrics.record("train", step, values)
+    reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean)
+    left = rate.secs_for(max_steps - step) if max_steps else None
+    reporting.progress.update(step, loss, rate.recent, left, last)

@@ -1,0 +1,237 @@
+"""train_and_evaluate: one job from its specs to its exports, on one rank or many."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.cluster.world import World, join_world, set_up_tensorflow
+from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
+from hpc_train.data.pipeline import training_batches
+from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED
+from hpc_train.estimator.estimator import Estimator
+from hpc_train.estimator.evaluation import Evaluator
+from hpc_train.estimator.exporters import export_saved_model, exported_at
+from hpc_train.estimator.loop import Outcome, Reporting, train
+from hpc_train.estimator.model import ModelState, build_model
+from hpc_train.estimator.setup import LOGS, about_rank, begin_job_dir, context_for, find_all_shards, newest_step
+from hpc_train.estimator.train_step import make_train_step
+from hpc_train.monitoring.environment import rank_table
+from hpc_train.monitoring.metrics import MetricsWriter, recorded_evaluation
+from hpc_train.monitoring.progress import TrainingProgress, make_console
+from hpc_train.monitoring.status import StatusFile, mark_failed
+from hpc_train.resilience.failure import FailureReport
+from hpc_train.strategies.base import Alone, Strategy
+from hpc_train.strategies.sync import HorovodSync
+
+if TYPE_CHECKING:
+    import keras
+
+Result = tuple[dict[str, float], list[Path]]
+
+
+def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Result:
+    """Trains, evaluates and exports; goes on from the newest checkpoint of the job-dir. Collective.
+
+    Returns:
+        The metrics of the last evaluation with `global_step`, the same on all ranks, and the exports' folders.
+
+    Writes, in `estimator.config.model_dir`: job.yaml, environment.json, status.json, metrics.jsonl, checkpoints/,
+    event files in train/ and eval/, export/, and logs/failure-*.txt where a rank failed.
+
+    Raises:
+        UserError: The data, the model or the job-dir cannot be used; nothing has been written.
+        RankError: Another rank failed while the job was set up.
+        SystemExit: With code 3, after a signal (SIGUSR1, SIGTERM, SIGINT) and a checkpoint.
+        Whatever the model or the input raise. With several ranks, a failure once training has begun is printed
+        by the rank that failed, and ends all ranks with exit code 1.
+    """
+    description = {
+        "model": f"{estimator.model_fn.__module__}:{getattr(estimator.model_fn, '__qualname__', 'model_fn')}",
+        "params": dict(estimator.params),
+        "data": {"train": _describe(train_spec.input_fn), "eval": _describe(eval_spec.input_fn)},
+        "run": asdict(estimator.config),
+        "train": {"max_steps": train_spec.max_steps},
+        "eval": {name: value for name, value in asdict(eval_spec).items() if name != "input_fn"},
+    }
+    return run_job(join_world(), estimator, train_spec, eval_spec, description, Path.cwd())
+
+
+def _describe(source: Any) -> Any:
+    return asdict(source) if isinstance(source, HDF5Input) else f"function {getattr(source, '__qualname__', source)}"
+
+
+def run_job(
+    world: World,
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_spec: EvalSpec,
+    description: dict[str, Any],
+    code_folder: Path,
+) -> Result:
+    """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective."""
+    train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec)
+    device = set_up_tensorflow(world)
+    config, job_dir = estimator.config, estimator.config.model_dir.absolute()
+    manager = CheckpointManager(job_dir / "checkpoints", config.keep_checkpoint_max)
+    first_step = world.on_chief(lambda: newest_step(job_dir, manager))
+    context = context_for(world, train_spec.input_fn, config.tf_random_seed)
+    with ExitStack() as stack:
+        opened = training_batches(train_spec.input_fn, train_shards, context, first_step)
+        dataset = world.each(lambda: stack.enter_context(opened))
+        model = world.each(lambda: build_model(estimator, dataset.element_spec))
+        state = ModelState(model, world)
+        state.share(world.each(lambda: _load(manager, first_step, state) if world.is_chief else None))
+        strategy: Strategy = HorovodSync(world) if world.size > 1 else Alone()
+
+        ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, first_step))
+        world.on_chief(lambda: begin_job_dir(job_dir, manager, description, ranks, code_folder))
+        failure = FailureReport(job_dir / LOGS, world.broadcast(uuid.uuid4().hex[:12]))
+        stack.enter_context(_ends_all_ranks(world, job_dir, failure))
+        reporting = None
+        if world.is_chief:
+            console = make_console()
+            console.print(rank_table(ranks))
+            status = StatusFile(
+                job_dir, failure.path, step=first_step, max_steps=train_spec.max_steps, ranks=world.size
+            )
+            metrics = stack.enter_context(MetricsWriter(job_dir))
+            metrics.start(first_step, ranks=world.size)
+            progress = TrainingProgress(console, first_step, train_spec.max_steps, config.log_step_count_steps)
+            reporting = Reporting(metrics, status, progress, lambda: float(model.optimizer.learning_rate))
+            reporting.status.update(state="running")
+            reporting.progress.say(_first_line(job_dir, train_spec, world, first_step))
+
+        eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
+        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, world)
+        seed = train_spec.input_fn.seed if isinstance(train_spec.input_fn, HDF5Input) else 0
+        run = _Run(world, job_dir, model, state, manager, seed, evaluator, eval_spec, reporting)
+        outcome = train(
+            world,
+            config,
+            dataset,
+            make_train_step(model, strategy),
+            first_step,
+            train_spec.max_steps,
+            run.at_checkpoint,
+            reporting,
+        )
+        return run.finish(outcome)
+
+
+class _Run:
+    """What happens beside the training steps. All methods are collective."""
+
+    def __init__(
+        self,
+        world: World,
+        job_dir: Path,
+        model: keras.Model,
+        state: ModelState,
+        manager: CheckpointManager,
+        seed: int,
+        evaluator: Evaluator,
+        eval_spec: EvalSpec,
+        reporting: Reporting | None,
+    ) -> None:
+        self._world, self._job_dir, self._model, self._state = world, job_dir, model, state
+        self._manager, self._seed, self._evaluator, self._spec = manager, seed, evaluator, eval_spec
+        self._reporting = reporting
+        self._not_before = time.monotonic() + eval_spec.start_delay_secs
+
+    def at_checkpoint(self, step: int, last: bool) -> None:
+        """Saves, then evaluates if it is time to; the last evaluation is left to `finish`."""
+        self._save(step)
+        now = time.monotonic()
+        if not last and self._world.broadcast(now >= self._not_before):
+            self._not_before = now + self._spec.throttle_secs
+            self._evaluate(step)
+
+    def finish(self, outcome: Outcome) -> Result:
+        """The last evaluation and the exports, unless an earlier run of the job has them already."""
+        world, step = self._world, outcome.step
+        if outcome.end == "signal":
+            self._say(f"stopped by a signal after step {step}, which is saved; start the job again to go on")
+            self._status(state="stopped", step=step)
+            raise SystemExit(EXIT_STOPPED)
+        if world.on_chief(lambda: self._manager.latest_step() != step):
+            self._save(step)
+        kind = self._evaluator.kind
+        metrics = world.on_chief(lambda: recorded_evaluation(self._job_dir, kind, step)) or self._evaluate(step)
+        exports = []
+        for exporter in self._spec.exporters:
+            folder = self._job_dir / "export" / exporter.name
+            exports.append(Path(world.on_chief(lambda folder=folder: str(self._export(folder, step, metrics)))))
+        self._status(
+            state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
+        )
+        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s")
+        return {**metrics, "global_step": step}, exports
+
+    def _save(self, step: int) -> None:
+        self._state.average()
+        path = self._world.on_chief(lambda: str(self._manager.save(self._state.snapshot(step, self._seed))))
+        self._say(f"checkpoint {path}")
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        metrics = self._evaluator.evaluate()
+        if self._reporting:
+            self._reporting.metrics.record(self._evaluator.kind, step, metrics)
+            self._status(state="running", evaluation={"step": step, **metrics})
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        self._say(f"{self._evaluator.kind} at step {step}: {shown}")
+        return metrics
+
+    def _export(self, folder: Path, step: int, metrics: dict[str, float]) -> Path:
+        path = exported_at(folder, step) or export_saved_model(self._model, folder, step, metrics)
+        self._say(f"export {path}")
+        return path
+
+    def _say(self, text: str) -> None:
+        if self._reporting:
+            self._reporting.progress.say(text)
+
+    def _status(self, **fields: Any) -> None:
+        if self._reporting:
+            self._reporting.status.update(**fields)
+
+
+def _load(manager: CheckpointManager, step: int, state: ModelState) -> Snapshot | None:
+    if step == 0:
+        return None
+    snapshot = manager.load(step)
+    state.check(snapshot, str(manager.path(step)))
+    return snapshot
+
+
+def _first_line(job_dir: Path, spec: TrainSpec, world: World, first_step: int) -> str:
+    begin = f"going on from step {first_step}" if first_step else "training from the beginning"
+    batch = ""
+    if isinstance(spec.input_fn, HDF5Input):
+        rows = spec.input_fn.batch_size
+        batch = f"; global batch {rows * world.size} ({rows} x {world.size} ranks)"
+    return f"{begin} to step {spec.max_steps or 'end of input'}{batch}; job-dir {job_dir}"
+
+
+@contextmanager
+def _ends_all_ranks(world: World, job_dir: Path, failure: FailureReport) -> Iterator[None]:
+    """An exception of one rank ends the job: one report, the status set to failed, and no rank left waiting."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        report = failure.claim(world.rank, error)
+        if report is not None:
+            mark_failed(job_dir, world.rank, error)
+        if world.size == 1:
+            raise
+        if report is not None:
+            sys.stderr.write(report)
+        world.abort(EXIT_FAILED)

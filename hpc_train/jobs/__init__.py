@@ -1,0 +1,1 @@
+"""Jobs as processes: started on this machine or by a scheduler."""

@@ -1,0 +1,38 @@
+"""Small JSON files that are replaced whole, so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces `path` by `value` as JSON. Numbers that are not finite become null."""
+    replace_text(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replaces `path` by `text` in one rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def finite(value: Any) -> Any:
+    """`value` with every number that JSON cannot hold (NaN, infinity) as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,78 @@
+"""metrics.jsonl and TensorBoard event files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.monitoring.files import finite
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class MetricsWriter:
+    """Appends to `<job_dir>/metrics.jsonl` and to event files in `<job_dir>/<kind>/`. A context manager.
+
+    One line of metrics.jsonl is one JSON object: `kind` ("train", "eval", "eval_<name>" or "start"), `step`, `time`
+    (seconds since 1970) and what was measured. A "start" line begins each run: records with a larger step that
+    stand above it were made after the checkpoint from which it went on.
+    """
+
+    def __init__(self, job_dir: Path) -> None:
+        self._job_dir = job_dir
+        self._file = open(job_dir / METRICS_FILE, "a")  # noqa: SIM115 (closed in __exit__)
+        self._events: dict[str, tf.summary.SummaryWriter] = {}
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        for writer in self._events.values():
+            writer.close()
+
+    def start(self, step: int, **about: Any) -> None:
+        """Notes that a run begins at `step`."""
+        self._line("start", step, about)
+
+    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
+        """Writes `values` measured at `step` to both places."""
+        import tensorflow as tf
+
+        self._line(kind, step, values)
+        if kind not in self._events:
+            self._events[kind] = tf.summary.create_file_writer(str(self._job_dir / kind))
+        with self._events[kind].as_default():
+            for name, value in values.items():
+                tf.summary.scalar(name, value, step=step)
+        self._events[kind].flush()
+
+    def _line(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        record = {"kind": kind, "step": step, "time": time.time(), **values}
+        self._file.write(json.dumps(finite(record)) + "\n")
+        self._file.flush()
+
+
+def recorded_evaluation(job_dir: Path, kind: str, step: int) -> dict[str, float] | None:
+    """The metrics of the evaluation of `step` in metrics.jsonl, or None where it has none."""
+    found = None
+    try:
+        lines = (job_dir / METRICS_FILE).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:  # a line cut short by a kill
+            continue
+        if record.get("kind") == kind and record.get("step") == step:
+            found = {k: v for k, v in record.items() if k not in ("kind", "step", "time")}
+    return found

@@ -1,0 +1,143 @@
+"""Progress of training: a live bar in a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+LOG_WIDTH = 160
+
+
+def is_live(environment: dict[str, str] | None = None) -> bool:
+    """Whether a bar that redraws itself can be shown on standard output.
+
+    HPC_TRAIN_PROGRESS=bar or =lines decides where it is set. Open MPI gives every rank a terminal of its own,
+    wherever its own output goes, and can put a tag before each line: so below a launcher it is the launcher that is
+    asked.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    wish = environment.get("HPC_TRAIN_PROGRESS")
+    if wish in ("bar", "lines"):
+        return wish == "bar"
+    if not sys.stdout.isatty():
+        return False
+    if "OMPI_COMM_WORLD_SIZE" not in environment:
+        return True
+    try:
+        launcher = f"/proc/{os.getppid()}"
+        with open(f"{launcher}/cmdline", "rb") as file:
+            tagged = b"tag-output" in file.read()
+        return not tagged and os.readlink(f"{launcher}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
+def make_console() -> Console:
+    """A console on standard output: as wide as the terminal, or wide enough for a table in a log."""
+    return Console() if is_live() else Console(width=LOG_WIDTH, force_terminal=False, no_color=True, soft_wrap=True)
+
+
+class TrainingProgress:
+    """Shows step, loss, examples a second and time left. A context manager.
+
+    Args:
+        first_step, max_steps: Where training begins and ends; `max_steps` None: end unknown.
+        log_steps: Steps between lines where there is no terminal.
+    """
+
+    def __init__(self, console: Console, first_step: int, max_steps: int | None, log_steps: int) -> None:
+        self._console, self._max_steps, self._log_steps = console, max_steps, log_steps
+        self._bar: Progress | None = None
+        if is_live():
+            self._bar = Progress(
+                TextColumn("step"),
+                TextColumn("{task.completed}/{task.fields[end]}"),
+                BarColumn(),
+                TextColumn("loss {task.fields[loss]}"),
+                TextColumn("{task.fields[rate]} examples/s"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=console,
+            )
+            self._task = self._bar.add_task(
+                "train", total=max_steps, completed=first_step, loss="–", rate="–", end=max_steps or "?"
+            )
+
+    def __enter__(self) -> TrainingProgress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, step: int, loss: float, examples_per_sec: float, secs_left: float | None, last: bool) -> None:
+        """Tells that `step` is done."""
+        if self._bar:
+            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=f"{examples_per_sec:,.0f}")
+        elif step % self._log_steps == 0 or last:
+            left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
+            rate = f"{examples_per_sec:,.0f}"
+            self.say(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{left}")
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar where there is one."""
+        self._console.print(text, highlight=False, markup=False)
+
+
+class Rate:
+    """Examples a second: over the whole run, and lately. Time spent outside training is left out.
+
+    The first step is not counted: it builds the graph.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._steps = self._examples = 0
+        self._secs = 0.0
+        self._mark: float | None = None
+        self._recent: float | None = None
+
+    def resume(self) -> None:
+        """Training begins, or goes on after something else."""
+        self._mark = self._clock()
+
+    def step(self, examples: int) -> None:
+        """A step over `examples` rows, of all ranks together, is done."""
+        now = self._clock()
+        if self._mark is not None:
+            secs = now - self._mark
+            self._steps, self._examples = self._steps + 1, self._examples + examples
+            self._secs += secs
+            if secs > 0:
+                rate = examples / secs
+                self._recent = rate if self._recent is None else 0.98 * self._recent + 0.02 * rate
+        self._mark = now
+
+    def pause(self) -> None:
+        """Something other than training begins."""
+        self._mark = None
+
+    @property
+    def mean(self) -> float:
+        """Over the whole run; 0 before the second step."""
+        return self._examples / self._secs if self._secs else 0.0
+
+    @property
+    def recent(self) -> float:
+        """A moving average over about the last 50 steps; 0 before the second step."""
+        return self._recent or 0.0
+
+    def secs_for(self, steps: int) -> float | None:
+        """Seconds that `steps` more steps will take; None before the second step."""
+        return steps * self._secs / self._steps if self._steps else None

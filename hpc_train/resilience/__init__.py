@@ -1,0 +1,1 @@
+"""Signals and failures: a job ends in bounded time and says why."""

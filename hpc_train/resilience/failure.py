@@ -1,0 +1,36 @@
+"""One traceback for one failure, however many ranks it reaches."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+
+class FailureReport:
+    """The failure of one run, told by the first rank that fails.
+
+    Args:
+        logs: A folder that all ranks share.
+        run_id: Names the run; the report is logs/failure-<run_id>.txt.
+    """
+
+    def __init__(self, logs: Path, run_id: str) -> None:
+        self.path = logs / f"failure-{run_id}.txt"
+
+    def claim(self, rank: int, error: BaseException) -> str | None:
+        """Writes the report, and returns it, unless another rank has done so already. Local.
+
+        The exclusive creation of the file decides which rank is the first.
+        """
+        report = f"rank {rank} failed:\n{''.join(traceback.format_exception(error))}"
+        try:
+            with open(self.path, "x") as file:
+                file.write(report)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return None
+        except OSError as problem:  # a full or lost file system must not hide the traceback
+            return f"{report}(not written to {self.path}: {problem})\n"
+        return report

@@ -1,0 +1,1 @@
+"""How ranks come to agree on an update of the variables."""

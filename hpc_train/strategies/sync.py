@@ -1,0 +1,31 @@
+"""Synchronous training: gradients averaged over all ranks by Horovod's ring-allreduce.
+
+Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_train.cluster.world import World
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class HorovodSync:
+    """Averages with one grouped allreduce a step. Starting it is collective.
+
+    Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
+    the allreduce of raw gradients does not touch them. Sparse gradients are made dense.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._hvd = world.horovod()
+
+    def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The mean of each tensor over all ranks."""
+        import tensorflow as tf
+
+        dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        return list(self._hvd.grouped_allreduce(dense, op=self._hvd.Average))
