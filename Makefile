@@ -3,8 +3,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint clean
 
-PYTHON_ON_PATH := $(or $(PYTHON),python3)
-
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -12,7 +10,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
 
 setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
-	@$(PYTHON_ON_PATH) hpc_train/bootstrap.py $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
+	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
 
 demo: setup  ## train, kill, resume, evaluate and export a small model on this machine (SOURCE=... chooses the data)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)")

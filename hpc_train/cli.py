@@ -27,22 +27,25 @@ def about() -> None:
 @app.command(name="train")
 def train_command(job_file: JobFile, job_dir: JobDir = None) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun, horovodrun or srun."""
-    from hpc_train.cluster.world import join_world
-    from hpc_train.config.job import load_job
+    from hpc_train.resilience.signals import StopSignals
 
-    world = join_world()
-    try:
-        world.on_chief(lambda: load_job(job_file) and None)
-        job = load_job(job_file)
-        from hpc_train.estimator.from_job import train_job
+    with StopSignals() as signals:
+        from hpc_train.cluster.world import join_world
+        from hpc_train.config.job import load_job
 
-        train_job(world, job, job_dir or Path("runs") / job.name, job_file.absolute().parent)
-    except UserError as error:
-        if world.is_chief:
-            _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
-    except RankError:
-        sys.exit(EXIT_FAILED)
+        world = join_world()
+        try:
+            world.on_chief(lambda: load_job(job_file) and None)
+            job = load_job(job_file)
+            from hpc_train.estimator.from_job import train_job
+
+            train_job(world, job, job_dir or Path("runs") / job.name, job_file.absolute().parent, signals)
+        except UserError as error:
+            if world.is_chief:
+                _complain(error)
+            sys.exit(EXIT_BAD_INPUT)
+        except RankError:
+            sys.exit(EXIT_FAILED)
 
 
 @app.command()

@@ -14,9 +14,10 @@ from hpc_train.config.job import JobConfig
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.train_and_evaluate import Result, run_job
+from hpc_train.resilience.signals import StopSignals
 
 
-def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path) -> Result:
+def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals) -> Result:
     """Runs the job that `job` describes in `job_dir`; see train_and_evaluate. Collective."""
 
     def model_fn(params: dict[str, Any]) -> Any:
@@ -26,7 +27,7 @@ def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path) ->
     model_fn.__qualname__ = job.model
     estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params)
     description = job.model_dump(mode="json")
-    return run_job(world, estimator, job.train_spec(), job.eval_spec(), description, code_folder)
+    return run_job(world, estimator, job.train_spec(), job.eval_spec(), description, code_folder, signals)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:

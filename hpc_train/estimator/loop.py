@@ -49,6 +49,7 @@ def train(
     first_step: int,
     max_steps: int | None,
     at_checkpoint: Callable[[int, bool], None],
+    signals: StopSignals,
     reporting: Reporting | None,
 ) -> Outcome:
     """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a signal. Collective.
@@ -63,7 +64,7 @@ def train(
 
     step, rate = first_step, Rate()
     shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
-    with StopSignals() as signals, shown:
+    with shown:
         batches = iter(dataset)
         batch = _next(batches) if max_steps is None or step < max_steps else None
         have = world.all_gather(batch is not None)

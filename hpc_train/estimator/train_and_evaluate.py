@@ -29,6 +29,7 @@ from hpc_train.monitoring.metrics import MetricsWriter, recorded_evaluation
 from hpc_train.monitoring.progress import TrainingProgress, make_console
 from hpc_train.monitoring.status import StatusFile, mark_failed
 from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies.base import Alone, Strategy
 from hpc_train.strategies.sync import HorovodSync
 
@@ -62,7 +63,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         "train": {"max_steps": train_spec.max_steps},
         "eval": {name: value for name, value in asdict(eval_spec).items() if name != "input_fn"},
     }
-    return run_job(join_world(), estimator, train_spec, eval_spec, description, Path.cwd())
+    with StopSignals() as signals:
+        return run_job(join_world(), estimator, train_spec, eval_spec, description, Path.cwd(), signals)
 
 
 def _describe(source: Any) -> Any:
@@ -76,6 +78,7 @@ def run_job(
     eval_spec: EvalSpec,
     description: dict[str, Any],
     code_folder: Path,
+    signals: StopSignals,
 ) -> Result:
     """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective."""
     train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec)
@@ -122,6 +125,7 @@ def run_job(
             first_step,
             train_spec.max_steps,
             run.at_checkpoint,
+            signals,
             reporting,
         )
         return run.finish(outcome)

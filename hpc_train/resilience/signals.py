@@ -14,7 +14,9 @@ STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 class StopSignals:
     """While entered, STOP_SIGNALS set `received` instead of ending the process; a second Ctrl-C does end it.
 
-    Does nothing outside the main thread, where Python allows no signal handlers.
+    To be entered as early as possible: until then such a signal kills. A process that leaves because it was asked
+    to (SystemExit) ignores them from there on, since Python would give them their deadly meaning back while it
+    shuts down. Does nothing outside the main thread, where Python allows no signal handlers.
     """
 
     def __init__(self) -> None:
@@ -29,8 +31,9 @@ class StopSignals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leaving = isinstance(error, SystemExit)
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if leaving else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name

@@ -259,13 +259,13 @@ class SlurmCluster:
         code, ending_signal = field["ExitCode"].split(":")
         return JobResult(field["JobState"], int(code), int(ending_signal), int(field["Restarts"]))
 
-    def wait(self, job_id: int, timeout_secs: float, until: Collection[str] = FINISHED) -> JobResult:
-        """Waits until the job has ended, or is in a state of `until`.
+    def wait(self, job_id: int, timeout_secs: float, until: Collection[str] = ()) -> JobResult:
+        """Waits until the job has ended or is in one of the states `until`.
 
         TimeoutError, after cancelling the job, once `timeout_secs` have passed.
         """
         deadline = time.monotonic() + timeout_secs
-        while (result := self.show(job_id)).state not in until:
+        while (result := self.show(job_id)).state not in FINISHED and result.state not in until:
             if time.monotonic() > deadline:
                 self.scancel(job_id)
                 raise TimeoutError(f"job {job_id} is {result.state} after {timeout_secs:.0f} s")

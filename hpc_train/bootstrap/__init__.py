@@ -1,0 +1,1 @@
+"""Builds the environment of a checkout, before anything is installed: see __main__.py."""

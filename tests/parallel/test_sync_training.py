@@ -1,0 +1,193 @@
+"""What synchronous training promises, on real ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.support import Job, train, variables
+
+MakeJob = Callable[..., Job]
+
+STATEFUL_MODEL = """
+import keras
+from keras import layers
+
+def build_model(params):
+    model = keras.Sequential([
+        keras.Input((8,)),
+        layers.Dense(16, activation="relu"),
+        layers.BatchNormalization(),
+        layers.Dropout(0.3),
+        layers.Dense(4),
+    ])
+    model.compile(
+        optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 40)),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+"""
+
+METRICS_MODEL = """
+import keras
+from keras import layers
+
+def build_model(params):
+    inputs = {"x": keras.Input((8,), name="x"), "z": keras.Input((2,), name="z")}
+    hidden = layers.Concatenate()([layers.Dense(8, activation="tanh")(inputs["x"]), inputs["z"]])
+    classes = layers.Dense(4, activation="softmax", name="y")(hidden)
+    binary = layers.Dense(1, activation="sigmoid", name="b", kernel_regularizer="l2")(hidden)
+    model = keras.Model(inputs, {"y": classes, "b": binary})
+    model.compile(
+        optimizer="sgd",
+        loss={"y": "sparse_categorical_crossentropy", "b": "binary_crossentropy"},
+        loss_weights={"y": 1.0, "b": 0.25},
+        metrics={"y": ["accuracy"], "b": [keras.metrics.AUC(name="auc"), "mse", keras.metrics.Precision()]},
+    )
+    return model
+"""
+
+
+def last_evaluation(job_dir: Path) -> dict[str, float]:
+    return json.loads((job_dir / "status.json").read_text())["evaluation"]
+
+
+def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob) -> None:
+    one, two = (
+        make_job(f"by{ranks}", train_rows=[300, 341], data={"train": {"batch_size": 64 // ranks}}) for ranks in (1, 2)
+    )
+    for job, ranks in ((one, 0), (two, 2)):
+        done = train(job, ranks)
+        assert done.returncode == 0, done.stderr
+    ours, theirs = variables(one.job_dir, 20), variables(two.job_dir, 20)
+    assert ours.keys() == theirs.keys()
+    start = variables(one.job_dir, 10)
+    assert np.abs(ours["model/sequential.dense.kernel"] - start["model/sequential.dense.kernel"]).max() > 1e-3
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-5, err_msg=name)
+    assert last_evaluation(one.job_dir)["loss"] == pytest.approx(last_evaluation(two.job_dir)["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_resuming_is_exact_to_the_bit(make_job: MakeJob, shuffle: str) -> None:
+    """Dropout, batch normalisation, Adam's moments, the schedule and the order of rows all go on as they were."""
+    data = {"train": {"shuffle": shuffle}}
+    whole = make_job("whole", model=STATEFUL_MODEL, data=data, train={"max_steps": 30}, run={"save_checkpoints_steps": 15})
+    halves = make_job("halves", model=STATEFUL_MODEL, data=data, train={"max_steps": 15}, run={"save_checkpoints_steps": 15})
+    assert train(whole, 2, OMP_NUM_THREADS="1").returncode == 0
+    assert train(halves, 2, OMP_NUM_THREADS="1").returncode == 0
+    job = yaml.safe_load(halves.file.read_text())
+    job["train"]["max_steps"] = 30
+    halves.file.write_text(yaml.safe_dump(job))
+    done = train(halves, 2, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 15" in done.stdout
+    ours, theirs = variables(whole.job_dir, 30), variables(halves.job_dir, 30)
+    assert ours.keys() == theirs.keys()
+    assert any("moving_variance" in name for name in ours)
+    assert any("seed_generator_state" in name for name in ours)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
+    """61 test rows in batches of 16: full batches, a short one, and more ranks than some batches."""
+    import h5py
+
+    results = []
+    for ranks in (0, 2, 3, 4, 5):
+        job = make_job(
+            f"on{ranks}",
+            train_rows=[200],
+            test_rows=[40, 21],
+            model=METRICS_MODEL,
+            data={
+                "train": {"features": ["x", "z"], "label": ["y", "b"], "batch_size": 8},
+                "eval": {"features": ["x", "z"], "label": ["y", "b"]},
+            },
+        )
+        for path in (job.folder / "data").iterdir():
+            with h5py.File(path, "a") as file:
+                random = np.random.default_rng(5)
+                file["z"] = random.normal(size=(len(file["x"]), 2))
+                file["b"] = random.integers(0, 2, (len(file["x"]), 1), dtype=np.uint8)
+        if results:  # the same weights for all: those of the first job
+            first = results[0][0]
+            job.job_dir.mkdir()
+            (job.job_dir / "checkpoints").symlink_to(first / "checkpoints")
+        done = train(job, ranks)
+        assert done.returncode == 0, done.stderr
+        results.append((job.job_dir, last_evaluation(job.job_dir)))
+    expected = results[0][1]
+    assert set(expected) == {"step", "loss", "y_loss", "b_loss", "y_accuracy", "b_auc", "b_mse", "b_precision"}
+    for _, metrics in results[1:]:
+        assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-7)
+
+
+def test_ranks_read_disjoint_rows_that_make_up_the_data(make_job: MakeJob, tmp_path: Path) -> None:
+    """Five shards of different sizes on three ranks; every epoch leaves out what fills no global batch."""
+    model = """
+import atexit, keras, numpy as np, os, tensorflow as tf
+
+seen = []
+
+class Recorder(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training:
+            tf.py_function(lambda rows: seen.append(rows.numpy()), [x[:, 0]], [])
+        return x
+
+def build_model(params):
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.Get_rank()
+    atexit.register(lambda: np.save(f"{params['out']}/{rank}.npy", np.array(seen)))
+    model = keras.Sequential([keras.Input((8,)), Recorder(), keras.layers.Dense(4)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, run_eagerly=True)
+    return model
+"""
+    sizes = [7, 31, 5, 64, 20]
+    for shuffle in ("global", "block", "none"):
+        out = tmp_path / shuffle
+        out.mkdir()
+        job = make_job(
+            f"job_{shuffle}",
+            train_rows=sizes,
+            model=model,
+            params={"out": str(out)},
+            data={"train": {"batch_size": 5, "shuffle": shuffle}},
+            train={"max_steps": 16},
+        )
+        number_rows(job, sizes)
+        done = train(job, 3)
+        assert done.returncode == 0, done.stderr
+        ranks = np.stack([np.load(out / f"{rank}.npy") for rank in range(3)])
+        steps = 127 // 15
+        assert ranks.shape == (3, 2 * steps, 5)
+        epochs = [ranks[:, :steps].ravel(), ranks[:, steps:].ravel()]
+        for rows in epochs:
+            assert len(set(rows.tolist())) == steps * 15, "a row came twice in an epoch"
+            assert set(rows.tolist()) <= set(range(127))
+        assert (epochs[0].tolist() == epochs[1].tolist()) == (shuffle == "none")
+        seeds = re.findall(r"(\d{12,})", done.stdout.split("training from")[0])
+        assert len(set(seeds)) == 3, "each rank's own shuffle seed is shown"
+
+
+def number_rows(job: Job, sizes: list[int]) -> None:
+    """Makes the first feature of each training row its number."""
+    import h5py
+
+    start = 0
+    for i, size in enumerate(sizes):
+        with h5py.File(job.folder / "data" / f"train-{i}.h5", "a") as file:
+            x = file["x"][()]
+            x[:, 0] = np.arange(start, start + size)
+            file["x"][...] = x
+        start += size

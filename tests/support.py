@@ -1,0 +1,124 @@
+"""What tests share: tiny jobs, and processes that never outlive their time limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+
+MODEL = """
+import keras
+from keras import layers
+
+def build_model(params):
+    model = keras.Sequential([
+        keras.Input((8,)),
+        layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-3)),
+        layers.Dense(4),
+    ])
+    model.compile(
+        optimizer=keras.optimizers.Adam(params.get("learning_rate", 0.01)),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+    )
+    return model
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A tiny job in a folder of its own: 8 numbers to 4 classes."""
+
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def job_dir(self) -> Path:
+        return self.folder / "run"
+
+
+def write_rows(path: Path, rows: int, seed: int, **more: np.ndarray) -> None:
+    """A plain HDF5 file, as one that this package did not write: `x` float32 [rows, 8], `y` int64 [rows]."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 8)).astype(np.float32)
+    with h5py.File(path, "w") as file:
+        file["x"] = x
+        file["y"] = (x[:, :4].argmax(axis=1)).astype(np.int64)
+        for name, array in more.items():
+            file[name] = array
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, mappings key by key."""
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = merge(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+    return merged
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment for a process of a test: the programs of this Python first, and mpirun as root."""
+    path = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), **root, **more}
+
+
+def run_ranks(
+    ranks: int, program: Sequence[object], cwd: Path, timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python program…` on `ranks` ranks under mpirun; 0 ranks: alone. A hang is a failure."""
+    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
+    return run_program([*launcher, sys.executable, *map(str, program)], cwd, timeout, **env)
+
+
+def run_program(command: Sequence[str], cwd: Path, timeout: float, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command with a time limit; on its expiry the whole process group is ended."""
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(**env),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 15)
+            out, err = process.communicate(timeout=20)
+            pytest.fail(f"still running after {timeout} s: {command}\n{out}\n{err}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def train(
+    job: Job, ranks: int = 0, job_dir: Path | None = None, timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """`hpc-train train` of a job on so many ranks."""
+    program = ["-m", "hpc_train", "train", job.file, "--job-dir", job_dir or job.job_dir]
+    return run_ranks(ranks, program, job.folder, timeout, **env)
+
+
+def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:
+    """All variables in a checkpoint, read with h5py alone."""
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(job_dir / "checkpoints" / f"step-{step:08d}" / "state.h5") as file:
+        for group in ("model", "optimizer"):
+            for name, dataset in file[group].items():
+                found[f"{group}/{name}"] = dataset[()]
+    return found

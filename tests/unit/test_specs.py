@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import hpc_train as ht
+
+
+def test_names_and_defaults_are_estimators() -> None:
+    run = ht.RunConfig("runs/x")
+    assert (run.save_checkpoints_steps, run.checkpoint_interval_secs, run.keep_checkpoint_max) == (None, 600, 5)
+    assert (run.save_summary_steps, run.log_step_count_steps, run.tf_random_seed) == (100, 100, None)
+    evaluation = ht.EvalSpec(ht.HDF5Input("a"))
+    assert (evaluation.steps, evaluation.start_delay_secs, evaluation.throttle_secs) == (100, 120, 600)
+    assert ht.TrainSpec(lambda context: None).max_steps is None
+
+
+def test_specs_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ht.RunConfig("x").keep_checkpoint_max = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ht.HDF5Input("a", batch_size=0), "batch_size"),
+        (lambda: ht.HDF5Input("a", batchsize=3), "batchsize"),
+        (lambda: ht.HDF5Input("a", shuffle="all"), "'global', 'block' or 'none'"),
+        (lambda: ht.HDF5Input("a", features=["x", "x"]), "more than once"),
+        (lambda: ht.HDF5Input("a", features="x", label="x"), "more than once"),
+        (lambda: ht.TrainSpec(ht.HDF5Input("a"), max_steps=0), "max_steps"),
+        (lambda: ht.TrainSpec(ht.HDF5Input("a"), max_steps=-3), "max_steps"),
+        (lambda: ht.TrainSpec(ht.HDF5Input("a")), "never end"),
+        (lambda: ht.TrainSpec(3, max_steps=1), "input_fn|callable"),
+        (lambda: ht.RunConfig("x", save_checkpoints_steps=1, save_checkpoints_secs=1), "not both"),
+        (lambda: ht.RunConfig("x", keep_checkpoint_max=-1), "keep_checkpoint_max"),
+        (lambda: ht.EvalSpec(ht.HDF5Input("a"), throttle_secs=-1), "throttle_secs"),
+        (lambda: ht.EvalSpec(ht.HDF5Input("a"), exporters=[ht.FinalExporter(), ht.FinalExporter()]), "different names"),
+        (lambda: ht.FinalExporter("../x"), "should match pattern"),
+        (lambda: ht.Estimator(3, ht.RunConfig("x")), "model_fn must be a function"),
+        (lambda: ht.Estimator(len, "x"), "RunConfig"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_importing_takes_milliseconds_and_no_tensorflow() -> None:
+    code = """
+import sys, time
+start = time.perf_counter()
+import hpc_train
+took = time.perf_counter() - start
+heavy = {"tensorflow", "keras", "mpi4py", "horovod", "h5py", "numpy", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+print(took)
+hpc_train.HDF5Input
+assert not {"tensorflow", "keras", "mpi4py", "horovod"} & set(sys.modules)
+"""
+    took = [float(subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)) for _ in range(3)]
+    assert min(took) < 0.1
+
+
+def test_public_names_resolve() -> None:
+    for name in ht.__all__:
+        assert getattr(ht, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = ht.Nothing  # type: ignore[attr-defined]
