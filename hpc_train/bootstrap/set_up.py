@@ -1,5 +1,4 @@
 """The order of the set-up, and what of it is still to do."""
-# ruff: noqa: UP006, UP035 - newer than Python 3.6
 
 import argparse
 import json

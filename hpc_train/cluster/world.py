@@ -54,7 +54,7 @@ class World:
 
     @property
     def role(self) -> str:
-        """chief or worker."""
+        """Chief or worker."""
         return role_of(self.rank)
 
     def horovod(self) -> Any:
@@ -79,7 +79,8 @@ class World:
         self._comm.Bcast(length, root=CHIEF_RANK)
         data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
         self._comm.Bcast(data, root=CHIEF_RANK)
-        return json.loads(data.tobytes())
+        sent: T = json.loads(data.tobytes())
+        return sent
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's `value` (anything JSON can hold), by rank. Collective."""

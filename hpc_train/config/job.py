@@ -1,15 +1,15 @@
 """JobConfig: one job file, validated whole.
 
-    name: fashion_mnist
-    model: model.py:build_model          # file:function beside the job file, or package.module:function
-    params: {learning_rate: 0.001}
-    data:
-      train: {shards: data/train-*.h5, features: image, label: label, batch_size: 64, shuffle: global, seed: 1}
-      eval:  {shards: data/test-*.h5,  features: image, label: label, batch_size: 256}
-    run:   {strategy: sync, save_checkpoints_steps: 200, keep_checkpoint_max: 5}
-    train: {max_steps: 2000}
-    eval:  {steps: null, throttle_secs: 0, exporters: {final: {}}}
-    resources: {tier: BASIC}
+name: fashion_mnist
+model: model.py:build_model          # file:function beside the job file, or package.module:function
+params: {learning_rate: 0.001}
+data:
+  train: {shards: data/train-*.h5, features: image, label: label, batch_size: 64, shuffle: global, seed: 1}
+  eval:  {shards: data/test-*.h5,  features: image, label: label, batch_size: 256}
+run:   {strategy: sync, save_checkpoints_steps: 200, keep_checkpoint_max: 5}
+train: {max_steps: 2000}
+eval:  {steps: null, throttle_secs: 0, exporters: {final: {}}}
+resources: {tier: BASIC}
 """
 
 from __future__ import annotations
@@ -159,19 +159,24 @@ def _explain(document: Document, error: dict[str, Any]) -> tuple[int, str]:
         return line, f"{missing}: missing, and it has no default"
     if kind == "literal_error":
         expected = error["ctx"]["expected"]
-        near = difflib.get_close_matches(str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")], n=1)
+        near = difflib.get_close_matches(
+            str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")], n=1
+        )
         hint = f"; did you mean `{near[0]}`?" if near else ""
         return line, f"{dotted}: {given!r} is not allowed; allowed: {expected}{hint}"
     if kind == "value_error":
         return line, f"{dotted}: {error['ctx']['error']}"
     if kind == "string_pattern_mismatch":
-        return line, f"{dotted}: {given!r} is not allowed; allowed: {_PATTERN_HELP.get(location, error['ctx']['pattern'])}"
+        return (
+            line,
+            f"{dotted}: {given!r} is not allowed; allowed: {_PATTERN_HELP.get(location, error['ctx']['pattern'])}",
+        )
     message = error["msg"].replace("Input should", "it should").replace("valid dictionary", "mapping")
     shown = repr(given) if not isinstance(given, dict) else "a mapping"
     return line, f"{dotted}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
 
 
-_PATTERN_HELP = {
+_PATTERN_HELP: dict[Location, str] = {
     ("name",): "a letter, then letters, digits and underscores, 128 characters at most",
     ("model",): "file.py:function or package.module:function",
     ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",

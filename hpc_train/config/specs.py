@@ -191,5 +191,3 @@ class EvalSpec(EvalOptions):
         if len(set(names)) != len(names):
             raise ValueError(f"exporters need different names, not {', '.join(names)}")
         return self
-
-

@@ -23,7 +23,7 @@ Location = tuple[str | int, ...]
 
 
 class _Resolver(yaml.resolver.BaseResolver):
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (typeshed has it so)
 
 
 for _tag, _pattern, _first in (
@@ -119,11 +119,12 @@ def _build(
             if not isinstance(key_node, yaml.ScalarNode):
                 mistakes.append((key_line, "a key that is not a plain word"))
                 continue
+            here = (*at, key)
             if key in mapping:
-                mistakes.append((key_line, f"{_dotted((*at, key))}: given twice; first on line {lines[(*at, key)]}"))
+                mistakes.append((key_line, f"{_dotted(here)}: given twice; first on line {lines[here]}"))
                 continue
-            lines[(*at, key)] = key_line
-            mapping[key] = _build(value_node, (*at, key), path, lines, mistakes, seen)
+            lines[here] = key_line
+            mapping[key] = _build(value_node, here, path, lines, mistakes, seen)
         return mapping
     if isinstance(node, yaml.SequenceNode):
         _check_tag(node, "seq", line, mistakes)
@@ -138,7 +139,9 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
         if kind == "int":
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
-            return float(text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan"))
+            return float(
+                text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan")
+            )
     except ValueError:
         mistakes.append((line, f"{text!r} is not a number"))
         return text

@@ -96,9 +96,7 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
     return dataset
 
 
-def _dataset(
-    shards: ShardSet, first: int, end: int, read: Callable[[np.int64], list[np.ndarray]]
-) -> tf.data.Dataset:
+def _dataset(shards: ShardSet, first: int, end: int, read: Callable[[np.int64], list[np.ndarray]]) -> tf.data.Dataset:
     import tensorflow as tf
 
     columns = shards.columns

@@ -29,7 +29,9 @@ def derive_seed(seed: int, epoch: int, rank: int) -> int:
 
 def permutation(rows: int, seed: int) -> np.ndarray:
     """A permutation of 0…rows-1, int64 `[rows]`."""
-    return np.argsort(np.random.Philox(key=seed).random_raw(rows), kind="stable")
+    keys: np.ndarray = np.random.Philox(key=seed).random_raw(rows)
+    order: np.ndarray = np.argsort(keys, kind="stable")
+    return order
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
         if not path.is_file():
             raise UserError(f"model {name}: there is no file {path}")
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
@@ -57,7 +58,7 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
             if error.name is None or not place.startswith(error.name):
                 raise
             raise UserError(f"model {name}: there is no module {place}") from None
-    found = getattr(module, function, None)
+    found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
         raise UserError(f"model {name}: {place} has no function {function}")
     return found

@@ -22,7 +22,9 @@ from hpc_train.monitoring.files import replace_text, write_json
 LOGS = "logs"
 
 
-def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[ShardSet | None, ShardSet | None]:
+def find_all_shards(
+    world: World, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[ShardSet | None, ShardSet | None]:
     """Finds and checks the shards of both specs, on the chief, for all ranks. Collective.
 
     None stands for an input that is a function.

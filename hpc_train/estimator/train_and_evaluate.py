@@ -170,10 +170,8 @@ class _Run:
             self._save(step)
         kind = self._evaluator.kind
         metrics = world.on_chief(lambda: recorded_evaluation(self._job_dir, kind, step)) or self._evaluate(step)
-        exports = []
-        for exporter in self._spec.exporters:
-            folder = self._job_dir / "export" / exporter.name
-            exports.append(Path(world.on_chief(lambda folder=folder: str(self._export(folder, step, metrics)))))
+        folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
+        exports = [Path(p) for p in world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])]
         self._status(
             state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
         )

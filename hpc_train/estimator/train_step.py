@@ -29,7 +29,6 @@ def make_train_step(model: keras.Model, strategy: Strategy) -> Callable[[Any, tf
     if optimizer is None:
         raise AssertionError("build_model lets no model without an optimizer through")
 
-    @tf.function(reduce_retracing=True)
     def step(batch: Any, flags: tf.Tensor) -> tf.Tensor:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
@@ -45,7 +44,8 @@ def make_train_step(model: keras.Model, strategy: Strategy) -> Callable[[Any, tf
         optimizer.apply_gradients(zip(averaged, (v for _, v in used), strict=True))
         return report
 
-    return step
+    compiled: Callable[[Any, tf.Tensor], tf.Tensor] = tf.function(step, reduce_retracing=True)
+    return compiled
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

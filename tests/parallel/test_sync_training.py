@@ -79,8 +79,12 @@ def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob) -> None:
 def test_resuming_is_exact_to_the_bit(make_job: MakeJob, shuffle: str) -> None:
     """Dropout, batch normalisation, Adam's moments, the schedule and the order of rows all go on as they were."""
     data = {"train": {"shuffle": shuffle}}
-    whole = make_job("whole", model=STATEFUL_MODEL, data=data, train={"max_steps": 30}, run={"save_checkpoints_steps": 15})
-    halves = make_job("halves", model=STATEFUL_MODEL, data=data, train={"max_steps": 15}, run={"save_checkpoints_steps": 15})
+    whole = make_job(
+        "whole", model=STATEFUL_MODEL, data=data, train={"max_steps": 30}, run={"save_checkpoints_steps": 15}
+    )
+    halves = make_job(
+        "halves", model=STATEFUL_MODEL, data=data, train={"max_steps": 15}, run={"save_checkpoints_steps": 15}
+    )
     assert train(whole, 2, OMP_NUM_THREADS="1").returncode == 0
     assert train(halves, 2, OMP_NUM_THREADS="1").returncode == 0
     job = yaml.safe_load(halves.file.read_text())

@@ -113,5 +113,5 @@ def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="job.yaml: cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"job.yaml: cannot be read: No such file"):
         load_job(tmp_path / "job.yaml")

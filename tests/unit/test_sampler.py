@@ -83,7 +83,7 @@ def test_blocks_are_dealt_and_each_rank_has_its_own_seed() -> None:
 def test_evaluation_deals_out_the_batches_of_one_process(rows: int, batch: int, steps: int | None, size: int) -> None:
     one = evaluation_batches(rows, batch, steps, 0, 1)
     dealt = [evaluation_batches(rows, batch, steps, rank, size) for rank in range(size)]
-    assert sorted(sum(dealt, [])) == one
+    assert sorted(batch for rank in dealt for batch in rank) == one
     assert len(one) == min(-(-rows // batch), steps or rows)
     covered = [row for first, end in one for row in range(first, end)]
     assert covered == list(range(min(rows, batch * (steps or rows))))

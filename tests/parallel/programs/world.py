@@ -10,9 +10,7 @@ last = world.size - 1
 
 assert world.broadcast({"rank": world.rank, "text": "ü"}) == {"rank": 0, "text": "ü"}
 assert world.all_gather(["x"] * world.rank) == [["x"] * rank for rank in range(world.size)]
-assert world.sum(np.arange(3.0) + world.rank).tolist() == [
-    i * world.size + sum(range(world.size)) for i in range(3)
-]
+assert world.sum(np.arange(3.0) + world.rank).tolist() == [i * world.size + sum(range(world.size)) for i in range(3)]
 assert world.on_chief(lambda: world.rank + 5) == 5
 assert world.each(lambda: world.rank * 2) == world.rank * 2
 arrays = [np.full((2, 3), world.rank, np.uint32), np.array(world.rank + 0.5, np.float16), np.zeros((0,))]

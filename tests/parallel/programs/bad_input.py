@@ -1,0 +1,107 @@
+"""Every kind of bad input, one after the other, through the API: UserError on all ranks, and nothing written."""
+
+import os
+import sys
+from pathlib import Path
+
+import h5py
+import keras
+import numpy as np
+
+import hpc_train as ht
+from hpc_train.cluster.world import join_world
+
+folder = Path(sys.argv[1])
+world = join_world()
+
+
+def model_of(units=4, compiled=True, own_step=False):
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return {}
+
+    def build(params):
+        kind = Own if own_step else keras.Sequential
+        model = kind([keras.Input((8,)), keras.layers.Dense(units, name="hidden"), keras.layers.Dense(4)])
+        if compiled:
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    return build
+
+
+def write(name, rows=64, **columns):
+    arrays = {"x": np.zeros((rows, 8), np.float32), "y": np.zeros(rows, np.int64), **columns}
+    with h5py.File(folder / name, "w") as file:
+        for key, array in arrays.items():
+            if array is not None:
+                file[key] = array
+
+
+def run(train="good.h5", evaluation="good.h5", model=None, job_dir="job", batch_size=8, features="x", label="y"):
+    estimator = ht.Estimator(model or model_of(), ht.RunConfig(folder / job_dir, save_checkpoints_steps=2))
+    shards = [str(folder / name) for name in train.split()]
+    return ht.train_and_evaluate(
+        estimator,
+        ht.TrainSpec(ht.HDF5Input(shards, batch_size=batch_size, features=features, label=label), max_steps=2),
+        ht.EvalSpec(ht.HDF5Input(str(folder / evaluation), features="x", label="y")),
+    )
+
+
+if world.is_chief:
+    write("good.h5")
+    write("other_shape.h5", x=np.zeros((64, 9), np.float32))
+    write("other_dtype.h5", x=np.zeros((64, 8), np.float64))
+    write("no_label.h5", y=None)
+    write("empty.h5", rows=0)
+    write("uneven.h5", y=np.zeros(63, np.int64))
+    write("text.h5", x=np.array([b"text"] * 64))
+    (folder / "not_hdf5.h5").write_text("text")
+    (folder / "cut.h5").write_bytes((folder / "good.h5").read_bytes()[:500])
+    (folder / "a_file").write_text("")
+world.broadcast(None)
+run(job_dir="taken")  # a checkpoint of the good model
+
+CASES = [
+    (dict(train="missing-*.h5"), "no such shard: .*missing-"),
+    (dict(train="good.h5 good.h5"), "named twice"),
+    (dict(train="not_hdf5.h5"), "not_hdf5.h5: cannot be read as HDF5"),
+    (dict(train="cut.h5"), "cut.h5: cannot be read as HDF5"),
+    (dict(train="empty.h5"), "empty.h5: has no rows"),
+    (dict(train="good.h5 empty.h5"), "empty.h5: has no rows"),
+    (dict(train="good.h5 other_shape.h5"), "other_shape.h5: dataset 'x' is float32 .rows, 9., but float32 .rows, 8."),
+    (dict(train="good.h5 other_dtype.h5"), "other_dtype.h5: dataset 'x' is float64"),
+    (dict(train="good.h5 no_label.h5"), "no_label.h5: has no dataset 'y'"),
+    (dict(train="uneven.h5"), "uneven.h5: dataset 'y' has 63 rows, but 'x' has 64"),
+    (dict(train="text.h5"), "text.h5: dataset 'x' does not hold numbers"),
+    (dict(features="z"), "good.h5: has no dataset 'z'; it has x"),
+    (dict(evaluation="other_shape.h5"), "other_shape.h5: feature 'x' is float32 .rows, 9., but training"),
+    (dict(batch_size=65), "64 rows are fewer than one global batch: batch_size 65 x"),
+    (dict(model=model_of(compiled=False)), "uncompiled model; call model.compile"),
+    (dict(model=lambda params: "model"), "returned str; it must return a compiled keras.Model"),
+    (dict(model=model_of(own_step=True)), "train_step of its own"),
+    (dict(job_dir="a_file/job"), "a_file is not a folder"),
+    (dict(job_dir="/proc/hpc_train/job"), "cannot be written"),
+    (
+        dict(job_dir="taken", model=model_of(units=5)),
+        "holds another model: model variable 0 is .*hidden/kernel.*8, 4.*8, 5",
+    ),
+    (dict(job_dir="taken", model=lambda p: model_of()(p)), None),
+]
+
+before = None
+for arguments, said in CASES:
+    if world.is_chief:
+        before = sorted(p.name for p in folder.iterdir()), sorted(os.listdir(folder / "taken" / "checkpoints"))
+    try:
+        run(**arguments)
+    except ht.UserError as error:
+        import re
+
+        assert said is not None and re.search(said, str(error)), (arguments, str(error))
+    else:
+        assert said is None, f"{arguments} was accepted"
+    if world.is_chief:
+        after = sorted(p.name for p in folder.iterdir()), sorted(os.listdir(folder / "taken" / "checkpoints"))
+        assert before == after, f"{arguments} left something behind: {after}"
+print(f"rank {world.rank}: all {len(CASES)} cases are fine")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import Job, run_ranks, train
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_every_kind_of_bad_input(ranks: int, tmp_path: Path) -> None:
+    done = run_ranks(ranks, [PROGRAMS / "bad_input.py", tmp_path], tmp_path, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("cases are fine") == max(ranks, 1)
+
+
+def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    good = yaml.safe_load(job.file.read_text())
+    cases = [
+        (2, {"train": {"max_steps": 0}, "modle": 1}, ["train.max_steps: 0 is not allowed", "did you mean `model`?"]),
+        (0, {"data": {**good["data"], "train": {"shards": "none-*.h5"}}}, ["no such shard"]),
+        (0, {"model": "model.py:biuld"}, ["model.py has no function biuld"]),
+        (2, {"model": "modle.py:build_model"}, ["there is no file"]),
+        (0, {"model": "no_such_module:build_model"}, ["there is no module no_such_module"]),
+    ]
+    for ranks, changes, said in cases:
+        job.file.write_text(yaml.safe_dump({**good, **changes}))
+        done = train(job, ranks)
+        assert done.returncode == 2, done.stderr
+        errors = [line for line in done.stderr.splitlines() if "hpc-train: error:" in line]
+        assert len(errors) == len(said), done.stderr
+        for text in said:
+            assert text in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not job.job_dir.exists()
