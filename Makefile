@@ -12,7 +12,7 @@ help:  ## list the targets
 setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
 	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
 
-demo: setup  ## train, kill, resume, evaluate and export a small model on this machine (SOURCE=... chooses the data)
+demo: setup  ## train, evaluate and export a small model on two ranks (SOURCE=... chooses the data)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)")
 
 test: setup  ## run all tests (PYTEST_ARGS="-k sampler" chooses some)

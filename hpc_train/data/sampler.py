@@ -96,8 +96,9 @@ def _block_order(sampler: Sampler, epoch: int) -> np.ndarray:
     starts = starts[permutation(len(starts), derive_seed(sampler.seed, epoch, _COMMON))]
     dealt = np.concatenate([np.arange(start, min(start + block, rows)) for start in starts])
     share = rows // size
-    own = dealt[rank * share : (rank + 1) * share]
-    return own[permutation(share, sampler.shuffle_seed(epoch))]
+    own: np.ndarray = dealt[rank * share : (rank + 1) * share]
+    shuffled: np.ndarray = own[permutation(share, sampler.shuffle_seed(epoch))]
+    return shuffled
 
 
 def evaluation_batches(rows: int, batch_size: int, steps: int | None, rank: int, size: int) -> list[tuple[int, int]]:
