@@ -66,7 +66,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, 2)
     path = manager.save(snapshot(10)) / "state.h5"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(OSError, match="step-00000010/state.h5: not a readable checkpoint"):
+    with pytest.raises(OSError, match=r"step-00000010/state.h5: not a readable checkpoint"):
         manager.load(10)
 
 

@@ -62,7 +62,7 @@ def test_a_file_that_vanishes_is_named(tmp_path: Path) -> None:
     (path,) = write_shards(tmp_path / "a", {"x": np.zeros((4, 2)), "y": np.arange(4)}, shards=1)
     shards = find_shards(HDF5Input(str(path)))
     path.unlink()
-    with Reader(shards) as reader, pytest.raises(OSError, match="a-00000.h5: cannot be read"):
+    with Reader(shards) as reader, pytest.raises(OSError, match=r"a-00000.h5: cannot be read"):
         reader.read(np.arange(2))
 
 
