@@ -64,7 +64,7 @@ def launch(
 
     try:
         load_job(job_file)
-        launch_ranks(ranks, job_file, job_dir)
+        sys.exit(launch_ranks(ranks, job_file, job_dir))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)

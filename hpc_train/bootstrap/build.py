@@ -20,9 +20,9 @@ from .plan import (
     SetUpError,
     choose_compiler,
     digest,
-    find_nvcc,
+    find_cuda,
+    gpu_architectures,
     minor,
-    output_of,
     say,
     short,
 )
@@ -118,7 +118,8 @@ def install(plan: Plan) -> None:
     run(plan, f"Installing TensorFlow {plan.tf}", plan.pip("install", *packages))
 
     against = f"TensorFlow {plan.tf} and {plan.mpi}"
-    recipe = [plan.tensorflow, patches(plan.tf, plan.mpi), HOROVOD_BUILD, plan.gpu and find_nvcc()]
+    recipe = [plan.tensorflow, patches(plan.tf, plan.mpi), HOROVOD_BUILD]
+    recipe += [find_cuda(), gpu_architectures()] if plan.gpu else []
     wheels = [cached(plan, f"Horovod {HOROVOD}", against, build_horovod, recipe)]
     if plan.mpi.folder:
         wheels.append(cached(plan, f"mpi4py {MPI4PY}", str(plan.mpi), build_mpi4py, []))
@@ -195,21 +196,20 @@ def build_horovod(plan: Plan, scratch: Path, wheel_dir: Path) -> None:
 
 def nccl_build(plan: Plan, scratch: Path) -> Dict[str, str]:
     """What Horovod's build needs for NCCL, which comes with TensorFlow but without the link that linkers look for."""
-    nvcc = find_nvcc()
     if not plan.gpu:
         return {}
-    if not nvcc:
+    cuda, architectures = find_cuda(), gpu_architectures()
+    if not cuda:
         say("without nvcc on PATH, Horovod will send gradients by MPI through the host, not by NCCL")
         return {}
     home, nccl = scratch / "nccl", plan.site_packages / "nvidia/nccl"
     (home / "lib").mkdir(parents=True)
     (home / "lib/libnccl.so").symlink_to(nccl / "lib/libnccl.so.2")
     (home / "include").symlink_to(nccl / "include")
-    environ = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": str(home), "HOROVOD_NCCL_LINK": "SHARED"}
-    environ["HOROVOD_CUDA_HOME"] = str(Path(nvcc).parent.parent)
-    capabilities = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])
-    if capabilities and "HOROVOD_BUILD_CUDA_CC_LIST" not in os.environ:
-        environ["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(sorted(set(capabilities.replace(".", "").split())))
+    environ = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": cuda}
+    environ.update(HOROVOD_NCCL_HOME=str(home), HOROVOD_NCCL_LINK="SHARED")
+    if architectures:
+        environ["HOROVOD_BUILD_CUDA_CC_LIST"] = architectures
     return environ
 
 

@@ -181,10 +181,21 @@ def choose_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
-def find_nvcc() -> str:
-    """CUDA's compiler, nothing where there is none."""
+def find_cuda() -> str:
+    """The folder of the CUDA toolkit, nothing where there is none."""
     home = os.environ.get("CUDA_HOME")
-    return shutil.which(f"{home}/bin/nvcc" if home else "nvcc") or ""
+    nvcc = shutil.which(f"{home}/bin/nvcc" if home else "nvcc")
+    # nvcc is asked where it is, because the one on PATH may be a wrapper.
+    says = output_of([nvcc, "--dryrun", "-x", "cu", "-E", "/dev/null"], stderr=subprocess.STDOUT) if nvcc else ""
+    here = re.search(r"_HERE_=(.+)", says)
+    return str(Path(here.group(1)).parent) if here else ""
+
+
+def gpu_architectures() -> str:
+    """What to compile CUDA code for, as in "80,90": the GPUs of this machine."""
+    capabilities = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])
+    here = ",".join(sorted(set(capabilities.replace(".", "").split())))
+    return os.environ.get("HOROVOD_BUILD_CUDA_CC_LIST") or here
 
 
 def digest(*parts: Any) -> str:
@@ -201,7 +212,7 @@ def stamp_of(plan: Plan) -> Dict[str, str]:
         "python": short(plan.python_version),
         "tensorflow": f"{plan.tensorflow} {plan.tf}",
         "mpi": f"{plan.mpi} {plan.mpi.folder}",
-        "cuda": find_nvcc() if plan.gpu else "",
+        "cuda": find_cuda() if plan.gpu else "",
     }
 
 
@@ -210,10 +221,10 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def output_of(command: List[str]) -> str:
+def output_of(command: List[str], stderr: int = subprocess.DEVNULL) -> str:
     """What `command` prints, nothing where it fails."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""

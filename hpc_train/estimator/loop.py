@@ -57,8 +57,7 @@ def train(
     Args:
         train_step: See make_train_step; it averages three flags over the ranks: a signal was received, the chief's
             clock asks for a checkpoint, and this rank has no further batch.
-        at_checkpoint: Called on all ranks with the step and whether it is the last of a training that ends by
-            itself (a signal leaves no time for more than the checkpoint).
+        at_checkpoint: Called on all ranks with the step, and whether it is the last.
     """
     import tensorflow as tf
 
@@ -95,7 +94,7 @@ def train(
             steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
             if save > 0 or steps_due or batch is None:
                 rate.pause()
-                at_checkpoint(step, batch is None and end != "signal")
+                at_checkpoint(step, batch is None)
                 last_save = time.monotonic()
                 rate.resume()
     return Outcome(step, end, rate.mean)

@@ -152,7 +152,7 @@ class _Run:
         self._not_before = time.monotonic() + eval_spec.start_delay_secs
 
     def at_checkpoint(self, step: int, last: bool) -> None:
-        """Saves, then evaluates if it is time to; the last evaluation is left to `finish`."""
+        """Saves, then evaluates if it is time to; after the last step that is left to `finish`."""
         self._save(step)
         now = time.monotonic()
         if not last and self._world.broadcast(now >= self._not_before):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from hpc_train.errors import UserError
+from hpc_train.resilience.signals import StopSignals
+
+POLL_SECS = 0.1
 
 
 def mpirun_command(
@@ -31,8 +35,11 @@ def mpirun_command(
     return [mpirun, *flags, *program], settings
 
 
-def launch(ranks: int, job_file: Path, job_dir: Path | None) -> NoReturn:
-    """Replaces this process by mpirun with `ranks` ranks of `hpc-train train`.
+def launch(ranks: int, job_file: Path, job_dir: Path | None) -> int:
+    """Runs `hpc-train train` on `ranks` ranks and returns their exit code.
+
+    The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
+    other would make it kill them within a second or two. A second Ctrl-C does just that.
 
     Raises:
         UserError: There is no mpirun.
@@ -45,7 +52,18 @@ def launch(ranks: int, job_file: Path, job_dir: Path | None) -> NoReturn:
     if job_dir is not None:
         program += ["--job-dir", str(job_dir)]
     command, settings = mpirun_command(mpirun, version, ranks, program, os.geteuid() == 0, os.environ)
-    os.environ.setdefault("HPC_TRAIN_PROGRESS", "bar" if sys.stdout.isatty() else "lines")
-    os.environ.update(settings)
-    sys.stdout.flush()
-    os.execv(command[0], command)
+    progress = "bar" if sys.stdout.isatty() else "lines"
+    env = {"HPC_TRAIN_PROGRESS": progress, **os.environ, **settings}
+    # A session of its own keeps the terminal's Ctrl-C from mpirun.
+    with StopSignals() as signals, subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            while process.poll() is None:
+                if signals.received is not None:
+                    process.send_signal(signal.SIGUSR1)
+                    signals.received = None
+                time.sleep(POLL_SECS)
+        except KeyboardInterrupt:
+            process.terminate()
+        return process.wait()

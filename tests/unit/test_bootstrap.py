@@ -217,6 +217,14 @@ def test_a_finished_environment_is_left_as_it_is_without_calling_pip(machine):
     assert not stamp.exists()
 
 
+def test_cuda_is_found_behind_a_wrapper_of_nvcc(machine, monkeypatch):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(machine.bin))
+    assert plan.find_cuda() == ""
+    machine.add("nvcc", 'print("#$ _CUDART_=cudart\\n#$ _HERE_=/apps/cuda-12.4/bin", file=sys.stderr)')
+    assert plan.find_cuda() == "/apps/cuda-12.4"
+
+
 def test_horovod_is_patched_for_each_tensorflow():
     def files(tf):
         return [file for file, _, _ in build.patches(tf, Mpi("Open MPI", "4.1.8"))]
