@@ -31,7 +31,7 @@ class Evaluator:
         self._model, self._spec, self._shards = model, spec, shards
         self._context, self._world = context, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
-        self._test_step = tf.function(lambda batch: self._run(batch))
+        self._test_step = tf.function(self._run)
         self.kind = f"eval_{spec.name}" if spec.name else "eval"
 
     def _run(self, batch: Any) -> None:

@@ -65,15 +65,18 @@ def train(
     shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
     with shown:
         batches = iter(dataset)
-        batch = _next(batches) if max_steps is None or step < max_steps else None
+        done = max_steps is not None and step >= max_steps
+        batch = None if done else next(batches, None)
         have = world.all_gather(batch is not None)
-        if any(have) and not all(have):
-            raise UserError(f"no batch for rank {have.index(False)}, although others have one; give each rank its part")
-        end: End = "max_steps" if step == max_steps else "end of input"
+        if not all(have):
+            batch = None
+            if step == 0:
+                raise UserError(f"no batch to train on for rank {have.index(False)}; give each its part")
+        end: End = "max_steps" if done else "end of input"
         last_save = time.monotonic()
         while batch is not None:
             last_of_all = step + 1 == max_steps
-            following = None if last_of_all else _next(batches)
+            following = None if last_of_all else next(batches, None)
             overdue = (
                 world.is_chief
                 and config.checkpoint_interval_secs is not None
@@ -98,10 +101,6 @@ def train(
                 last_save = time.monotonic()
                 rate.resume()
     return Outcome(step, end, rate.mean)
-
-
-def _next(batches: Any) -> Any:
-    return next(batches, None)
 
 
 def _rows(batch: Any) -> int:

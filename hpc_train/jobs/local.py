@@ -55,9 +55,10 @@ def launch(ranks: int, job_file: Path, job_dir: Path | None) -> int:
     progress = "bar" if sys.stdout.isatty() else "lines"
     env = {"HPC_TRAIN_PROGRESS": progress, **os.environ, **settings}
     # A session of its own keeps the terminal's Ctrl-C from mpirun.
-    with StopSignals() as signals, subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+    with (
+        StopSignals() as signals,
+        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True) as process,
+    ):
         try:
             while process.poll() is None:
                 if signals.received is not None:
