@@ -162,6 +162,14 @@ def patches(tf: str, mpi: Mpi) -> List[Tuple[str, str, str]]:
         # MPICH's mpirun need not mention MPICH.
         ("horovod/runner/mpi_run.py", "'MPICH' in output", "'MPICH' in output or 'HYDRA' in output"),
     ]
+    if minor(tf) >= 18:
+        # For GPUs: Horovod declares this function of TensorFlow's, which its library no longer has.
+        include_end = "#endif // TENSORFLOW_VERSION >= 2011000000\n"
+        definition = (
+            "GpuStreamHandle stream_executor::gpu::AsGpuStreamValue(stream_executor::Stream* stream) {\n"
+            "  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);\n}\n"
+        )
+        changes.append(("horovod/tensorflow/mpi_ops.cc", include_end, include_end + definition))
     if minor(tf) >= 19:
         # TensorFlow no longer ships the headers for Horovod's ops inside XLA-compiled functions; the others do without.
         xla = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
@@ -219,7 +227,10 @@ def check(plan: Plan) -> None:
     built = run(plan, "horovodrun --check-build", plan.command("horovodrun", "--check-build"))
     for part in ("TensorFlow", "MPI"):
         if f"[X] {part}" not in built:
-            raise SetUpError(f"Horovod was built without {part}: remove its wheel from the cache and run it again.")
+            raise SetUpError(
+                f"Horovod has no working {part} (the log is {os.path.relpath(str(plan.log))}): "
+                "mend the cause, remove its wheel from the cache, and run it again."
+            )
     mpirun = ["mpirun", "-np", "2"] + (["--oversubscribe"] if plan.mpi.vendor == "Open MPI" else [])
     run(plan, "An allreduce over two ranks", [*mpirun, *plan.command("python", "-c", ALLREDUCE)], limit_secs=120)
 

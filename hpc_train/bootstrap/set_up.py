@@ -40,7 +40,8 @@ def set_up(plan: Plan) -> None:
         make_venv(plan)
         install(plan)
         check(plan)
-        write_whole(stamp_file, environment)
+        stamp = environment
+        write_whole(stamp_file, stamp)
     if not package.items() <= stamp.items():
         install_package(plan)
         write_whole(stamp_file, {**environment, **package})

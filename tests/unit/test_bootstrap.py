@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hpc_train.bootstrap
-from hpc_train.bootstrap import build, plan
+from hpc_train.bootstrap import build, plan, set_up
 from hpc_train.bootstrap.plan import Mpi, Plan, SetUpError
 
 FOLDER = Path(hpc_train.bootstrap.__file__).parent
@@ -215,6 +215,26 @@ def test_a_finished_environment_is_left_as_it_is_without_calling_pip(machine):
     machine.complaint("--tf", "2.18.1")
     assert machine.pip_calls.exists(), "another TensorFlow is another environment"
     assert not stamp.exists()
+
+
+def test_only_what_changed_is_done_again(machine, monkeypatch, tmp_path):
+    done = []
+    for step in ("choose_compiler", "make_venv", "install", "check", "install_package"):
+        monkeypatch.setattr(set_up, step, lambda *plan, step=step: done.append(step))
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    machine.venv.mkdir()
+
+    def steps(tf):
+        done.clear()
+        set_up.set_up(Plan(machine.venv, "python", "3.11.7", tf, Mpi("Open MPI", plan.OPENMPI), gpu=False))
+        return done
+
+    everything = ["choose_compiler", "make_venv", "install", "check", "install_package"]
+    assert steps("2.21.0") == everything
+    assert steps("2.21.0") == []
+    assert steps("2.18.1") == everything
+    (tmp_path / "setup.cfg").write_text("[metadata]")
+    assert steps("2.18.1") == ["install_package"]
 
 
 def test_cuda_is_found_behind_a_wrapper_of_nvcc(machine, monkeypatch):
