@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,7 +29,9 @@ TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
 
 def run(command: list[str]) -> int:
     """Runs `command`, showing its lines without the tags of its ranks; returns its exit code."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # horovodrun looks for mpirun on PATH, and both may be of an environment that is not activated.
+    env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             line = TAG.sub("", line)

@@ -58,9 +58,20 @@ class World:
         return role_of(self.rank)
 
     def horovod(self) -> Any:
-        """Horovod's TensorFlow module, started over all ranks at the first call. Collective."""
+        """Horovod's TensorFlow module, started over all ranks at the first call. Collective.
+
+        Raises:
+            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do.
+        """
         if self._horovod is None:
             assert self._comm is not None, "one rank has nobody to reduce with"
+            from mpi4py import MPI
+
+            if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+                raise UserError(
+                    f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which Horovod "
+                    "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
+                )
             import horovod.tensorflow as hvd
 
             affinity = os.sched_getaffinity(0)
