@@ -1,6 +1,21 @@
 """`python -m hpc_train` is `hpc-train`."""
 
-from hpc_train.cli import main
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+
+from hpc_train.resilience.signals import StopSignals
+
+
+def main() -> None:
+    """Entry point of the console script; stop signals are heard from here on, where the command is `train`."""
+    signals = StopSignals()
+    with signals if sys.argv[1:2] == ["train"] else nullcontext():
+        from hpc_train.cli import run
+
+        run(signals)
+
 
 if __name__ == "__main__":
     main()

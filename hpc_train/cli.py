@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, RankError, UserError
+from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError
+from hpc_train.resilience.signals import StopSignals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -24,32 +24,23 @@ def about() -> None:
 
 
 @app.command(name="train")
-def train_command(job_file: JobFile, job_dir: JobDir = None) -> None:
-    """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun, horovodrun or srun."""
-    from hpc_train.resilience.signals import StopSignals
+def train_command(context: typer.Context, job_file: JobFile, job_dir: JobDir = None) -> None:
+    """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
+    from hpc_train.cluster.uncaught import tell
+    from hpc_train.cluster.world import join_world
+    from hpc_train.config.job import JobConfig, load_job
+    from hpc_train.estimator.from_job import train_job
 
-    with StopSignals() as signals:
-        from hpc_train.cluster.world import join_world
-        from hpc_train.config.job import load_job
-
+    try:
         world = join_world()
-        try:
-            world.on_chief(lambda: load_job(job_file) and None)
-            job = load_job(job_file)
-            from hpc_train.estimator.from_job import train_job
-
-            train_job(world, job, job_dir or Path("runs") / job.name, job_file.absolute().parent, signals)
-        except UserError as error:
-            if world.is_chief:
-                _complain(error)
-            sys.exit(EXIT_BAD_INPUT)
-        except RankError:
-            sys.exit(EXIT_FAILED)
-        except Exception:
-            if world.size == 1:
-                raise
-            print(f"rank {world.rank} failed:\n{traceback.format_exc()}", file=sys.stderr)
-            sys.exit(EXIT_FAILED)
+    except UserError as error:
+        _complain(error)
+        sys.exit(EXIT_BAD_INPUT)
+    try:
+        job = JobConfig.model_validate(world.on_chief(lambda: load_job(job_file).model_dump(mode="json")))
+        train_job(world, job, job_dir or Path("runs") / job.name, job_file.absolute().parent, context.obj)
+    except Exception as error:
+        sys.exit(tell(world, error))
 
 
 @app.command()
@@ -101,6 +92,6 @@ def _complain(error: object) -> None:
         print(f"hpc-train: error: {line}", file=sys.stderr)
 
 
-def main() -> None:
-    """Entry point of the console script."""
-    app(prog_name="hpc-train")
+def run(signals: StopSignals) -> None:
+    """Runs the command that the arguments name; `train` stops when `signals` has received one."""
+    app(prog_name="hpc-train", obj=signals)

@@ -30,6 +30,12 @@ fail() {
     exit 2
 }
 
+# Slurm's warning before the time limit (USR1) and its TERM come to this shell, at any time. Both go on as USR1, which
+# mpirun hands to the ranks: they save a checkpoint and leave with code 3. TERM would kill them.
+stop=
+mpirun_pid=
+trap 'stop=1; [[ -z $mpirun_pid ]] || kill -USR1 "$mpirun_pid" 2>/dev/null || true' USR1 TERM
+
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this runs inside a Slurm job: submit it with 'sbatch slurm/train.sh'"
 job=$SLURM_JOB_ID
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
@@ -98,11 +104,10 @@ case $mpi_version in
         ;;
 esac
 
-# ---- run. Slurm's warning before the time limit (USR1) and its TERM come to this shell. Both go on as USR1,
-# which mpirun hands to the ranks: they save a checkpoint and leave with code 3. TERM would kill them.
+# ---- run
+[[ -z $stop ]] || exit 3
 mpirun "${mpi_args[@]}" hpc-train train "$@" &
 mpirun_pid=$!
-trap 'kill -USR1 "$mpirun_pid" 2>/dev/null || true' USR1 TERM
 
 while kill -0 "$mpirun_pid" 2>/dev/null; do
     wait "$mpirun_pid" || true # a signal that is trapped ends the wait early: wait again

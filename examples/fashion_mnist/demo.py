@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 RANKS = 2
 WANTED_ACCURACY = 0.90
 LIMIT_SECS = 1800
-TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:")
 
 
 def run(command: list[str]) -> int:

@@ -12,7 +12,6 @@ and `index` its place. bfloat16, which HDF5 lacks, is stored as its 16 bits in u
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,8 @@ class Snapshot:
     Attributes:
         step: The global step after which it was taken.
         model, optimizer: Arrays by variable path, in the model's order.
-        seed: The base seed of the job's data order; world_size: the ranks that wrote it.
+        seed: The base seed of the job's data order; world_size: the ranks that took part.
+        time: When it was taken, in seconds since 1970; with the step it tells one checkpoint from another.
     """
 
     step: int
@@ -38,14 +38,16 @@ class Snapshot:
     optimizer: dict[str, np.ndarray]
     seed: int
     world_size: int
+    time: float
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Writes `snapshot` into `folder`, which exists, and waits until it is on the disk."""
     path = folder / STATE_FILE
     with h5py.File(path, "x") as file:
-        attributes = {"format": FORMAT, "step": snapshot.step, "seed": snapshot.seed, "world_size": snapshot.world_size}
-        file.attrs.update({**attributes, "time": time.time()})
+        file.attrs["format"] = FORMAT
+        for name in ("step", "seed", "world_size", "time"):
+            file.attrs[name] = getattr(snapshot, name)
         _write_group(file.create_group("model"), snapshot.model)
         _write_group(file.create_group("optimizer"), snapshot.optimizer)
     for target in (path, folder):
@@ -69,6 +71,7 @@ def read_snapshot(folder: Path) -> Snapshot:
                 _read_group(file["optimizer"]),
                 int(file.attrs["seed"]),
                 int(file.attrs["world_size"]),
+                float(file.attrs["time"]),
             )
     except (OSError, KeyError, ValueError) as error:
         raise OSError(f"{path}: not a readable checkpoint: {error}") from error

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _NAME = re.compile(r"step-(\d{8,})")
-_TEMPORARY = re.compile(r"\.step-\d{8,}\..+\.(tmp|old)")
+_TEMPORARY = re.compile(r"\.step-(\d{8,})\..+\.(tmp|old)")
 
 
 def checkpoint_name(step: int) -> str:
@@ -33,6 +33,12 @@ def step_of(name: str) -> int | None:
 def is_temporary(name: str) -> bool:
     """Whether `name` is what a save that was cut short leaves behind."""
     return _TEMPORARY.fullmatch(name) is not None
+
+
+def replaced_step(name: str) -> int | None:
+    """The step of the checkpoint that was moved to `name`, or None where that is something else."""
+    match = _TEMPORARY.fullmatch(name)
+    return int(match[1]) if match and match[2] == "old" else None
 
 
 def expired(steps: Iterable[int], keep: int) -> list[int]:

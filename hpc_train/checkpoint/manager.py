@@ -12,6 +12,7 @@ from hpc_train.checkpoint.layout import (
     expired,
     is_temporary,
     replaced_name,
+    replaced_step,
     step_of,
     temporary_name,
 )
@@ -42,10 +43,13 @@ class CheckpointManager:
         return read_snapshot(self.path(step))
 
     def clean(self) -> None:
-        """Removes what saves that were cut short left behind."""
+        """Removes what saves that were cut short left behind; one cut short while it replaced another is undone."""
         if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                if is_temporary(path.name):
+            for path in sorted(self._folder.iterdir()):
+                step = replaced_step(path.name)
+                if step is not None and not self.path(step).exists():
+                    path.rename(self.path(step))
+                elif is_temporary(path.name):
                     shutil.rmtree(path, ignore_errors=True)
 
     def save(self, snapshot: Snapshot) -> Path:

@@ -26,6 +26,7 @@ class LaunchPlace:
 
     launched: bool
     """Whether an MPI launcher started this process. Without one there is a single rank, and no MPI is started."""
+    size: int
     local_rank: int
     local_size: int
 
@@ -36,9 +37,9 @@ def launch_place(env: Mapping[str, str]) -> LaunchPlace:
     # sbatch's own shell has SLURM_LOCALID too: srun's step variable tells whether srun started this process.
     launched = any(name in env for name in _LAUNCHED) or (size > 1 and "SLURM_STEP_NUM_TASKS" in env)
     if not launched:
-        return LaunchPlace(False, 0, 1)
+        return LaunchPlace(False, 1, 0, 1)
     local_size = _first_int(env, _LOCAL_SIZE) or _slurm_tasks_here(env) or 1
-    return LaunchPlace(True, _first_int(env, _LOCAL_RANK) or 0, max(1, local_size))
+    return LaunchPlace(True, size, _first_int(env, _LOCAL_RANK) or 0, max(1, local_size))
 
 
 def _first_int(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
@@ -58,30 +59,39 @@ def _slurm_tasks_here(env: Mapping[str, str]) -> int | None:
     return None
 
 
-def cores_of_rank(allowed_cores: int, machine_cores: int, local_size: int) -> int:
-    """Cores that one rank may keep busy.
+def fair_cores(masks: list[list[int]], mine: int) -> int:
+    """Cores that rank `mine` of a node may keep busy, given the cores that each of the node's ranks may use.
 
-    A launcher that binds ranks has divided the cores already: then the allowed ones of all ranks fit into the
-    machine. Otherwise every rank sees all allowed cores and takes its part.
+    A core that several ranks may use counts for each in part: ranks that a launcher has bound keep their own cores,
+    unbound ones share out what they see.
     """
-    if allowed_cores * local_size <= machine_cores:
-        return allowed_cores
-    return max(1, allowed_cores // local_size)
+    users: dict[int, int] = {}
+    for mask in masks:
+        for core in mask:
+            users[core] = users.get(core, 0) + 1
+    return max(1, int(sum(1 / users[core] for core in masks[mine]) + 1e-9))
 
 
-def fast_settings(cores: int, machine_cores: int, place: LaunchPlace) -> dict[str, str]:
-    """Environment variables that make ranks fast; a value that the user has set wins.
+def settings_before_mpi(env: Mapping[str, str], allowed_cores: int, place: LaunchPlace) -> dict[str, str]:
+    """Variables that have to be there before MPI and TensorFlow start; a value that the user has set wins.
 
     Each rank has a thread of Horovod's beside its computing threads, and MPI polls while it waits: where they
     outnumber the cores, waiting ranks must yield or they take time from computing ones (on two cores, two ranks:
-    +30 % examples/s).
+    +30 % examples/s). Without OMP_NUM_THREADS each core gets a computing thread, and they do outnumber them.
     """
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": str(cores)}
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     if place.launched:
         settings["HOROVOD_CYCLE_TIME"] = HOROVOD_CYCLE_TIME_MS
-        if place.local_size * (cores + 1) > machine_cores:
+        threads = threads_wanted(env) or max(1, allowed_cores // place.local_size)
+        if place.local_size * (threads + 1) > allowed_cores:
             settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return settings
+
+
+def threads_wanted(env: Mapping[str, str]) -> int | None:
+    """OMP_NUM_THREADS, where the user or the scheduler has set it."""
+    value = env.get("OMP_NUM_THREADS", "")
+    return int(value) if value.isdigit() and int(value) > 0 else None
 
 
 def visible_device(env: Mapping[str, str], device_count: int, place: LaunchPlace) -> str | None:

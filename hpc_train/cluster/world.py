@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from hpc_train.cluster.launch_env import cores_of_rank, fast_settings, launch_place, visible_device
+from hpc_train.cluster.launch_env import (
+    LaunchPlace,
+    fair_cores,
+    launch_place,
+    settings_before_mpi,
+    threads_wanted,
+    visible_device,
+)
 from hpc_train.cluster.quiet import without_chatter
 from hpc_train.cluster.roles import CHIEF_RANK, role_of
 from hpc_train.errors import RankError, UserError
@@ -39,13 +46,14 @@ class World:
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
     """
 
-    def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int, cores: int) -> None:
+    def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
         self._comm = comm
         self.rank: int = comm.Get_rank() if comm else 0
         self.size: int = comm.Get_size() if comm else 1
-        self.local_rank, self.local_size, self.cores = local_rank, local_size, cores
+        self.local_rank, self.local_size, self.cores = local_rank, local_size, 1
         self.host = socket.gethostname()
         self._horovod: Any = None
+        self._known: BaseException | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -129,20 +137,25 @@ class World:
 
         Raises:
             Whatever `action` raised, on the lowest rank where it did; on the others UserError with the same
-            message where it was one, else RankError.
+            message where it was one, else RankError. What is raised here is known to all ranks: `knows_of`.
         """
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             result = action()
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: a rank must not leave before it has told the others
             failure = error
         for rank, said in enumerate(self.all_gather(_describe(failure))):
             if said is None:
                 continue
-            if rank == self.rank and failure is not None:
-                raise failure
-            raise UserError(said[1]) if said[0] else RankError(f"rank {rank}: {said[1]}")
+            if rank != self.rank or failure is None:
+                failure = UserError(said[1]) if said[0] else RankError(f"rank {rank}: {said[1]}")
+            self._known = failure
+            raise failure
         return result
+
+    def knows_of(self, error: BaseException) -> bool:
+        """Whether every rank is raising on account of `error`, so that none is left waiting when this one leaves."""
+        return self.size == 1 or error is self._known
 
     def on_chief(self, action: Callable[[], T]) -> T:
         """Runs `action` on the chief and gives its result (anything JSON can hold) to all. Collective.
@@ -162,7 +175,7 @@ class World:
         os._exit(code)
 
 
-def _describe(failure: Exception | None) -> list[Any] | None:
+def _describe(failure: BaseException | None) -> list[Any] | None:
     if failure is None:
         return None
     if isinstance(failure, UserError):
@@ -178,29 +191,45 @@ def join_world() -> World:
 
     The first call does the work; later ones return the same World. Environment variables that the user has set
     are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, OMPI_MCA_mpi_yield_when_idle.
-    A process that no MPI launcher started is a world of one, and MPI is not started.
+    A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, an
+    exception that nobody catches ends all of them, and is told once (see uncaught.py).
+
+    Raises:
+        UserError: The launcher and MPI disagree about the number of ranks, or Keras is set to another backend.
     """
     global _joined
     if _joined is not None:
         return _joined
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        raise UserError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}; unset it, or set it to tensorflow")
     place = launch_place(os.environ)
-    machine_cores = os.cpu_count() or 1
-    cores = cores_of_rank(len(os.sched_getaffinity(0)), machine_cores, place.local_size)
-    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        cores = max(1, int(os.environ["OMP_NUM_THREADS"]))
-    for name, value in fast_settings(cores, machine_cores, place).items():
+    mask = sorted(os.sched_getaffinity(0))
+    for name, value in settings_before_mpi(os.environ, len(mask), place).items():
         os.environ.setdefault(name, value)
     device = visible_device(os.environ, _nvidia_device_count(), place)
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    if place.launched:
-        from mpi4py import MPI
+    world = World(_start_mpi(place), place.local_rank, place.local_size)
+    hosts, masks = world.all_gather(world.host), world.all_gather(mask)
+    here = [rank for rank, host in enumerate(hosts) if host == world.host]
+    world.cores = threads_wanted(os.environ) or fair_cores([masks[rank] for rank in here], here.index(world.rank))
+    os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
+    _joined = world
+    return world
 
-        comm = MPI.COMM_WORLD.Dup()
-        _joined = World(comm if comm.Get_size() > 1 else None, place.local_rank, place.local_size, cores)
-    else:
-        _joined = World(None, 0, 1, cores)
-    return _joined
+
+def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
+    if not place.launched:
+        return None
+    from mpi4py import MPI
+
+    size = MPI.COMM_WORLD.Get_size()
+    if size != place.size:
+        raise UserError(
+            f"the launcher started {place.size} ranks, but MPI sees {size}: they were started by another MPI's mpirun, "
+            "or by an srun that this MPI was not built for; use the mpirun of the MPI in use"
+        )
+    return MPI.COMM_WORLD.Dup() if size > 1 else None
 
 
 def _nvidia_device_count() -> int:

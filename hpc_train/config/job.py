@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import glob
+import sys
 import typing
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,9 +35,12 @@ from hpc_train.config.specs import (
     RunOptions,
     TrainOptions,
     TrainSpec,
+    read_once,
 )
 from hpc_train.config.yamlfile import Document, Location, read_yaml
 from hpc_train.errors import UserError
+
+_TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
 
 MODEL_PATTERN = r"^[^:]*[^:\s]:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -59,6 +64,12 @@ class DataSection(_Section):
 
     train: HDF5Input
     eval: HDF5Input
+
+    @field_validator("eval")
+    @classmethod
+    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
+        read_once(source)
+        return source
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -85,6 +96,14 @@ class JobConfig(_Section):
     train: TrainOptions = Field(default_factory=TrainOptions, validate_default=True)
     eval: EvalSection = Field(default_factory=EvalSection)
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
+
+    @field_validator("model")
+    @classmethod
+    def _hides_no_module(cls, model: str) -> str:
+        file = model.rpartition(":")[0]
+        if file.endswith(".py") and (Path(file).stem in _TAKEN or Path(file).stem in sys.stdlib_module_names):
+            raise ValueError(f"a file called {Path(file).name} hides the module {Path(file).stem}; rename it")
+        return model
 
     @field_validator("train")
     @classmethod
@@ -136,7 +155,9 @@ def load_job(path: str | Path) -> JobConfig:
 
 def _with_absolute_paths(job: JobConfig, folder: Path) -> JobConfig:
     def place(source: HDF5Input) -> HDF5Input:
-        return dataclasses.replace(source, shards=tuple(str(folder / shard) for shard in source.shards))
+        return dataclasses.replace(
+            source, shards=tuple(str(Path(glob.escape(str(folder))) / shard) for shard in source.shards)
+        )
 
     file, _, function = job.model.rpartition(":")
     model = f"{folder / file}:{function}" if file.endswith(".py") else job.model

@@ -56,7 +56,8 @@ class HDF5Input:
             `"block"`: blocks of contiguous rows are dealt to the ranks, and each rank shuffles its part with its
             own seed. `"none"`: file order.
         seed: Base of every shuffle seed; a rank's own is derived from (seed, epoch, rank).
-        epochs: Passes over the data. `None` repeats for ever when training and means one pass in evaluation.
+        epochs: Passes over the data when training; `None` repeats for ever. Evaluation reads its rows once, in file
+            order.
 
     Data keeps its stored dtype: uint8 images reach the model as uint8.
     """
@@ -185,9 +186,21 @@ class EvalSpec(EvalOptions):
     input_fn: HDF5Input | Callable[..., Any]
     exporters: tuple[FinalExporter, ...] = field(default=())
 
+    @field_validator("input_fn")
+    @classmethod
+    def _is_read_once(cls, source: Any) -> Any:
+        read_once(source)
+        return source
+
     @model_validator(mode="after")
     def _exporter_names_are_distinct(self) -> EvalSpec:
         names = [e.name for e in self.exporters]
         if len(set(names)) != len(names):
             raise ValueError(f"exporters need different names, not {', '.join(names)}")
         return self
+
+
+def read_once(source: Any) -> None:
+    """ValueError where `source`, an evaluation's input, asks for several passes."""
+    if isinstance(source, HDF5Input) and source.epochs is not None:
+        raise ValueError("`epochs` is for training; an evaluation reads its rows once")

@@ -44,7 +44,8 @@ class Sampler:
 
     Attributes:
         shuffle: `"global"`: one permutation of all rows an epoch, and global batch s is its s-th part, of which
-            each rank reads its own slice: N ranks with batch b see the global batches of one rank with N x b.
+            each rank reads its own slice, in an order of its own: N ranks with batch b see the global batches of
+            one rank with N x b.
             `"block"`: blocks of contiguous rows are permuted over all ranks, cut into one part a rank, and each
             rank shuffles its part with its own seed. `"none"`: as global, in file order.
     """
@@ -78,13 +79,19 @@ class Sampler:
         first = (step * self.size + self.rank) * self.batch_size
         if self.shuffle == "none":
             return np.arange(first, first + self.batch_size)
-        order = _global_order(self.rows, self.seed, epoch)
-        return order[first : first + self.batch_size]
+        batch = _global_order(self.rows, self.seed, epoch)[first : first + self.batch_size]
+        shuffled: np.ndarray = batch[_batch_order(self.batch_size, self.shuffle_seed(epoch))]
+        return shuffled
 
 
 @lru_cache(maxsize=2)
 def _global_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     return permutation(rows, derive_seed(seed, epoch, _COMMON))
+
+
+@lru_cache(maxsize=2)
+def _batch_order(batch_size: int, seed: int) -> np.ndarray:
+    return permutation(batch_size, seed)
 
 
 @lru_cache(maxsize=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,9 +117,9 @@ def _expand(patterns: tuple[str, ...]) -> list[Path]:
         if not found:
             raise UserError(f"no such shard: {pattern} matches no file")
         paths += found
-    twice = {path for path in paths if paths.count(path) > 1}
+    twice = [path for path, times in Counter(map(os.path.abspath, paths)).items() if times > 1]
     if twice:
-        raise UserError(f"shard named twice: {sorted(twice)[0]}")
+        raise UserError(f"shard named twice: {min(twice)}")
     return paths
 
 

@@ -10,6 +10,7 @@ from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec
 from hpc_train.data.pipeline import InputContext, evaluation_dataset
 from hpc_train.data.shards import ShardSet
+from hpc_train.estimator.model import try_out
 
 if TYPE_CHECKING:
     import keras
@@ -43,7 +44,8 @@ class Evaluator:
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [v.numpy() for v in variables]
         with evaluation_dataset(self._spec.input_fn, self._shards, self._context, self._spec.steps) as dataset:
-            self._world.each(lambda: self._consume(dataset))
+            for batch in dataset:
+                self._test_step(batch)
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
         flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
@@ -54,10 +56,19 @@ class Evaluator:
             total = first + flat[start : start + first.size].reshape(first.shape)
             variable.assign(total.astype(first.dtype))
             start += first.size
-        metrics = {name: float(np.asarray(value)) for name, value in self._model.get_metrics_result().items()}
+        results = self._model.get_metrics_result()
         self._model.reset_metrics()
-        return metrics
+        return {name: value for metric, result in results.items() for name, value in _scalars(metric, result)}
 
-    def _consume(self, dataset: Any) -> None:
-        for batch in dataset:
-            self._test_step(batch)
+    def check(self) -> None:
+        """Raises what evaluating would raise on account of the data's shapes and types. Local."""
+        with evaluation_dataset(self._spec.input_fn, self._shards, self._context, self._spec.steps) as dataset:
+            try_out(self._model, dataset)
+
+
+def _scalars(name: str, value: Any) -> list[tuple[str, float]]:
+    """A metric's result by name; one that is a vector, such as F1Score's by class, gives name_0, name_1 and so on."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return [(name, float(array))]
+    return [(f"{name}_{'_'.join(map(str, index))}", float(item)) for index, item in np.ndenumerate(array)]

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 ABOUT_FILE = "hpc_train.json"
 
 
-def export_saved_model(model: keras.Model, folder: Path, step: int, metrics: dict[str, float]) -> Path:
+def export_saved_model(
+    model: keras.Model, folder: Path, step: int, checkpoint_time: float, metrics: dict[str, float]
+) -> Path:
     """Writes `folder/<unix seconds>/`, a SavedModel with the signature `serving_default`, and returns it.
 
-    It appears whole, by rename, with a file hpc_train.json that tells the step and its metrics. The signature takes
-    the model's inputs by name, with any number of rows.
+    It appears whole, by rename, with a file hpc_train.json that tells the step, when its checkpoint was taken, and the
+    metrics. The signature takes the model's inputs by name, with any number of rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / str(int(time.time()))
@@ -32,16 +34,16 @@ def export_saved_model(model: keras.Model, folder: Path, step: int, metrics: dic
     try:
         with without_chatter():
             model.export(str(temporary), format="tf_saved_model", verbose=False)
-        write_json(temporary / ABOUT_FILE, {"step": step, "metrics": metrics})
+        write_json(temporary / ABOUT_FILE, {"step": step, "checkpoint_time": checkpoint_time, "metrics": metrics})
         temporary.rename(final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
-def exported_at(folder: Path, step: int) -> Path | None:
-    """The newest export in `folder` of the model at `step`, or None where there is none."""
+def exported_from(folder: Path, checkpoint_time: float) -> Path | None:
+    """The newest export in `folder` of the checkpoint taken at `checkpoint_time`, or None where there is none."""
     for about in sorted(folder.glob(f"[0-9]*/{ABOUT_FILE}"), reverse=True):
-        if json.loads(about.read_text()).get("step") == step:
+        if json.loads(about.read_text()).get("checkpoint_time") == checkpoint_time:
             return about.parent
     return None

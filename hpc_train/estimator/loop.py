@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +32,7 @@ class Outcome:
     examples_per_sec: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reporting:
     """Where the chief tells of progress; the other ranks have none."""
 
@@ -39,6 +40,7 @@ class Reporting:
     status: StatusFile
     progress: TrainingProgress
     learning_rate: Callable[[], float]
+    told_of_bad_loss: bool = False
 
 
 def train(
@@ -118,6 +120,9 @@ def _report(
     rate: Rate,
     last: bool,
 ) -> None:
+    if not math.isfinite(loss) and not reporting.told_of_bad_loss:
+        reporting.told_of_bad_loss = True
+        reporting.progress.say(f"warning: the loss is {loss} at step {step}; training goes on")
     if step % config.save_summary_steps == 0 or last:
         values = {
             "loss": loss,

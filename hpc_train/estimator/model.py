@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,21 +17,21 @@ from hpc_train.estimator.estimator import Estimator
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
 
-def build_model(estimator: Estimator, batch_spec: Any) -> keras.Model:
+def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     """Calls `model_fn`, and creates every variable of the model, its optimizer and its metrics. Local.
 
     Args:
-        batch_spec: The `element_spec` of a dataset of batches that the model takes.
+        dataset: Batches that the model takes. One is read only where `element_spec` leaves open more than its rows.
 
     Raises:
-        UserError: `model_fn` returned something other than a compiled Keras model, or one that replaces the
-            training step.
+        UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
+            train, or one that replaces the training step.
         Whatever `model_fn` or the model raise.
     """
     import keras
-    import tensorflow as tf
 
     if estimator.config.tf_random_seed is not None:
         keras.utils.set_random_seed(estimator.config.tf_random_seed)
@@ -44,13 +46,36 @@ def build_model(estimator: Estimator, batch_spec: Any) -> keras.Model:
             f"{name} returned a {type(model).__name__} with a train_step of its own, which would not be called: "
             "gradients are averaged over ranks between its two halves; override compute_loss instead"
         )
-    example = tf.nest.map_structure(
-        lambda spec: tf.zeros([1 if n is None else n for n in spec.shape], spec.dtype), batch_spec
-    )
-    model.test_step(example)
-    model.reset_metrics()
+    try:
+        try_out(model, dataset)
+    except ValueError:
+        if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
+            raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
+        raise
+    if not model.trainable_variables:
+        raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
+    """Evaluates one batch like those of `dataset`, which builds model and metrics, or shows what does not fit. Local.
+
+    The batch is one row of zeros where the shapes are known, else the first of the dataset.
+    """
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(dataset.element_spec)
+    if all(spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
+        batch = tf.nest.map_structure(
+            lambda spec: tf.zeros([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype), dataset.element_spec
+        )
+    else:
+        batch = next(iter(dataset.take(1)), None)
+        if batch is None:
+            raise UserError("the input has no batches")
+    model.test_step(batch)
+    model.reset_metrics()
 
 
 class ModelState:
@@ -65,6 +90,16 @@ class ModelState:
             v for v in self._model.values() if id(v) not in trainable and np.issubdtype(_numpy(v).dtype, np.floating)
         ]
         self._random = [v for v in self._model.values() if _is_random_state(v)]
+
+    def check_ranks(self) -> None:
+        """UserError where ranks have built different models. Collective."""
+        signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
+        digests = self._world.all_gather(hashlib.sha256("\n".join(signatures).encode()).hexdigest())
+        differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if differing:
+            raise UserError(
+                f"model_fn built another model on rank {differing[0]} than on rank 0; it must not depend on the rank"
+            )
 
     def check(self, snapshot: Snapshot, where: str) -> None:
         """UserError, naming the first variable that differs, where `snapshot` is of another model."""
@@ -84,7 +119,7 @@ class ModelState:
         """A copy of all variables, on the chief."""
         model = {path: _numpy(v) for path, v in self._model.items()}
         optimizer = {path: _numpy(v) for path, v in self._optimizer.items()}
-        return Snapshot(step, model, optimizer, seed, self._world.size)
+        return Snapshot(step, model, optimizer, seed, self._world.size, time.time())
 
     def share(self, snapshot: Snapshot | None) -> None:
         """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.

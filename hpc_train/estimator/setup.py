@@ -51,15 +51,17 @@ def _from_json(value: dict[str, Any] | None) -> ShardSet | None:
 
 
 def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
-    for ours, theirs in zip(train.features, evaluation.features, strict=False):
-        if ours != theirs:
+    for kind in ("feature", "label"):
+        all_ours, all_theirs = getattr(train, f"{kind}s"), getattr(evaluation, f"{kind}s")
+        for ours, theirs in zip(all_ours, all_theirs, strict=False):
+            if ours.name != theirs.name or ours.shape != theirs.shape:
+                raise UserError(
+                    f"{evaluation.paths[0]}: {kind} {theirs.name!r} is {theirs}, but training has {ours.name!r}, {ours}"
+                )
+        if len(all_ours) != len(all_theirs):
             raise UserError(
-                f"{evaluation.paths[0]}: feature {theirs.name!r} is {theirs}, but training has {ours.name!r}, {ours}"
+                f"{evaluation.paths[0]}: {len(all_theirs)} {kind}s, but training has {len(all_ours)}; name them"
             )
-    if len(train.features) != len(evaluation.features):
-        raise UserError(
-            f"{evaluation.paths[0]}: {len(evaluation.features)} features, but training has {len(train.features)}"
-        )
 
 
 def newest_step(job_dir: Path, manager: CheckpointManager) -> int:

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.pipeline import training_batches
-from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED
+from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED, RankError, UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.exporters import export_saved_model, exported_at
+from hpc_train.estimator.exporters import export_saved_model, exported_from
 from hpc_train.estimator.loop import Outcome, Reporting, train
 from hpc_train.estimator.model import ModelState, build_model
 from hpc_train.estimator.setup import LOGS, about_rank, begin_job_dir, context_for, find_all_shards, newest_step
 from hpc_train.estimator.train_step import make_train_step
 from hpc_train.monitoring.environment import rank_table
-from hpc_train.monitoring.metrics import MetricsWriter, recorded_evaluation
+from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import TrainingProgress, make_console
 from hpc_train.monitoring.status import StatusFile, mark_failed
 from hpc_train.resilience.failure import FailureReport
@@ -35,6 +36,8 @@ from hpc_train.strategies.sync import HorovodSync
 
 if TYPE_CHECKING:
     import keras
+
+OTHERS_TELL_SECS = 10
 
 Result = tuple[dict[str, float], list[Path]]
 
@@ -52,8 +55,10 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         UserError: The data, the model or the job-dir cannot be used; nothing has been written.
         RankError: Another rank failed while the job was set up.
         SystemExit: With code 3, after a signal (SIGUSR1, SIGTERM, SIGINT) and a checkpoint.
-        Whatever the model or the input raise. With several ranks, a failure once training has begun is printed
-        by the rank that failed, and ends all ranks with exit code 1.
+        Whatever the model or the input raise.
+
+    With several ranks, a failure once training has begun is printed by the rank that failed, and ends all ranks with
+    exit code 1. An exception that the program does not catch is told once, and the exit code is 2 for a UserError.
     """
     description = {
         "model": f"{estimator.model_fn.__module__}:{getattr(estimator.model_fn, '__qualname__', 'model_fn')}",
@@ -64,7 +69,10 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         "eval": {name: value for name, value in asdict(eval_spec).items() if name != "input_fn"},
     }
     with StopSignals() as signals:
-        return run_job(join_world(), estimator, train_spec, eval_spec, description, Path.cwd(), signals)
+        world = join_world()
+        if world.size > 1:
+            tell_uncaught(world)
+        return run_job(world, estimator, train_spec, eval_spec, description, Path.cwd(), signals)
 
 
 def _describe(source: Any) -> Any:
@@ -90,10 +98,15 @@ def run_job(
     with ExitStack() as stack:
         opened = training_batches(train_spec.input_fn, train_shards, context, first_step)
         dataset = world.each(lambda: stack.enter_context(opened))
-        model = world.each(lambda: build_model(estimator, dataset.element_spec))
+        model = world.each(lambda: build_model(estimator, dataset))
+        eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
+        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, world)
+        world.each(evaluator.check)
         state = ModelState(model, world)
-        state.share(world.each(lambda: _load(manager, first_step, state) if world.is_chief else None))
-        strategy: Strategy = HorovodSync(world) if world.size > 1 else Alone()
+        world.each(state.check_ranks)
+        snapshot = world.each(lambda: _load(manager, first_step, state) if world.is_chief else None)
+        state.share(snapshot)
+        strategy: Strategy = world.each(lambda: HorovodSync(world) if world.size > 1 else Alone())
 
         ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, first_step))
         world.on_chief(lambda: begin_job_dir(job_dir, manager, description, ranks, code_folder))
@@ -113,10 +126,8 @@ def run_job(
             reporting.status.update(state="running")
             reporting.progress.say(_first_line(job_dir, train_spec, world, first_step))
 
-        eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
-        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, world)
         seed = train_spec.input_fn.seed if isinstance(train_spec.input_fn, HDF5Input) else 0
-        run = _Run(world, job_dir, model, state, manager, seed, evaluator, eval_spec, reporting)
+        run = _Run(world, job_dir, model, state, manager, seed, evaluator, eval_spec, reporting, snapshot)
         outcome = train(
             world,
             config,
@@ -145,10 +156,12 @@ class _Run:
         evaluator: Evaluator,
         eval_spec: EvalSpec,
         reporting: Reporting | None,
+        restored: Snapshot | None,
     ) -> None:
         self._world, self._job_dir, self._model, self._state = world, job_dir, model, state
         self._manager, self._seed, self._evaluator, self._spec = manager, seed, evaluator, eval_spec
         self._reporting = reporting
+        self._checkpoint_time = restored.time if restored else 0.0
         self._not_before = time.monotonic() + eval_spec.start_delay_secs
 
     def at_checkpoint(self, step: int, last: bool) -> None:
@@ -160,7 +173,7 @@ class _Run:
             self._evaluate(step)
 
     def finish(self, outcome: Outcome) -> Result:
-        """The last evaluation and the exports, unless an earlier run of the job has them already."""
+        """The last evaluation, and the exports that an earlier run of the job has not made from this checkpoint."""
         world, step = self._world, outcome.step
         if outcome.end == "signal":
             self._say(f"stopped by a signal after step {step}, which is saved; start the job again to go on")
@@ -168,8 +181,9 @@ class _Run:
             raise SystemExit(EXIT_STOPPED)
         if world.on_chief(lambda: self._manager.latest_step() != step):
             self._save(step)
-        kind = self._evaluator.kind
-        metrics = world.on_chief(lambda: recorded_evaluation(self._job_dir, kind, step)) or self._evaluate(step)
+        # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
+        self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
+        metrics = self._evaluate(step)
         folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
         exports = [Path(p) for p in world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])]
         self._status(
@@ -180,8 +194,12 @@ class _Run:
 
     def _save(self, step: int) -> None:
         self._state.average()
-        path = self._world.on_chief(lambda: str(self._manager.save(self._state.snapshot(step, self._seed))))
-        self._say(f"checkpoint {path}")
+        self._world.on_chief(lambda: self._write_checkpoint(step))
+
+    def _write_checkpoint(self, step: int) -> None:
+        snapshot = self._state.snapshot(step, self._seed)
+        self._say(f"checkpoint {self._manager.save(snapshot)}")
+        self._checkpoint_time = snapshot.time
 
     def _evaluate(self, step: int) -> dict[str, float]:
         metrics = self._evaluator.evaluate()
@@ -193,7 +211,8 @@ class _Run:
         return metrics
 
     def _export(self, folder: Path, step: int, metrics: dict[str, float]) -> Path:
-        path = exported_at(folder, step) or export_saved_model(self._model, folder, step, metrics)
+        taken = self._checkpoint_time
+        path = exported_from(folder, taken) or export_saved_model(self._model, folder, step, taken, metrics)
         self._say(f"export {path}")
         return path
 
@@ -209,7 +228,12 @@ class _Run:
 def _load(manager: CheckpointManager, step: int, state: ModelState) -> Snapshot | None:
     if step == 0:
         return None
-    snapshot = manager.load(step)
+    try:
+        snapshot = manager.load(step)
+    except OSError as error:
+        others = [s for s in manager.steps() if s != step]
+        before = f"go on from step {others[-1]}" if others else "begin anew"
+        raise UserError(f"{error}; remove {manager.path(step)} to {before}") from None
     state.check(snapshot, str(manager.path(step)))
     return snapshot
 
@@ -228,12 +252,18 @@ def _ends_all_ranks(world: World, job_dir: Path, failure: FailureReport) -> Iter
     """An exception of one rank ends the job: one report, the status set to failed, and no rank left waiting."""
     try:
         yield
-    except (Exception, KeyboardInterrupt) as error:
-        report = failure.claim(world.rank, error)
-        if report is not None:
-            mark_failed(job_dir, world.rank, error)
-        if world.size == 1:
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code == EXIT_STOPPED:
             raise
-        if report is not None:
-            sys.stderr.write(report)
-        world.abort(EXIT_FAILED)
+        try:
+            if isinstance(error, RankError):
+                time.sleep(OTHERS_TELL_SECS)  # the rank that failed tells it, and ends this one
+            elif (report := failure.claim(world.rank, error)) is not None:
+                if world.size > 1:
+                    sys.stderr.write(report)
+                    sys.stderr.flush()
+                mark_failed(job_dir, world.rank, error)
+        finally:
+            if world.size > 1:
+                world.abort(EXIT_FAILED)
+        raise

@@ -40,7 +40,8 @@ def make_train_step(model: keras.Model, strategy: Strategy) -> Callable[[Any, tf
         gradients = tape.gradient(scaled_loss, variables)
         used = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         report = tf.concat([tf.reshape(tf.cast(loss, tf.float32), [1]), flags], axis=0)
-        *averaged, report = strategy.average([*(g for g, _ in used), report])
+        # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
+        *averaged, report = strategy.average([*(tf.convert_to_tensor(g) for g, _ in used), report])
         optimizer.apply_gradients(zip(averaged, (v for _, v in used), strict=True))
         return report
 

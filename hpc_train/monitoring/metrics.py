@@ -59,20 +59,3 @@ class MetricsWriter:
         record = {"kind": kind, "step": step, "time": time.time(), **values}
         self._file.write(json.dumps(finite(record)) + "\n")
         self._file.flush()
-
-
-def recorded_evaluation(job_dir: Path, kind: str, step: int) -> dict[str, float] | None:
-    """The metrics of the evaluation of `step` in metrics.jsonl, or None where it has none."""
-    found = None
-    try:
-        lines = (job_dir / METRICS_FILE).read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:  # a line cut short by a kill
-            continue
-        if record.get("kind") == kind and record.get("step") == step:
-            found = {k: v for k, v in record.items() if k not in ("kind", "step", "time")}
-    return found

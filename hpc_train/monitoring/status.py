@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class StatusFile:
 def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:
     """Sets the state of the job to failed; for the rank that failed, whichever it is."""
     path = job_dir / STATUS_FILE
-    fields = json.loads(path.read_text()) if path.exists() else {}
     message = f"{type(error).__name__}: {error}"
-    write_json(path, {**fields, "state": "failed", "error": {"rank": rank, "message": message}, "updated": time.time()})
+    end = {"state": "failed", "error": {"rank": rank, "message": message}, "updated": time.time()}
+    with suppress(OSError, ValueError):  # a full or lost file system; what matters has been printed
+        fields = json.loads(path.read_text()) if path.exists() else {}
+        write_json(path, {**fields, **end})

@@ -17,7 +17,7 @@ class HorovodSync:
     """Averages with one grouped allreduce a step. Starting it is collective.
 
     Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
-    the allreduce of raw gradients does not touch them. Sparse gradients are made dense.
+    the allreduce of raw gradients does not touch them.
     """
 
     def __init__(self, world: World) -> None:
@@ -25,7 +25,4 @@ class HorovodSync:
 
     def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """The mean of each tensor over all ranks."""
-        import tensorflow as tf
-
-        dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        return list(self._hvd.grouped_allreduce(dense, op=self._hvd.Average))
+        return list(self._hvd.grouped_allreduce(tensors, op=self._hvd.Average))

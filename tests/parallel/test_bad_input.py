@@ -27,6 +27,7 @@ def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., 
         (0, {"model": "model.py:biuld"}, ["model.py has no function biuld"]),
         (2, {"model": "modle.py:build_model"}, ["there is no file"]),
         (0, {"model": "no_such_module:build_model"}, ["there is no module no_such_module"]),
+        (0, {"model": "keras.py:build_model"}, ["hides the module keras; rename it"]),
     ]
     for ranks, changes, said in cases:
         job.file.write_text(yaml.safe_dump({**good, **changes}))
@@ -38,3 +39,18 @@ def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., 
             assert text in done.stderr
         assert "Traceback" not in done.stderr
         assert not job.job_dir.exists()
+
+
+def test_a_script_says_it_once_and_exits_with_2(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    script = """
+import sys
+import hpc_train as ht
+job = ht.load_job(sys.argv[1])
+ht.train_and_evaluate(ht.Estimator(print, job.run_config("run")), job.train_spec(), job.eval_spec())
+"""
+    job = make_job("with [brackets] and ü", data={"train": {"label": "z"}})
+    done = run_ranks(2, ["-c", script, job.file], tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("hpc-train: error:") == 1
+    assert "has no dataset 'z'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,26 +20,29 @@ from tests.support import MODEL, Job, environment, run_program, train
 MakeJob = Callable[..., Job]
 RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
 
-FAILS_AT_STEP = (
+FAILS = (
     RANK
     + """
-import keras, tensorflow as tf
+import keras, tensorflow as tf, time
 
-steps = iter(range(10**6))
+calls = iter(range(10**6))
 
 class Fails(keras.layers.Layer):
     def call(self, x, training=False):
-        if training:
+        if WHEN != "export" and bool(training) == (WHEN == "training"):
             tf.py_function(self.check, [], [])
         return x
 
     def check(self):
-        if rank == 1 and next(steps) == 5:
-            raise ValueError("the fifth step is cursed")
+        if rank == 1 and next(calls) == 5:
+            open("raised", "w").write(str(time.time()))
+            raise ValueError("the fifth batch is cursed")
 
 def build_model(params):
     model = keras.Sequential([keras.Input((8,)), Fails(), keras.layers.Dense(4)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    if WHEN == "export" and rank == 0:
+        model.export = None
     return model
 """
 )
@@ -46,33 +50,76 @@ def build_model(params):
 FAILS_TO_BUILD = RANK + MODEL.replace("    model =", "    if rank == 1: {}['absent']\n    model =", 1)
 
 
+LEAVES_WHILE_BUILDING = RANK + MODEL.replace(
+    "    model =", "    if rank == 1: raise SystemExit('no GPU here')\n    model =", 1
+)
+
+
 def status(job: Job) -> dict:
     return json.loads((job.job_dir / "status.json").read_text())
 
 
-def test_an_exception_in_a_step_of_one_rank_ends_all(make_job: MakeJob) -> None:
-    job = make_job(model=FAILS_AT_STEP, train={"max_steps": 10**6})
-    start = time.monotonic()
+@pytest.mark.parametrize(
+    ("when", "failing", "said"),
+    [
+        ("training", 1, "the fifth batch is cursed"),
+        ("evaluation", 1, "the fifth batch is cursed"),
+        ("export", 0, "'NoneType' object is not callable"),
+    ],
+)
+def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, failing: int, said: str) -> None:
+    job = make_job(
+        model=f"WHEN = {when!r}\n{FAILS}",
+        test_rows=[1000],
+        data={"eval": {"batch_size": 4}},
+        train={"max_steps": 10**6 if when == "training" else 4},
+    )
     done = train(job, 3)
-    assert time.monotonic() - start < 90
+    ended = time.time()
     assert done.returncode == 1
-    assert done.stderr.count("rank 1 failed:") == 1
+    assert done.stderr.count(f"rank {failing} failed:") == 1, done.stderr
+    assert len(re.findall(r"rank \d failed:", done.stderr)) == 1, done.stderr
     assert done.stderr.count("Traceback (most recent call last):\n  File") == 1, done.stderr
-    assert "the fifth step is cursed" in done.stderr
+    assert said in done.stderr
+    if failing == 1:
+        assert ended - float((job.folder / "raised").read_text()) < 15
     assert status(job)["state"] == "failed"
-    assert status(job)["error"]["rank"] == 1
+    assert status(job)["error"]["rank"] == failing
     reports = list((job.job_dir / "logs").glob("failure-*.txt"))
     assert len(reports) == 1
-    assert "rank 1 failed" in reports[0].read_text()
+    assert f"rank {failing} failed" in reports[0].read_text()
 
 
-def test_an_exception_in_model_fn_of_one_rank_ends_all(make_job: MakeJob) -> None:
-    job = make_job(model=FAILS_TO_BUILD)
+def test_an_exception_before_training_ends_all(make_job: MakeJob) -> None:
+    for model, said in ((FAILS_TO_BUILD, "KeyError: 'absent'"), (LEAVES_WHILE_BUILDING, "no GPU here")):
+        job = make_job(said[:2], model=model)
+        done = train(job, 2)
+        assert done.returncode == 1
+        assert done.stderr.count(said) == 1, done.stderr
+        assert not job.job_dir.exists()
+        if model == FAILS_TO_BUILD:
+            assert "rank 1 failed:" in done.stderr
+
+
+def test_a_failure_where_the_job_dir_has_vanished(make_job: MakeJob) -> None:
+    model = f"WHEN = 'training'\n{FAILS}".replace(
+        "raise ValueError", "__import__('shutil').rmtree('run'); raise ValueError"
+    )
+    job = make_job(model=model, train={"max_steps": 10**6})
     done = train(job, 2)
     assert done.returncode == 1
-    assert done.stderr.count("KeyError: 'absent'") == 1, done.stderr
-    assert "rank 1" in done.stderr
-    assert not job.job_dir.exists()
+    assert "rank 1 failed:" in done.stderr
+    assert "the fifth batch is cursed" in done.stderr
+
+
+def test_the_job_file_is_needed_on_the_chief_alone(make_job: MakeJob, tmp_path: Path) -> None:
+    """Relative to rank 1's folder there is no such file; it gets the job from rank 0."""
+    job = make_job()
+    (tmp_path / "elsewhere").mkdir()
+    rank = [sys.executable, "-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job.job_dir)]
+    ranks = ["-np", "1", "-wdir", str(job.folder), *rank, ":", "-np", "1", "-wdir", str(tmp_path / "elsewhere"), *rank]
+    done = run_program(["mpirun", "--oversubscribe", *ranks], tmp_path, 120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("ranks", "number"), [(2, signal.SIGUSR1), (0, signal.SIGTERM)])
@@ -105,22 +152,36 @@ def test_a_signal_saves_and_the_next_start_goes_on(make_job: MakeJob, ranks: int
     assert status(job)["step"] == step + 5
 
 
-def test_a_finished_job_trains_no_more(make_job: MakeJob) -> None:
-    job = make_job()
+def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(make_job: MakeJob) -> None:
+    job = make_job(params={"learning_rate": 0.05})
     assert train(job, 0).returncode == 0
     first = status(job)
     done = train(job, 2)
     assert done.returncode == 0
     assert "step 20 (max_steps)" in done.stdout
-    assert status(job)["evaluation"] == first["evaluation"]
+    assert status(job)["evaluation"] == pytest.approx(first["evaluation"])
     assert status(job)["exports"] == first["exports"], "not exported twice"
-    (job.job_dir / "metrics.jsonl").unlink()
+    shutil.rmtree(job.job_dir / "checkpoints")
+    job.file.write_text(job.file.read_text().replace("learning_rate: 0.05", "learning_rate: 0.00001"))
+    assert train(job, 0).returncode == 0
+    assert status(job)["evaluation"]["accuracy"] < first["evaluation"]["accuracy"] - 0.2
+    assert status(job)["exports"] != first["exports"]
+
+
+def test_a_damaged_checkpoint_is_named_with_the_way_out(make_job: MakeJob) -> None:
+    job = make_job()
+    assert train(job, 0).returncode == 0
+    state = job.job_dir / "checkpoints" / "step-00000020" / "state.h5"
+    state.write_bytes(state.read_bytes()[:1000])
     done = train(job, 0)
-    assert "eval at step 20" in done.stdout, "an evaluation that was lost is made up for"
+    assert done.returncode == 2
+    assert "not a readable checkpoint" in done.stderr
+    assert f"remove {state.parent} to go on from step 10" in done.stderr
 
 
-def test_no_process_is_left_behind() -> None:
+def test_no_process_is_left_behind(tmp_path: Path) -> None:
     """The last word of this file: nothing that its tests started still runs."""
     time.sleep(1)
     mine = run_program(["ps", "-eo", "args"], Path(os.sep), 20).stdout
-    assert "-m hpc_train train /tmp/pytest" not in mine
+    mine = [line for line in mine.splitlines() if "-m hpc_train train" in line and str(tmp_path.parent) in line]
+    assert not mine

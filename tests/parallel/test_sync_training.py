@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import Job, train, variables
+from tests.support import MODEL, Job, train, variables
 
 MakeJob = Callable[..., Job]
 
@@ -35,6 +35,26 @@ def build_model(params):
     return model
 """
 
+EMBEDDING_MODEL = """
+import keras
+from keras import layers
+
+def build_model(params):
+    model = keras.Sequential([
+        keras.Input((8,)),
+        layers.Lambda(lambda x: keras.ops.cast(keras.ops.abs(x) * 2, "int32") % 10),
+        layers.Embedding(10, 3),
+        layers.Flatten(),
+        layers.Dense(4),
+    ])
+    model.compile(
+        optimizer=keras.optimizers.Adam(0.01, clipnorm=1.0, use_ema=True, ema_momentum=0.9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+"""
+
 METRICS_MODEL = """
 import keras
 from keras import layers
@@ -49,7 +69,7 @@ def build_model(params):
         optimizer="sgd",
         loss={"y": "sparse_categorical_crossentropy", "b": "binary_crossentropy"},
         loss_weights={"y": 1.0, "b": 0.25},
-        metrics={"y": ["accuracy"], "b": [keras.metrics.AUC(name="auc"), "mse", keras.metrics.Precision()]},
+        metrics={"y": ["accuracy"], "b": [keras.metrics.AUC(name="auc"), "mse", keras.metrics.F1Score(threshold=0.5)]},
     )
     return model
 """
@@ -59,9 +79,13 @@ def last_evaluation(job_dir: Path) -> dict[str, float]:
     return json.loads((job_dir / "status.json").read_text())["evaluation"]
 
 
-def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob) -> None:
+@pytest.mark.parametrize(
+    ("model", "kernel"), [(MODEL, "sequential.dense.kernel"), (EMBEDDING_MODEL, "sequential.embedding.embeddings")]
+)
+def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob, model: str, kernel: str) -> None:
     one, two = (
-        make_job(f"by{ranks}", train_rows=[300, 341], data={"train": {"batch_size": 64 // ranks}}) for ranks in (1, 2)
+        make_job(f"by{ranks}", model=model, train_rows=[300, 341], data={"train": {"batch_size": 64 // ranks}})
+        for ranks in (1, 2)
     )
     for job, ranks in ((one, 0), (two, 2)):
         done = train(job, ranks)
@@ -69,7 +93,7 @@ def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob) -> None:
     ours, theirs = variables(one.job_dir, 20), variables(two.job_dir, 20)
     assert ours.keys() == theirs.keys()
     start = variables(one.job_dir, 10)
-    assert np.abs(ours["model/sequential.dense.kernel"] - start["model/sequential.dense.kernel"]).max() > 1e-3
+    assert np.abs(ours[f"model/{kernel}"] - start[f"model/{kernel}"]).max() > 1e-3
     for name, array in ours.items():
         np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-5, err_msg=name)
     assert last_evaluation(one.job_dir)["loss"] == pytest.approx(last_evaluation(two.job_dir)["loss"], abs=1e-5)
@@ -130,7 +154,7 @@ def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
         assert done.returncode == 0, done.stderr
         results.append((job.job_dir, last_evaluation(job.job_dir)))
     expected = results[0][1]
-    assert set(expected) == {"step", "loss", "y_loss", "b_loss", "y_accuracy", "b_auc", "b_mse", "b_precision"}
+    assert set(expected) == {"step", "loss", "y_loss", "b_loss", "y_accuracy", "b_auc", "b_mse", "b_f1_score_0"}
     for _, metrics in results[1:]:
         assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-7)
 

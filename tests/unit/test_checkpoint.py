@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.checkpoint.format import Snapshot
-from hpc_train.checkpoint.layout import checkpoint_name, expired, is_temporary, step_of, temporary_name
+from hpc_train.checkpoint.layout import checkpoint_name, expired, is_temporary, replaced_name, step_of, temporary_name
 from hpc_train.checkpoint.manager import CheckpointManager
 
 
@@ -22,7 +22,9 @@ def snapshot(step: int) -> Snapshot:
         "gate.kernel": np.array(2.5, np.float16),
         "narrow": np.array([1.5, -2], ml_dtypes.bfloat16),
     }
-    return Snapshot(step, model, {"adam/iteration": np.array(step, np.int64)}, seed=2**63 - 1, world_size=4)
+    return Snapshot(
+        step, model, {"adam/iteration": np.array(step, np.int64)}, seed=2**63 - 1, world_size=4, time=step + 0.5
+    )
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     saved = snapshot(7)
     path = manager.save(saved)
     loaded = manager.load(7)
-    assert (loaded.step, loaded.seed, loaded.world_size) == (7, 2**63 - 1, 4)
+    assert (loaded.step, loaded.seed, loaded.world_size, loaded.time) == (7, 2**63 - 1, 4, 7.5)
     assert list(loaded.model) == list(saved.model)
     for name, array in saved.model.items():
         assert loaded.model[name].dtype == array.dtype
@@ -60,6 +62,14 @@ def test_a_save_that_was_cut_short_is_not_seen_and_is_cleaned_up(tmp_path: Path)
     assert manager.latest_step() == 10
     manager.clean()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step-00000010"]
+
+
+def test_a_save_that_was_cut_short_while_it_replaced_another_is_undone(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, 2)
+    manager.save(snapshot(10)).rename(tmp_path / replaced_name(10, "host-1"))
+    manager.clean()
+    assert manager.load(10).step == 10
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000010"]
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

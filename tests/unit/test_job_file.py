@@ -105,6 +105,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ("name: a\nmodel: nothing\n", "model: 'nothing' is not allowed; allowed: file.py:function"),
         (GOOD.replace("train: {max_steps: 2000}", ""), "training would never end"),
         (GOOD.replace("max_steps: 2000", "max_steps: -5"), "train.max_steps: -5 is not allowed"),
+        (GOOD.replace("batch_size: 256", "epochs: 3"), "6: data.eval: `epochs` is for training"),
         (GOOD.replace("max_steps: 2000", "max_steps: 2000, epochs: 3"), "train.epochs: unknown key"),
     ],
 )

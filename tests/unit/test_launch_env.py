@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_train.cluster.launch_env import LaunchPlace, cores_of_rank, fast_settings, launch_place, visible_device
+from hpc_train.cluster.launch_env import LaunchPlace, fair_cores, launch_place, settings_before_mpi, visible_device
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
@@ -17,12 +17,15 @@ SRUN = {
 @pytest.mark.parametrize(
     ("env", "place"),
     [
-        ({}, LaunchPlace(False, 0, 1)),
-        ({"SLURM_JOB_ID": "7", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}, LaunchPlace(False, 0, 1)),  # sbatch's shell
-        (OPEN_MPI, LaunchPlace(True, 3, 4)),
-        (HYDRA, LaunchPlace(True, 1, 4)),
-        ({**SRUN, "SLURM_NODEID": "1"}, LaunchPlace(True, 1, 2)),
-        ({**SRUN, "SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, LaunchPlace(True, 0, 1)),
+        ({}, LaunchPlace(False, 1, 0, 1)),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"},
+            LaunchPlace(False, 1, 0, 1),
+        ),  # sbatch's shell
+        (OPEN_MPI, LaunchPlace(True, 8, 3, 4)),
+        (HYDRA, LaunchPlace(True, 8, 1, 4)),
+        ({**SRUN, "SLURM_NODEID": "1"}, LaunchPlace(True, 5, 1, 2)),
+        ({**SRUN, "SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, LaunchPlace(True, 5, 0, 1)),
     ],
 )
 def test_what_launchers_say(env: dict[str, str], place: LaunchPlace) -> None:
@@ -30,21 +33,29 @@ def test_what_launchers_say(env: dict[str, str], place: LaunchPlace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "machine", "local_size", "cores"),
-    [(8, 8, 1, 8), (8, 8, 4, 2), (1, 8, 4, 1), (2, 8, 4, 2), (2, 2, 4, 1), (6, 8, 4, 1), (3, 64, 2, 3)],
+    ("masks", "cores"),
+    [
+        ([[0, 1, 2, 3]], [4]),
+        ([[0, 1, 2, 3]] * 2, [2, 2]),  # not bound: they share what they see, in a cpuset of a larger machine too
+        ([[0], [1]], [1, 1]),  # bound to a core each
+        ([[0, 1], [2, 3]], [2, 2]),  # bound to a socket each
+        ([[0, 1, 2, 3, 4]] * 3, [1, 1, 1]),
+        ([[0, 1]] * 4, [1, 1, 1, 1]),  # more ranks than cores
+        ([[0, 1, 2, 3], [0, 1]], [3, 1]),
+    ],
 )
-def test_cores_are_shared_out_unless_the_launcher_bound_them(
-    allowed: int, machine: int, local_size: int, cores: int
-) -> None:
-    assert cores_of_rank(allowed, machine, local_size) == cores
+def test_cores_are_shared_out_unless_the_launcher_bound_them(masks: list[list[int]], cores: list[int]) -> None:
+    assert [fair_cores(masks, rank) for rank in range(len(masks))] == cores
 
 
-def test_ranks_yield_only_where_they_fill_the_machine() -> None:
-    name = "OMPI_MCA_mpi_yield_when_idle"
-    assert name in fast_settings(1, 2, LaunchPlace(True, 0, 2))
-    assert name not in fast_settings(1, 8, LaunchPlace(True, 0, 2))
-    alone = fast_settings(2, 2, LaunchPlace(False, 0, 1))
-    assert alone == {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "2"}
+def test_ranks_yield_unless_threads_leave_cores_over() -> None:
+    name, two = "OMPI_MCA_mpi_yield_when_idle", LaunchPlace(True, 2, 0, 2)
+    assert name in settings_before_mpi({}, 2, two)
+    assert name in settings_before_mpi({}, 64, two), "every core gets a thread, and Horovod's come on top"
+    assert name in settings_before_mpi({"OMP_NUM_THREADS": "1"}, 2, two)
+    assert name not in settings_before_mpi({"OMP_NUM_THREADS": "1"}, 4, two)
+    alone = settings_before_mpi({}, 2, LaunchPlace(False, 1, 0, 1))
+    assert alone == {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
 
 
 @pytest.mark.parametrize(
@@ -59,4 +70,4 @@ def test_ranks_yield_only_where_they_fill_the_machine() -> None:
     ],
 )
 def test_one_gpu_a_rank(env: dict[str, str], devices: int, local_rank: int, visible: str | None) -> None:
-    assert visible_device(env, devices, LaunchPlace(True, local_rank, 4)) == visible
+    assert visible_device(env, devices, LaunchPlace(True, 4, local_rank, 4)) == visible

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from hpc_train.monitoring.files import write_json
-from hpc_train.monitoring.metrics import recorded_evaluation
 from hpc_train.monitoring.progress import Rate, TrainingProgress, is_live
 from hpc_train.monitoring.status import StatusFile, mark_failed
 from hpc_train.resilience.failure import FailureReport
@@ -19,19 +18,6 @@ def test_json_is_replaced_whole_and_always_valid(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"loss": math.nan, "all": [1.5, math.inf, {"x": "y"}]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"loss": None, "all": [1.5, None, {"x": "y"}]}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-
-
-def test_the_last_record_of_an_evaluation_counts(tmp_path: Path) -> None:
-    lines = [
-        '{"kind": "eval", "step": 5, "time": 1, "loss": 3.0}',
-        '{"kind": "train", "step": 5, "time": 1, "loss": 9.0}',
-        '{"kind": "eval", "step": 5, "time": 2, "loss": 2.0}',
-        '{"kind": "eval", "step": 6, "ti',
-    ]
-    assert recorded_evaluation(tmp_path, "eval", 5) is None
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert recorded_evaluation(tmp_path, "eval", 5) == {"loss": 2.0}
-    assert recorded_evaluation(tmp_path, "eval", 6) is None
 
 
 def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:

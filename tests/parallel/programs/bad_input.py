@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 world = join_world()
 
 
-def model_of(units=4, compiled=True, own_step=False):
+def model_of(units=4, compiled=True, own_step=False, loss=True, trainable=True):
     class Own(keras.Sequential):
         def train_step(self, data):
             return {}
@@ -23,8 +23,9 @@ def model_of(units=4, compiled=True, own_step=False):
     def build(params):
         kind = Own if own_step else keras.Sequential
         model = kind([keras.Input((8,)), keras.layers.Dense(units, name="hidden"), keras.layers.Dense(4)])
+        model.trainable = trainable
         if compiled:
-            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss else None)
         return model
 
     return build
@@ -54,6 +55,7 @@ if world.is_chief:
     write("other_dtype.h5", x=np.zeros((64, 8), np.float64))
     write("no_label.h5", y=None)
     write("empty.h5", rows=0)
+    write("wide_label.h5", y=np.zeros((64, 4), np.int64))
     write("uneven.h5", y=np.zeros(63, np.int64))
     write("text.h5", x=np.array([b"text"] * 64))
     (folder / "not_hdf5.h5").write_text("text")
@@ -80,6 +82,9 @@ CASES = [
     (dict(model=model_of(compiled=False)), "uncompiled model; call model.compile"),
     (dict(model=lambda params: "model"), "returned str; it must return a compiled keras.Model"),
     (dict(model=model_of(own_step=True)), "train_step of its own"),
+    (dict(model=model_of(loss=False)), "without a loss"),
+    (dict(model=model_of(trainable=False)), "nothing to train"),
+    (dict(evaluation="wide_label.h5"), "wide_label.h5: label 'y' is int64 .rows, 4., but training has 'y', int64"),
     (dict(job_dir="a_file/job"), "a_file is not a folder"),
     (dict(job_dir="/proc/hpc_train/job"), "cannot be written"),
     (
