@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -223,6 +224,7 @@ def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
         return None
     from mpi4py import MPI
 
+    _keep_own_symbols()
     size = MPI.COMM_WORLD.Get_size()
     if size != place.size:
         raise UserError(
@@ -230,6 +232,17 @@ def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
             "or by an srun that this MPI was not built for; use the mpirun of the MPI in use"
         )
     return MPI.COMM_WORLD.Dup() if size > 1 else None
+
+
+def _keep_own_symbols() -> None:
+    """Makes MPI's symbols win over those of libraries that are loaded from here on.
+
+    Open MPI and TensorFlow each bring an hwloc. Functions are bound at their first call, so Open MPI would start with
+    its own and end with TensorFlow's, and crash in MPI_Finalize. mpi4py does this itself when it is built from source.
+    """
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libmpi.so" in line}
+    for library in libraries:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_GLOBAL)
 
 
 def _nvidia_device_count() -> int:
