@@ -222,9 +222,9 @@ def join_world() -> World:
 def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
     if not place.launched:
         return None
+    _bind_mpi_at_once()
     from mpi4py import MPI
 
-    _keep_own_symbols()
     size = MPI.COMM_WORLD.Get_size()
     if size != place.size:
         raise UserError(
@@ -234,15 +234,16 @@ def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
     return MPI.COMM_WORLD.Dup() if size > 1 else None
 
 
-def _keep_own_symbols() -> None:
-    """Makes MPI's symbols win over those of libraries that are loaded from here on.
+def _bind_mpi_at_once() -> None:
+    """Loads the Open MPI of this environment, where it has one, before mpi4py's wheel does.
 
-    Open MPI and TensorFlow each bring an hwloc. Functions are bound at their first call, so Open MPI would start with
-    its own and end with TensorFlow's, and crash in MPI_Finalize. mpi4py does this itself when it is built from source.
+    Open MPI and TensorFlow each bring an hwloc. The wheel loads MPI so that functions are bound at their first call:
+    Open MPI would begin with its own hwloc, end with TensorFlow's, and crash in MPI_Finalize. ctypes binds all at
+    once, as the import of an mpi4py that was built from source does.
     """
-    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libmpi.so" in line}
-    for library in libraries:
-        ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_GLOBAL)
+    library = Path(sys.prefix) / "lib" / "libmpi.so.40"
+    if library.exists():
+        ctypes.CDLL(str(library))
 
 
 def _nvidia_device_count() -> int:
