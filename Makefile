@@ -15,8 +15,8 @@ setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=py
 demo: setup  ## train, evaluate and export a small model on two ranks (SOURCE=... chooses the data)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)")
 
-test: setup  ## run all tests (PYTEST_ARGS="-k sampler" chooses some)
-	@.venv/bin/python -m pytest tests $(PYTEST_ARGS)
+test: setup  ## run all tests (PYTEST_ARGS="tests/unit -k sampler" chooses some)
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/ruff check
