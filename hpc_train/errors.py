@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 """A rank raised an exception while the job ran; its traceback has been printed."""
 EXIT_BAD_INPUT = 2
