@@ -1,7 +1,9 @@
 """One checkpoint: a folder with state.h5, which h5py alone can read.
 
     step-00000200/state.h5
-      attributes           format (1), step, seed, world_size, time (seconds since 1970)
+      attributes           format (2), step, world_size, time (seconds since 1970)
+      data                 attributes rows_read and sizes (how far the data was read, see data.sampler.DataProgress);
+                           seed, shuffle and rows (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer
 
@@ -12,13 +14,17 @@ and `index` its place. bfloat16, which HDF5 lacks, is stored as its 16 bits in u
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-FORMAT = 1
+from hpc_train.data.sampler import DataOrder, DataProgress
+
+FORMAT = 2
 STATE_FILE = "state.h5"
 
 
@@ -27,18 +33,23 @@ class Snapshot:
     """All that training needs to go on.
 
     Attributes:
-        step: The global step after which it was taken.
         model, optimizer: Arrays by variable path, in the model's order.
-        seed: The base seed of the job's data order; world_size: the ranks that took part.
+        progress: How far the data was read; order: in which order, None for an `input_fn`.
+        world_size: The ranks that took part.
         time: When it was taken, in seconds since 1970; with the step it tells one checkpoint from another.
     """
 
-    step: int
     model: dict[str, np.ndarray]
     optimizer: dict[str, np.ndarray]
-    seed: int
+    progress: DataProgress
+    order: DataOrder | None
     world_size: int
     time: float
+
+    @property
+    def step(self) -> int:
+        """The global step after which it was taken."""
+        return self.progress.step
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -46,8 +57,13 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     path = folder / STATE_FILE
     with h5py.File(path, "x") as file:
         file.attrs["format"] = FORMAT
-        for name in ("step", "seed", "world_size", "time"):
+        for name in ("step", "world_size", "time"):
             file.attrs[name] = getattr(snapshot, name)
+        data = file.create_group("data").attrs
+        data["rows_read"] = snapshot.progress.rows_read
+        data["sizes"] = np.array(snapshot.progress.sizes, np.int64).reshape(-1, 2)
+        if snapshot.order is not None:
+            data.update(asdict(snapshot.order))
         _write_group(file.create_group("model"), snapshot.model)
         _write_group(file.create_group("optimizer"), snapshot.optimizer)
     for target in (path, folder):
@@ -60,21 +76,47 @@ def read_snapshot(folder: Path) -> Snapshot:
     Raises:
         OSError: It cannot be read, or is not a checkpoint of this format.
     """
+    with _opened(folder) as file:
+        progress, order = _read_progress(file)
+        return Snapshot(
+            _read_group(file["model"]),
+            _read_group(file["optimizer"]),
+            progress,
+            order,
+            int(file.attrs["world_size"]),
+            float(file.attrs["time"]),
+        )
+
+
+def read_progress(folder: Path) -> tuple[DataProgress, DataOrder | None]:
+    """How far the checkpoint in `folder` had read its data, and in which order; nothing else is read.
+
+    Raises:
+        OSError: As `read_snapshot`.
+    """
+    with _opened(folder) as file:
+        return _read_progress(file)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[h5py.File]:
     path = folder / STATE_FILE
     try:
         with h5py.File(path, "r", locking="best-effort") as file:
             if int(file.attrs["format"]) != FORMAT:
                 raise OSError(f"format {file.attrs['format']}, but this version reads format {FORMAT}")
-            return Snapshot(
-                int(file.attrs["step"]),
-                _read_group(file["model"]),
-                _read_group(file["optimizer"]),
-                int(file.attrs["seed"]),
-                int(file.attrs["world_size"]),
-                float(file.attrs["time"]),
-            )
+            yield file
     except (OSError, KeyError, ValueError) as error:
         raise OSError(f"{path}: not a readable checkpoint: {error}") from error
+
+
+def _read_progress(file: h5py.File) -> tuple[DataProgress, DataOrder | None]:
+    data = file["data"].attrs
+    sizes = tuple((int(rows_read), int(size)) for rows_read, size in data["sizes"])
+    progress = DataProgress(int(file.attrs["step"]), int(data["rows_read"]), sizes)
+    if "seed" not in data:
+        return progress, None
+    return progress, DataOrder(int(data["seed"]), data["shuffle"], int(data["rows"]))
 
 
 def sync_to_disk(path: Path) -> None:

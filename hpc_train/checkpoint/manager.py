@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hpc_train.checkpoint.format import Snapshot, read_snapshot, sync_to_disk, write_snapshot
+from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, sync_to_disk, write_snapshot
 from hpc_train.checkpoint.layout import (
     checkpoint_name,
     expired,
@@ -16,6 +16,7 @@ from hpc_train.checkpoint.layout import (
     step_of,
     temporary_name,
 )
+from hpc_train.data.sampler import DataOrder, DataProgress
 
 
 class CheckpointManager:
@@ -41,6 +42,10 @@ class CheckpointManager:
     def load(self, step: int) -> Snapshot:
         """Reads the checkpoint of `step`; OSError where it cannot be read."""
         return read_snapshot(self.path(step))
+
+    def progress(self, step: int) -> tuple[DataProgress, DataOrder | None]:
+        """How far the checkpoint of `step` had read its data, and in which order; OSError where it cannot be read."""
+        return read_progress(self.path(step))
 
     def clean(self) -> None:
         """Removes what saves that were cut short left behind; one cut short while it replaced another is undone."""

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 
 from hpc_train.config.specs import (
+    FUNCTION_PATTERN,
     EvalOptions,
     EvalSpec,
     FinalExporter,
@@ -42,7 +43,13 @@ from hpc_train.errors import UserError
 
 _TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
 
-MODEL_PATTERN = r"^[^:]*[^:\s]:[A-Za-z_][A-Za-z0-9_]*$"
+
+def hides_no_module(function: str) -> str:
+    """ValueError where the file of `file.py:function` has the name of a module that this package needs."""
+    file = function.rpartition(":")[0]
+    if file.endswith(".py") and (Path(file).stem in _TAKEN or Path(file).stem in sys.stdlib_module_names):
+        raise ValueError(f"a file called {Path(file).name} hides the module {Path(file).stem}; rename it")
+    return function
 
 
 class _Section(BaseModel):
@@ -64,6 +71,13 @@ class DataSection(_Section):
 
     train: HDF5Input
     eval: HDF5Input
+
+    @field_validator("train", "eval")
+    @classmethod
+    def _map_fn_hides_no_module(cls, source: HDF5Input) -> HDF5Input:
+        if isinstance(source.map_fn, str):
+            hides_no_module(source.map_fn)
+        return source
 
     @field_validator("eval")
     @classmethod
@@ -89,7 +103,7 @@ class JobConfig(_Section):
     """One job file. Paths in it are relative to the file's folder; here they are absolute."""
 
     name: Name
-    model: Annotated[str, Field(pattern=MODEL_PATTERN)]
+    model: Annotated[str, Field(pattern=FUNCTION_PATTERN)]
     params: dict[str, Any] = Field(default_factory=dict)
     data: DataSection
     run: RunOptions = Field(default_factory=RunOptions)
@@ -100,10 +114,7 @@ class JobConfig(_Section):
     @field_validator("model")
     @classmethod
     def _hides_no_module(cls, model: str) -> str:
-        file = model.rpartition(":")[0]
-        if file.endswith(".py") and (Path(file).stem in _TAKEN or Path(file).stem in sys.stdlib_module_names):
-            raise ValueError(f"a file called {Path(file).name} hides the module {Path(file).stem}; rename it")
-        return model
+        return hides_no_module(model)
 
     @field_validator("train")
     @classmethod
@@ -154,15 +165,16 @@ def load_job(path: str | Path) -> JobConfig:
 
 
 def _with_absolute_paths(job: JobConfig, folder: Path) -> JobConfig:
-    def place(source: HDF5Input) -> HDF5Input:
-        return dataclasses.replace(
-            source, shards=tuple(str(Path(glob.escape(str(folder))) / shard) for shard in source.shards)
-        )
+    def function(name: str) -> str:
+        file, _, rest = name.rpartition(":")
+        return f"{folder / file}:{rest}" if file.endswith(".py") else name
 
-    file, _, function = job.model.rpartition(":")
-    model = f"{folder / file}:{function}" if file.endswith(".py") else job.model
+    def place(source: HDF5Input) -> HDF5Input:
+        shards = tuple(str(Path(glob.escape(str(folder))) / shard) for shard in source.shards)
+        return dataclasses.replace(source, shards=shards, map_fn=source.map_fn and function(source.map_fn))
+
     data = DataSection(train=place(job.data.train), eval=place(job.data.eval))
-    return job.model_copy(update={"model": model, "data": data})
+    return job.model_copy(update={"model": function(job.model), "data": data})
 
 
 def _explain(document: Document, error: dict[str, Any]) -> tuple[int, str]:

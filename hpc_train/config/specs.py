@@ -7,12 +7,14 @@ adds what only Python can hold (a callable) or what the command line gives (the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -23,6 +25,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+FUNCTION_PATTERN = r"^[^:]*[^:\s]:[A-Za-z_][A-Za-z0-9_]*$"
+"""`file.py:function` or `package.module:function`."""
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
@@ -33,6 +37,13 @@ _STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
+
+
+def _is_function(value: Any) -> Any:
+    named = isinstance(value, str) and re.match(FUNCTION_PATTERN, value)
+    if value is not None and not callable(value) and not named:
+        raise ValueError(f"{value!r} is not allowed; allowed: a function, in a job file as file.py:function")
+    return value
 
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -53,13 +64,17 @@ class HDF5Input:
         label: Dataset name, or several (a dict by name, for models of several outputs). `None`: the dataset
             called `label`, `labels` or `y`; an empty tuple: none, for models that need no label.
         shuffle: `"global"`: one permutation of all rows an epoch, dealt to the ranks step by step.
-            `"block"`: blocks of contiguous rows are dealt to the ranks, and each rank shuffles its part with its
-            own seed. `"none"`: file order.
-        seed: Base of every shuffle seed; a rank's own is derived from (seed, epoch, rank).
+            `"block"`: blocks of contiguous rows are permuted and dealt to the ranks, each of which shuffles a buffer
+            of a tenth of its share with its own seed, so that files are read in long pieces. `"none"`: file order.
+        seed: Base of every seed; a rank's own are derived from it.
         epochs: Passes over the data when training; `None` repeats for ever. Evaluation reads its rows once, in file
             order.
+        map_fn: Applied to each batch: a TensorFlow function of `(features, label)`, or of `(features)` where there
+            is no label, that returns the same or `(features, label, sample_weight)`. If it has a parameter `seed`,
+            it gets an int32 `[2]` tensor for tf.random.stateless_* functions, derived from (seed, epoch, step,
+            rank). In a job file: `file.py:function` or `package.module:function`.
 
-    Data keeps its stored dtype: uint8 images reach the model as uint8.
+    Data keeps its stored dtype until `map_fn`: uint8 images stay uint8.
     """
 
     shards: Names
@@ -69,6 +84,7 @@ class HDF5Input:
     shuffle: Literal["global", "block", "none"] = "global"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     epochs: Count | None = None
+    map_fn: Annotated[Any, AfterValidator(_is_function)] = None
 
     @field_validator("features", "label")
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
-from hpc_train.data.reader import Reader
-from hpc_train.data.sampler import Sampler, evaluation_batches
+from hpc_train.data.layout import Chunked, Opaque
+from hpc_train.data.reading import BEGINNING, ONE_THREAD, Means, Reading, evaluation_reading, training_reading
+from hpc_train.data.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.shards import Column, ShardSet
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-PREFETCH_BATCHES = 4
+PREFETCH_BYTES = 64 << 20
+MIN_PREFETCH, MAX_PREFETCH = 2, 16
+"""Batches that are kept ready: as many as fit into 64 MiB, within these bounds."""
+
+FUNCTION_ADVICE = (
+    "let input_fn do less for each row, in parallel (Dataset.map with num_parallel_calls, after batch) and ahead "
+    "(prefetch), or give the data as HDF5 shards"
+)
 
 
 @dataclass(frozen=True)
@@ -36,42 +45,66 @@ class InputContext:
     seed: int
 
 
-def training_sampler(source: HDF5Input, rows: int, rank: int, size: int) -> Sampler:
-    """The order in which `rank` reads `source`.
+@dataclass
+class OpenInput:
+    """An input that batches can be taken from.
+
+    Attributes:
+        dataset: The batches; its steps are counted over the whole job.
+        sampler: Their order; None for an `input_fn`.
+        notes: What the user should know about reading this data.
+        advice: What to change where training waits for it.
+        failure: What reading raised, which TensorFlow reports in words of its own.
+    """
+
+    dataset: tf.data.Dataset
+    advice: str
+    sampler: Sampler | None = None
+    notes: tuple[str, ...] = ()
+    failure: BaseException | None = None
+
+    @property
+    def order(self) -> DataOrder | None:
+        """The order of rows; None for an `input_fn`."""
+        return self.sampler.order if self.sampler else None
+
+    def progress_at(self, step: int) -> DataProgress:
+        """How far the data is read when `step` steps are done."""
+        return self.sampler.progress_at(step) if self.sampler else DataProgress(step)
+
+
+@contextmanager
+def open_training(
+    source: HDF5Input | Callable[..., Any],
+    shards: ShardSet | None,
+    context: InputContext,
+    progress: DataProgress = BEGINNING,
+    means: Means = ONE_THREAD,
+) -> Iterator[OpenInput]:
+    """Opens the batches that this rank trains on from `progress` on. Local.
+
+    An HDF5Input starts at any step at once; a function's dataset resumes by skipping `progress.step` batches.
 
     Raises:
-        UserError: Fewer rows than one global batch.
-    """
-    if rows < source.batch_size * size:
-        raise UserError(
-            f"{source.shards[0]}: {rows} rows are fewer than one global batch: batch_size {source.batch_size} x "
-            f"{size} ranks = {source.batch_size * size}; take a smaller batch_size or fewer ranks"
-        )
-    return Sampler(rows, source.batch_size, rank, size, source.seed, source.shuffle)
-
-
-@contextmanager
-def training_batches(
-    source: HDF5Input | Callable[..., Any], shards: ShardSet | None, context: InputContext, start_step: int
-) -> Iterator[tf.data.Dataset]:
-    """Opens the batches that this rank trains on from global step `start_step` on. Local.
-
-    An HDF5Input starts at any step at once; a function's dataset resumes by skipping `start_step` batches.
+        UserError: Too few rows, or too little memory for the shuffle buffer.
     """
     if not isinstance(source, HDF5Input):
-        yield _call(source, context).skip(start_step)
+        yield OpenInput(_to_device(_call(source, context).skip(progress.step)), FUNCTION_ADVICE)
         return
     assert shards is not None
-    sampler = training_sampler(source, shards.rows, context.input_pipeline_id, context.num_input_pipelines)
-    end = np.iinfo(np.int64).max if source.epochs is None else source.epochs * sampler.steps_per_epoch
-    with Reader(shards) as reader:
-        yield _dataset(shards, start_step, max(start_step, end), lambda step: reader.read(sampler.rows_at(int(step))))
+    rank, size = context.input_pipeline_id, context.num_input_pipelines
+    with training_reading(source, shards, rank, size, progress, means) as reading:
+        yield _opened(source, shards, reading, means.threads)
 
 
 @contextmanager
-def evaluation_dataset(
-    source: HDF5Input | Callable[..., Any], shards: ShardSet | None, context: InputContext, steps: int | None
-) -> Iterator[tf.data.Dataset]:
+def open_evaluation(
+    source: HDF5Input | Callable[..., Any],
+    shards: ShardSet | None,
+    context: InputContext,
+    steps: int | None,
+    means: Means = ONE_THREAD,
+) -> Iterator[OpenInput]:
     """Opens the batches that this rank evaluates; all ranks together evaluate `steps` batches, or all rows. Local.
 
     A function's dataset gives this rank's part of the data, of which it takes its part of `steps`.
@@ -79,12 +112,12 @@ def evaluation_dataset(
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context)
-        yield dataset if steps is None else dataset.take(len(range(rank, steps, size)))
+        part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
+        yield OpenInput(_to_device(part), FUNCTION_ADVICE)
         return
     assert shards is not None
-    batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
-    with Reader(shards) as reader:
-        yield _dataset(shards, 0, len(batches), lambda k: reader.read(np.arange(*batches[int(k)])))
+    with evaluation_reading(source, shards, rank, size, steps, means) as reading:
+        yield _opened(source, shards, reading, means.threads)
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
@@ -96,26 +129,79 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
     return dataset
 
 
-def _dataset(shards: ShardSet, first: int, end: int, read: Callable[[np.int64], list[np.ndarray]]) -> tf.data.Dataset:
+def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int) -> OpenInput:
     import tensorflow as tf
 
-    columns = shards.columns
+    columns, map_fn = shards.columns, source.map_fn
+    if isinstance(map_fn, str):
+        raise UserError(f"map_fn is {map_fn!r}; names are for job files, HDF5Input needs the function itself")
+    types = [tf.as_dtype(column.dtype) for column in columns]
+    parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
 
-    def load(number: tf.Tensor) -> Any:
-        arrays = tf.numpy_function(read, [number], [tf.as_dtype(c.dtype) for c in columns])
-        for array, column in zip(arrays, columns, strict=True):
+    def load(step: np.int64) -> list[np.ndarray]:
+        try:
+            arrays = reading.read(int(step))
+            if map_fn is not None:
+                arrays.append(np.array([reading.seed_of(int(step))], np.uint64).view(np.int32))
+            return arrays
+        except BaseException as error:
+            opened.failure = error
+            raise
+
+    def batch_of(step: tf.Tensor) -> Any:
+        arrays = tf.numpy_function(load, [step], types if map_fn is None else [*types, tf.int32])
+        for array, column in zip(arrays, columns, strict=False):
             array.set_shape([None, *column.shape])
-        return _structure(shards, arrays)
+        batch = _features_and_label(shards, arrays[: len(columns)])
+        if map_fn is None:
+            return batch if len(batch) > 1 else batch[0]
+        arrays[-1].set_shape([2])
+        return batch, arrays[-1]
 
-    return tf.data.Dataset.range(first, end).map(load).prefetch(PREFETCH_BATCHES)
+    end = np.iinfo(np.int64).max if reading.end is None else max(reading.first, reading.end)
+    dataset = tf.data.Dataset.range(reading.first, end).map(batch_of, **parallel)
+    if map_fn is not None:
+        dataset = dataset.map(lambda batch, seed: mapped(map_fn, batch, seed), **parallel)
+    depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = threads + 1
+    dataset = _to_device(dataset.prefetch(depth).with_options(options))
+    opened = OpenInput(dataset, _advice(source, shards), reading.sampler, reading.notes)
+    return opened
 
 
-def _structure(shards: ShardSet, arrays: list[Any]) -> Any:
-    features = _tensor_or_dict(shards.features, arrays[: len(shards.features)])
-    if not shards.labels:
-        return features
-    return features, _tensor_or_dict(shards.labels, arrays[len(shards.features) :])
+def _advice(source: HDF5Input, shards: ShardSet) -> str:
+    compressed = any(isinstance(layout, Chunked) and layout.filters for shard in shards.layouts for layout in shard)
+    opaque = {layout.reason for shard in shards.layouts for layout in shard if isinstance(layout, Opaque)}
+    ways = ["a lighter map_fn"] if source.map_fn else []
+    ways += ["shards without compression (hpc-train shard)"] if compressed else []
+    ways += [f"shards that this package reads by itself (now only HDF5 can: {min(opaque)})"] if opaque else []
+    ways += ["shuffle: block"] if source.shuffle == "global" else []
+    return f"what helps: {', '.join([*ways, 'more cores a rank'])}"
 
 
-def _tensor_or_dict(columns: tuple[Column, ...], arrays: list[Any]) -> Any:
+def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
+    count = len(shards.features)
+    features = _tensor_or_dict(shards.features, arrays[:count])
+    return (features, _tensor_or_dict(shards.labels, arrays[count:])) if shards.labels else (features,)
+
+
+def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
     return arrays[0] if len(columns) == 1 else {c.name: a for c, a in zip(columns, arrays, strict=True)}
+
+
+def mapped(map_fn: Callable[..., Any], batch: tuple[Any, ...], seed: Any) -> Any:
+    """`map_fn` applied to (features[, label]), with the seed if it has a parameter for it."""
+    takes_seed = "seed" in inspect.signature(map_fn).parameters
+    return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
+
+
+def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Batches that are already on this rank's GPU when they are asked for, where it has one."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return dataset
+    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, buffer_size=2))

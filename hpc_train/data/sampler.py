@@ -1,53 +1,107 @@
-"""Which rows a rank reads at which step. Pure: nothing here is stored, so resuming needs only the step.
+"""Which rows a rank reads at which step. Pure, and nothing is replayed: any step's rows can be had at once.
 
-The order of rows is a function of (seed, epoch, step, rank, size). Seeds are derived with numpy's SeedSequence
-(O'Neill's seed_seq design, https://www.pcg-random.org/posts/developing-a-seed_seq-alternative.html), and
-permutations sort the raw output of the counter-based generator Philox (Salmon et al., "Parallel random numbers: as
-easy as 1, 2, 3", SC11): numpy guarantees both streams for all its versions (NEP 19), which it does not for
-`Generator.permutation`.
+The order of rows is a function of (seed, epoch, step, rank, size), and of how far the job had come when its size last
+changed, which DataProgress holds. It is a stream in which each epoch follows the one before without a gap: no row is
+left out, and a batch may hold the last rows of one epoch and the first of the next.
+
+`"global"`: each epoch is one permutation of all rows. Step s takes its s-th global batch, of which each rank reads its
+own slice: N ranks with batch b see the global batches of one rank with N x b. `"none"`: the same, in file order.
+
+`"block"`: blocks of contiguous rows are permuted, which gives the epoch's line of rows, and the line is cut into one
+lane a rank. A lane is cut into windows of at least a tenth of it; the rows of a window are read one block after the
+other, and shuffled with the rank's own seed (two levels, as in Xu et al., "In-database machine learning with
+CorgiPile", SIGMOD 2022, who find that such a buffer converges about as a full shuffle does).
+
+A job that goes on with another number of ranks reads what is left: in block mode the rest of all lanes, laid end to
+end, is cut again into equal parts, one a rank; the next epoch is dealt anew.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-_COMMON = 2**32 - 1
-"""Stands for "all ranks" where a seed is derived; no job has so many ranks."""
+from hpc_train.data.blocks import Blocks, Line
+from hpc_train.data.dealing import Deal, Piece
+from hpc_train.data.shuffle import derive_seed, permutation_slice
 
-BLOCKS_PER_RANK = 16
-MAX_BLOCK_ROWS = 8192
+ShuffleMode = Literal["global", "block", "none"]
 
-
-def derive_seed(seed: int, epoch: int, rank: int) -> int:
-    """A 64-bit seed for one rank in one epoch."""
-    return int(np.random.SeedSequence(seed, spawn_key=(epoch, rank)).generate_state(1, np.uint64)[0])
+WINDOWS = 10
+"""A block-mode window is at least one part in so many of a rank's share."""
 
 
-def permutation(rows: int, seed: int) -> np.ndarray:
-    """A permutation of 0…rows-1, int64 `[rows]`."""
-    keys: np.ndarray = np.random.Philox(key=seed).random_raw(rows)
-    order: np.ndarray = np.argsort(keys, kind="stable")
-    return order
+@dataclass(frozen=True)
+class DataProgress:
+    """How far a job has come in its data.
+
+    Attributes:
+        step: The global step, and `rows_read` the rows that all ranks have read by then, since the job began.
+        sizes: (rows_read, ranks) from which on the job had so many ranks; those that the order still depends on.
+    """
+
+    step: int = 0
+    rows_read: int = 0
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    def at_size(self, size: int) -> DataProgress:
+        """The same point in the data, to go on from with `size` ranks."""
+        if self.sizes and self.sizes[-1][1] == size:
+            return self
+        kept = tuple(entry for entry in self.sizes if entry[0] < self.rows_read)
+        return replace(self, sizes=(*kept, (self.rows_read, size)))
+
+    def next_epoch(self, rows: int) -> DataProgress:
+        """The beginning of the next epoch of `rows` rows, for an order that has changed."""
+        return DataProgress(self.step, -(-self.rows_read // rows) * rows)
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """What the order of rows depends on, beside the ranks and how far the job has come."""
+
+    seed: int
+    shuffle: ShuffleMode
+    rows: int
+
+
+def resumed(progress: DataProgress, saved: DataOrder | None, now: DataOrder | None) -> DataProgress:
+    """Where a job goes on in data of the order `now` (None: an input_fn's), saved when the order was `saved`.
+
+    In another order than before it goes on with a whole epoch.
+    """
+    if now is None:
+        return DataProgress(progress.step)
+    return progress if saved == now else progress.next_epoch(now.rows)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of one rank's stream whose rows are shuffled among themselves.
+
+    Attributes:
+        start, stop: The part of the window that this rank reads, as places in its stream.
+        rows: Whole window: (first row, end) of each run of contiguous rows, in the order to read them.
+    """
+
+    start: int
+    stop: int
+    rows: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Sampler:
     """The training order of `rows` rows over `size` ranks, seen from `rank`.
 
-    Every epoch has `steps_per_epoch` steps, the same on all ranks. In one epoch no row comes twice over all ranks;
-    the rows % (batch_size x size) rows that fill no global batch are left out, others each epoch where rows are
-    shuffled.
-
     Attributes:
-        shuffle: `"global"`: one permutation of all rows an epoch, and global batch s is its s-th part, of which
-            each rank reads its own slice, in an order of its own: N ranks with batch b see the global batches of
-            one rank with N x b.
-            `"block"`: blocks of contiguous rows are permuted over all ranks, cut into one part a rank, and each
-            rank shuffles its part with its own seed. `"none"`: as global, in file order.
+        batch_size: Rows that a rank reads a step.
+        seed: Of the job's data order, 64 bits.
+        progress: Where the job goes on from; the beginning, where it is left out.
+        blocks: What block mode permutes.
     """
 
     rows: int
@@ -55,57 +109,135 @@ class Sampler:
     rank: int = 0
     size: int = 1
     seed: int = 0
-    shuffle: Literal["global", "block", "none"] = "global"
+    shuffle: ShuffleMode = "global"
+    progress: DataProgress = DataProgress()
+    blocks: Blocks | None = None
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Steps in which every rank reads a full batch."""
-        return self.rows // (self.batch_size * self.size)
+    def order(self) -> DataOrder:
+        """What a checkpoint keeps of it, to know the order again."""
+        return DataOrder(self.seed, self.shuffle, self.rows)
 
-    def shuffle_seed(self, epoch: int) -> int:
-        """This rank's own seed in `epoch`."""
-        return derive_seed(self.seed, epoch, self.rank)
+    def progress_at(self, step: int) -> DataProgress:
+        """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks."""
+        now = self.progress.at_size(self.size)
+        rows_read = now.rows_read + (step - now.step) * self.batch_size * self.size
+        epoch_start = rows_read // self.rows * self.rows
+        later = [start for start, _ in now.sizes[1:]] + [rows_read + 1]
+        sizes = tuple(entry for entry, end in zip(now.sizes, later, strict=True) if end > epoch_start)
+        return DataProgress(step, rows_read, sizes)
 
     def epoch_of(self, step: int) -> int:
-        """The epoch that `step` (from 0) belongs to."""
-        return step // self.steps_per_epoch
+        """The epoch of the first row that is read at `step`."""
+        return self._first_row_of(step) // self.rows
+
+    def last_step(self, epochs: int | None) -> int | None:
+        """The step after which fewer rows than a global batch are left of `epochs`; None where there is no end."""
+        if epochs is None:
+            return None
+        left = epochs * self.rows - self.progress.rows_read
+        return self.progress.step + max(0, left // (self.batch_size * self.size))
+
+    def augmentation_seed(self, step: int) -> int:
+        """A 64-bit seed for what this rank does at random to the batch of `step`."""
+        return derive_seed(self.seed, self.epoch_of(step), step, self.rank)
 
     def rows_at(self, step: int) -> np.ndarray:
-        """Rows that this rank reads at `step` (from 0), int64 `[batch_size]`, for any step without replaying."""
-        epoch, step = divmod(step, self.steps_per_epoch)
+        """Rows that this rank reads at `step` (counted over the whole job), ascending, int64 `[batch_size]`."""
         if self.shuffle == "block":
-            order = _block_order(self, epoch)
-            return order[step * self.batch_size : (step + 1) * self.batch_size]
-        first = (step * self.size + self.rank) * self.batch_size
-        if self.shuffle == "none":
-            return np.arange(first, first + self.batch_size)
-        batch = _global_order(self.rows, self.seed, epoch)[first : first + self.batch_size]
-        shuffled: np.ndarray = batch[_batch_order(self.batch_size, self.shuffle_seed(epoch))]
-        return shuffled
+            first = self.place_of(step)
+            parts = list(self._block_rows(first, first + self.batch_size))
+        else:
+            first = self._first_row_of(step) + self.rank * self.batch_size
+            parts = list(self._common_rows(first, first + self.batch_size))
+        batch = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        ordered: np.ndarray = np.sort(batch)
+        return ordered
+
+    def window_at(self, step: int) -> Window:
+        """Block mode: the window from which the first row of `step` comes."""
+        return self._window(self.place_of(step))
+
+    def window_after(self, window: Window) -> Window:
+        """Block mode: the one that this rank reads after `window`."""
+        return self._window(window.stop)
+
+    def place_of(self, step: int) -> int:
+        """Block mode: the place in this rank's stream of the first row of `step`."""
+        return self._first_place + (step - self.progress.step) * self.batch_size
+
+    @property
+    def window_rows(self) -> int:
+        """Block mode: rows of the largest window that this rank reads before its next epoch but one."""
+        shares = (piece.high - piece.low for epoch in range(3) for piece in self._deal.pieces(self.rank, epoch))
+        return max(-(-share // _windows_of(share)) for share in shares)
+
+    def _first_row_of(self, step: int) -> int:
+        return self.progress.rows_read + (step - self.progress.step) * self.batch_size * self.size
+
+    def _common_rows(self, first: int, end: int) -> Iterator[np.ndarray]:
+        while first < end:
+            epoch, start = divmod(first, self.rows)
+            stop = min(start + end - first, self.rows)
+            if self.shuffle == "none":
+                yield np.arange(start, stop)
+            else:
+                yield permutation_slice(self.rows, derive_seed(self.seed, epoch), start, stop)
+            first += stop - start
+
+    @cached_property
+    def _deal(self) -> Deal:
+        return Deal.of_sizes(self.progress.at_size(self.size).sizes, self.rows)
+
+    @cached_property
+    def _first_place(self) -> int:
+        start = self.progress.at_size(self.size).sizes[-1][0]
+        return (self.progress.rows_read - start) // self.size
+
+    def _block_rows(self, first: int, end: int) -> Iterator[np.ndarray]:
+        while first < end:
+            epoch, piece, place, _ = self._find(first)
+            low, high, seed = self._window_bounds(epoch, piece, place)
+            stop = min(place + end - first, piece.stop, high)
+            inside = permutation_slice(high - low, seed, place - low, stop - low)
+            yield self._line(epoch).rows_at(piece.low + low + inside)
+            first += stop - place
+
+    def _window(self, place: int) -> Window:
+        epoch, piece, inside, piece_start = self._find(place)
+        low, high, _ = self._window_bounds(epoch, piece, inside)
+        runs = self._line(epoch).runs(piece.low + low, piece.low + high)
+        start, stop = max(low, piece.start), min(high, piece.stop)
+        return Window(piece_start + start - piece.start, piece_start + stop - piece.start, runs)
+
+    def _find(self, place: int) -> tuple[int, Piece, int, int]:
+        """Of a place in this rank's stream: the epoch, the piece, the place in the piece's lane, the piece's start."""
+        deal = self._deal
+        number = deal.epoch_at(self.rank, place)
+        start = deal.read_before(self.rank, number)
+        for piece in deal.pieces(self.rank, number):
+            length = piece.stop - piece.start
+            if place < start + length:
+                return deal.epoch + number, piece, piece.start + place - start, start
+            start += length
+        raise AssertionError(f"place {place} is in no piece")
+
+    def _window_bounds(self, epoch: int, piece: Piece, place: int) -> tuple[int, int, int]:
+        """Of the window that `place` of a lane falls into: where it begins and ends in the lane, and its seed."""
+        length = piece.high - piece.low
+        count = _windows_of(length)
+        number = ((place + 1) * count - 1) // length
+        seed = derive_seed(self.seed, epoch, piece.lane, number)
+        return number * length // count, (number + 1) * length // count, seed
+
+    def _line(self, epoch: int) -> Line:
+        if self.blocks is None:
+            raise ValueError("shuffle 'block' needs blocks")
+        return self.blocks.line(derive_seed(self.seed, epoch))
 
 
-@lru_cache(maxsize=2)
-def _global_order(rows: int, seed: int, epoch: int) -> np.ndarray:
-    return permutation(rows, derive_seed(seed, epoch, _COMMON))
-
-
-@lru_cache(maxsize=2)
-def _batch_order(batch_size: int, seed: int) -> np.ndarray:
-    return permutation(batch_size, seed)
-
-
-@lru_cache(maxsize=2)
-def _block_order(sampler: Sampler, epoch: int) -> np.ndarray:
-    """This rank's rows of one epoch, in its own order: its part of the blocks' common permutation, shuffled."""
-    rows, size, rank = sampler.rows, sampler.size, sampler.rank
-    block = max(1, min(MAX_BLOCK_ROWS, rows // (BLOCKS_PER_RANK * size)))
-    starts = np.arange(0, rows, block)
-    starts = starts[permutation(len(starts), derive_seed(sampler.seed, epoch, _COMMON))]
-    dealt = np.concatenate([np.arange(start, min(start + block, rows)) for start in starts])
-    share = rows // size
-    own: np.ndarray = dealt[rank * share : (rank + 1) * share]
-    shuffled: np.ndarray = own[permutation(share, sampler.shuffle_seed(epoch))]
-    return shuffled
+def _windows_of(rows: int) -> int:
+    return max(1, rows // -(-rows // WINDOWS))
 
 
 def evaluation_batches(rows: int, batch_size: int, steps: int | None, rank: int, size: int) -> list[tuple[int, int]]:

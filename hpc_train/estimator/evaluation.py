@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec
-from hpc_train.data.pipeline import InputContext, evaluation_dataset
+from hpc_train.data.pipeline import InputContext, OpenInput, open_evaluation
+from hpc_train.data.reading import Means
 from hpc_train.data.shards import ShardSet
+from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.model import try_out
 
 if TYPE_CHECKING:
@@ -25,12 +28,18 @@ class Evaluator:
     """
 
     def __init__(
-        self, model: keras.Model, spec: EvalSpec, shards: ShardSet | None, context: InputContext, world: World
+        self,
+        model: keras.Model,
+        spec: EvalSpec,
+        shards: ShardSet | None,
+        context: InputContext,
+        means: Means,
+        world: World,
     ) -> None:
         import tensorflow as tf
 
         self._model, self._spec, self._shards = model, spec, shards
-        self._context, self._world = context, world
+        self._context, self._means, self._world = context, means, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run)
         self.kind = f"eval_{spec.name}" if spec.name else "eval"
@@ -43,8 +52,8 @@ class Evaluator:
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [v.numpy() for v in variables]
-        with evaluation_dataset(self._spec.input_fn, self._shards, self._context, self._spec.steps) as dataset:
-            for batch in dataset:
+        with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
+            for batch in batches:
                 self._test_step(batch)
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
@@ -62,8 +71,11 @@ class Evaluator:
 
     def check(self) -> None:
         """Raises what evaluating would raise on account of the data's shapes and types. Local."""
-        with evaluation_dataset(self._spec.input_fn, self._shards, self._context, self._spec.steps) as dataset:
-            try_out(self._model, dataset)
+        with self._opened() as opened:
+            try_out(self._model, opened.dataset)
+
+    def _opened(self) -> AbstractContextManager[OpenInput]:
+        return open_evaluation(self._spec.input_fn, self._shards, self._context, self._spec.steps, self._means)
 
 
 def _scalars(name: str, value: Any) -> list[tuple[str, float]]:

@@ -6,11 +6,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpc_train.cluster.world import World
 from hpc_train.config.job import JobConfig
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.pipeline import mapped
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.train_and_evaluate import Result, run_job
@@ -21,13 +24,27 @@ def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path, si
     """Runs the job that `job` describes in `job_dir`; see train_and_evaluate. Collective."""
 
     def model_fn(params: dict[str, Any]) -> Any:
-        # Imported as late as this so that TensorFlow starts after its settings are made.
+        # Imported as late as this, and so is map_fn's, so that TensorFlow starts after its settings are made.
         return load_function(job.model, code_folder)(params)
 
     model_fn.__qualname__ = job.model
     estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params)
+    train_spec, eval_spec = job.train_spec(), job.eval_spec()
+    train_spec = replace(train_spec, input_fn=_with_map_fn(job.data.train, code_folder))
+    eval_spec = replace(eval_spec, input_fn=_with_map_fn(job.data.eval, code_folder))
     description = job.model_dump(mode="json")
-    return run_job(world, estimator, job.train_spec(), job.eval_spec(), description, code_folder, signals)
+    return run_job(world, estimator, train_spec, eval_spec, description, code_folder, signals)
+
+
+def _with_map_fn(source: HDF5Input, code_folder: Path) -> HDF5Input:
+    if not isinstance(source.map_fn, str):
+        return source
+    name = source.map_fn
+
+    def map_fn(*batch: Any, seed: Any) -> Any:
+        return mapped(load_function(name, code_folder), batch, seed)
+
+    return replace(source, map_fn=map_fn)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
@@ -44,21 +61,24 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
-            raise UserError(f"model {name}: there is no file {path}")
+            raise UserError(f"{name}: there is no file {path}")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
+        known = sys.modules.get(path.stem)
+        if known is not None and getattr(known, "__file__", None) == str(path):
+            module = known
+        else:
+            module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
     else:
         try:
             module = importlib.import_module(place)
         except ModuleNotFoundError as error:
             if error.name is None or not place.startswith(error.name):
                 raise
-            raise UserError(f"model {name}: there is no module {place}") from None
+            raise UserError(f"{name}: there is no module {place}") from None
     found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
-        raise UserError(f"model {name}: {place} has no function {function}")
+        raise UserError(f"{name}: {place} has no function {function}")
     return found

@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
 from hpc_train.errors import UserError
+from hpc_train.estimator.feed import Feed
 from hpc_train.monitoring.metrics import MetricsWriter
-from hpc_train.monitoring.progress import Rate, TrainingProgress
+from hpc_train.monitoring.progress import InputWait, Rate, TrainingProgress
 from hpc_train.monitoring.status import StatusFile
 from hpc_train.resilience.signals import StopSignals
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+MUCH_INPUT_WAIT = 0.1
+"""Part of the time above which waiting for input is worth a warning."""
 
 End = Literal["max_steps", "end of input", "signal"]
 
@@ -30,6 +31,8 @@ class Outcome:
     step: int
     end: End
     examples_per_sec: float
+    input_wait: float | None
+    """Part of this rank's time that it waited for input; None before the second step."""
 
 
 @dataclass
@@ -40,13 +43,16 @@ class Reporting:
     status: StatusFile
     progress: TrainingProgress
     learning_rate: Callable[[], float]
+    input_advice: str
+    input_wait: float | None = None
     told_of_bad_loss: bool = False
+    told_of_input_wait: bool = False
 
 
 def train(
     world: World,
     config: RunConfig,
-    dataset: tf.data.Dataset,
+    batches: Feed,
     train_step: Callable[[Any, Any], Any],
     first_step: int,
     max_steps: int | None,
@@ -63,10 +69,9 @@ def train(
     """
     import tensorflow as tf
 
-    step, rate = first_step, Rate()
+    step, rate, wait = first_step, Rate(), InputWait()
     shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
     with shown:
-        batches = iter(dataset)
         done = max_steps is not None and step >= max_steps
         batch = None if done else next(batches, None)
         have = world.all_gather(batch is not None)
@@ -89,20 +94,23 @@ def train(
             loss, stop, save, ended = train_step(batch, flags).numpy()
             step += 1
             rate.step(_rows(batch) * world.size)
+            wait.step(batches.waited_secs)
             batch = None if ended > 0 else following
             if stop > 0 and not last_of_all:
                 end, batch = "signal", None
             elif batch is None:
                 end = "max_steps" if last_of_all else "end of input"
+            waits = world.all_gather(wait.take()) if step % config.save_summary_steps == 0 or batch is None else []
             if reporting:
-                _report(reporting, config, step, max_steps, float(loss), rate, batch is None)
+                _report(reporting, config, step, max_steps, float(loss), rate, waits, batch is None)
             steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
             if save > 0 or steps_due or batch is None:
                 rate.pause()
                 at_checkpoint(step, batch is None)
                 last_save = time.monotonic()
                 rate.resume()
-    return Outcome(step, end, rate.mean)
+                wait.resume(batches.waited_secs)
+    return Outcome(step, end, rate.mean, wait.mean)
 
 
 def _rows(batch: Any) -> int:
@@ -118,18 +126,30 @@ def _report(
     max_steps: int | None,
     loss: float,
     rate: Rate,
+    waits: list[float | None],
     last: bool,
 ) -> None:
     if not math.isfinite(loss) and not reporting.told_of_bad_loss:
         reporting.told_of_bad_loss = True
         reporting.progress.say(f"warning: the loss is {loss} at step {step}; training goes on")
-    if step % config.save_summary_steps == 0 or last:
+    if waits:
         values = {
             "loss": loss,
             "examples_per_sec": rate.recent,
             "learning_rate": reporting.learning_rate(),
         }
+        known = [(share, rank) for rank, share in enumerate(waits) if share is not None]
+        if known:
+            share, rank = max(known)
+            values["input_wait"] = reporting.input_wait = share
+            reporting.status.update(input_wait=share)
+            if share > MUCH_INPUT_WAIT and not reporting.told_of_input_wait:
+                reporting.told_of_input_wait = True
+                reporting.progress.say(
+                    f"warning: rank {rank} waited for input {share:.0%} of the time up to step {step}; "
+                    f"{reporting.input_advice}"
+                )
         reporting.metrics.record("train", step, values)
     reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean)
     left = rate.secs_for(max_steps - step) if max_steps else None
-    reporting.progress.update(step, loss, rate.recent, left, last)
+    reporting.progress.update(step, loss, rate.recent, reporting.input_wait, left, last)

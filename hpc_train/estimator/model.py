@@ -11,7 +11,8 @@ import numpy as np
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.cluster.world import World
-from hpc_train.data.sampler import derive_seed
+from hpc_train.data.sampler import DataOrder, DataProgress
+from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
 
@@ -78,6 +79,27 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
     model.reset_metrics()
 
 
+def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:
+    """Of the labels that a sparse cross-entropy compares with an output: classes, and the label that it leaves out."""
+    import keras
+
+    outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss
+    if isinstance(named, dict) and isinstance(loss, dict):
+        compared = [(label, loss.get(label), named[label]) for label in labels if label in named]
+    elif outputs and len(outputs) == len(labels) == 1 and not isinstance(loss, dict | list | tuple):
+        compared = [(labels[0], loss, outputs[0])]
+    else:
+        return {}
+    found = {}
+    for label, own_loss, own_output in compared:
+        known = own_loss in ("sparse_categorical_crossentropy", keras.losses.sparse_categorical_crossentropy)
+        if known or isinstance(own_loss, keras.losses.SparseCategoricalCrossentropy):
+            classes = own_output.shape[getattr(own_loss, "axis", -1)]
+            if classes is not None:
+                found[label] = (int(classes), getattr(own_loss, "ignore_class", None))
+    return found
+
+
 class ModelState:
     """The variables of a model and of its optimizer, by path, across ranks."""
 
@@ -115,11 +137,11 @@ class ModelState:
                         "choose another job-dir, or the model that was trained in this one"
                     )
 
-    def snapshot(self, step: int, seed: int) -> Snapshot:
+    def snapshot(self, progress: DataProgress, order: DataOrder | None) -> Snapshot:
         """A copy of all variables, on the chief."""
         model = {path: _numpy(v) for path, v in self._model.items()}
         optimizer = {path: _numpy(v) for path, v in self._optimizer.items()}
-        return Snapshot(step, model, optimizer, seed, self._world.size, time.time())
+        return Snapshot(model, optimizer, progress, order, self._world.size, time.time())
 
     def share(self, snapshot: Snapshot | None) -> None:
         """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.

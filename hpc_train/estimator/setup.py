@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.pipeline import InputContext, training_sampler
-from hpc_train.data.sampler import derive_seed
+from hpc_train.data.labels import LabelRange, check_classes, label_ranges
+from hpc_train.data.memory import available_bytes
+from hpc_train.data.pipeline import InputContext, OpenInput
+from hpc_train.data.reading import Means, training_sampler
+from hpc_train.data.record import RECORD_FILE, check_record, record_of
+from hpc_train.data.sampler import DataOrder, DataProgress, resumed
 from hpc_train.data.shards import ShardSet, find_shards
+from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
+from hpc_train.estimator.model import sparse_classes
 from hpc_train.monitoring.environment import describe_environment
 from hpc_train.monitoring.files import replace_text, write_json
 
+if TYPE_CHECKING:
+    import keras
+
 LOGS = "logs"
 
+MEMORY_PART = 0.5
+"""Of the memory that is free when a job starts, what all ranks of a node may fill with decoded data."""
 
-def find_all_shards(
-    world: World, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[ShardSet | None, ShardSet | None]:
-    """Finds and checks the shards of both specs, on the chief, for all ranks. Collective.
+Shards = tuple[ShardSet | None, ShardSet | None]
+"""Of training and of evaluation; None stands for an input that is a function."""
 
-    None stands for an input that is a function.
-    """
+
+def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path) -> Shards:
+    """Finds and checks the shards of both specs, on the chief, for all ranks. Collective."""
 
     def find() -> list[dict[str, Any] | None]:
         found: list[ShardSet | None] = []
@@ -37,9 +48,10 @@ def find_all_shards(
             found.append(find_shards(source) if isinstance(source, HDF5Input) else None)
         train, evaluation = found
         if train is not None and isinstance(train_spec.input_fn, HDF5Input):
-            training_sampler(train_spec.input_fn, train.rows, 0, world.size)
+            training_sampler(train_spec.input_fn, train, 0, world.size)
         if train is not None and evaluation is not None:
             _check_alike(train, evaluation)
+        _check_unchanged(job_dir / RECORD_FILE, (train, evaluation))
         return [shards.to_json() if shards is not None else None for shards in found]
 
     train, evaluation = world.on_chief(find)
@@ -64,6 +76,74 @@ def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
             )
 
 
+def _check_unchanged(record: Path, shards: Shards) -> None:
+    try:
+        began = json.loads(record.read_text())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # there is no job yet, or newest_step will tell
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{record}: cannot be read: {error}; remove it to go on with the data as they are now"
+        ) from None
+    for part, found in zip(("train", "eval"), shards, strict=True):
+        if found is not None and began.get(part) is not None:
+            check_record(began[part], found, record)
+
+
+def check_labels(world: World, shards: Shards, specs: tuple[TrainSpec, EvalSpec], model: keras.Model) -> None:
+    """Looks at every label that is one number a row, each rank at its part of the shards. Collective.
+
+    Raises:
+        UserError: A label that does not fit into int64, or is not the number of one of the model's classes where a
+            sparse cross-entropy needs that and no `map_fn` comes between.
+    """
+    sources = [spec.input_fn for spec in specs]
+    for found, source in zip(shards, sources, strict=True):
+        if found is None or not found.labels:
+            continue
+        own = world.each(lambda found=found: label_ranges(found, world.rank, world.size, world.cores))  # type: ignore[misc]
+        ranges = [LabelRange(*r) for part in world.all_gather([astuple(r) for r in own]) for r in part]
+        if isinstance(source, HDF5Input) and source.map_fn is None:
+            for dataset, (classes, ignored) in sparse_classes(model, [c.name for c in found.labels]).items():
+                check_classes(ranges, dataset, classes, ignored)
+
+
+def means_for(world: World) -> Means:
+    """This rank's share of the node's cores and memory. Collective."""
+    memory = world.each(available_bytes)
+    return Means(world.cores, int(MEMORY_PART * memory / world.local_size))
+
+
+def where_from(
+    world: World, manager: CheckpointManager, step: int, source: Any, shards: ShardSet | None
+) -> tuple[DataProgress, bool]:
+    """Where the job goes on in its training data, and whether their order has changed. Collective."""
+
+    def find() -> list[Any]:
+        if step == 0:
+            return [0, 0, [], None]
+        try:
+            progress, order = manager.progress(step)
+        except OSError as error:
+            raise UserError(unreadable(manager, step, error)) from None
+        return [progress.step, progress.rows_read, progress.sizes, asdict(order) if order else None]
+
+    step, rows_read, sizes, saved = world.on_chief(find)
+    progress = DataProgress(step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
+    saved_order = DataOrder(**saved) if saved else None
+    order = None
+    if isinstance(source, HDF5Input) and shards is not None:
+        order = DataOrder(source.seed, source.shuffle, shards.rows)
+    return resumed(progress, saved_order, order), saved_order not in (None, order)
+
+
+def unreadable(manager: CheckpointManager, step: int, error: OSError) -> str:
+    """What to tell of a checkpoint that cannot be read."""
+    others = [s for s in manager.steps() if s != step]
+    before = f"go on from step {others[-1]}" if others else "begin anew"
+    return f"{error}; remove {manager.path(step)} to {before}"
+
+
 def newest_step(job_dir: Path, manager: CheckpointManager) -> int:
     """The step of the newest checkpoint, 0 where there is none; UserError where `job_dir` cannot be written."""
     parent = job_dir
@@ -83,16 +163,15 @@ def context_for(world: World, source: Any, tf_random_seed: int | None) -> InputC
 
 
 def about_rank(
-    world: World, device: str, source: Any, shards: ShardSet | None, context: InputContext, first_step: int
+    world: World, device: str, source: Any, shards: ShardSet | None, context: InputContext, opened: OpenInput
 ) -> dict[str, Any]:
     """What the start-up table and environment.json tell of this rank."""
     seed, part = context.seed, f"input_fn, part {world.rank + 1} of {world.size}"
-    if shards is not None and isinstance(source, HDF5Input):
-        sampler = training_sampler(source, shards.rows, world.rank, world.size)
-        epoch = sampler.epoch_of(first_step)
-        seed = sampler.shuffle_seed(epoch)
-        own = sampler.steps_per_epoch * sampler.batch_size
-        part = f"{own:,} of {shards.rows:,} rows an epoch, {len(shards.paths)} files, {source.shuffle}"
+    if shards is not None and opened.sampler is not None:
+        part = (
+            f"{shards.rows // world.size:,} of {shards.rows:,} rows an epoch, {len(shards.paths)} files, "
+            f"{opened.sampler.shuffle}"
+        )
     return {
         "rank": world.rank,
         "role": world.role,
@@ -110,14 +189,17 @@ def begin_job_dir(
     description: dict[str, Any],
     ranks: list[dict[str, Any]],
     code_folder: Path,
+    shards: Shards,
 ) -> None:
-    """Makes the job-dir, for its owner alone, and writes job.yaml and environment.json. For the chief."""
+    """Makes the job-dir, for its owner alone, and writes job.yaml, environment.json and data.json. For the chief."""
     try:
         job_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (job_dir / LOGS).mkdir(exist_ok=True)
         manager.clean()
         plain = json.loads(json.dumps(description, default=str))
         replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
+        parts = zip(("train", "eval"), shards, strict=True)
+        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in parts})
         write_json(job_dir / "environment.json", describe_environment(ranks, code_folder))
     except OSError as error:
         raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror}") from None

@@ -16,14 +16,26 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.pipeline import training_batches
+from hpc_train.data.pipeline import OpenInput, open_training
 from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED, RankError, UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.evaluation import Evaluator
 from hpc_train.estimator.exporters import export_saved_model, exported_from
+from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.loop import Outcome, Reporting, train
 from hpc_train.estimator.model import ModelState, build_model
-from hpc_train.estimator.setup import LOGS, about_rank, begin_job_dir, context_for, find_all_shards, newest_step
+from hpc_train.estimator.setup import (
+    LOGS,
+    about_rank,
+    begin_job_dir,
+    check_labels,
+    context_for,
+    find_all_shards,
+    means_for,
+    newest_step,
+    unreadable,
+    where_from,
+)
 from hpc_train.estimator.train_step import make_train_step
 from hpc_train.monitoring.environment import rank_table
 from hpc_train.monitoring.metrics import MetricsWriter
@@ -48,8 +60,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     Returns:
         The metrics of the last evaluation with `global_step`, the same on all ranks, and the exports' folders.
 
-    Writes, in `estimator.config.model_dir`: job.yaml, environment.json, status.json, metrics.jsonl, checkpoints/,
-    event files in train/ and eval/, export/, and logs/failure-*.txt where a rank failed.
+    Writes, in `estimator.config.model_dir`: job.yaml, environment.json, data.json, status.json, metrics.jsonl,
+    checkpoints/, event files in train/ and eval/, export/, and logs/failure-*.txt where a rank failed.
 
     Raises:
         UserError: The data, the model or the job-dir cannot be used; nothing has been written.
@@ -89,27 +101,29 @@ def run_job(
     signals: StopSignals,
 ) -> Result:
     """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective."""
-    train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec)
-    device = set_up_tensorflow(world)
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
+    shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir)
+    device = set_up_tensorflow(world)
     manager = CheckpointManager(job_dir / "checkpoints", config.keep_checkpoint_max)
     first_step = world.on_chief(lambda: newest_step(job_dir, manager))
-    context = context_for(world, train_spec.input_fn, config.tf_random_seed)
+    place, reordered = where_from(world, manager, first_step, train_spec.input_fn, train_shards)
+    context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
     with ExitStack() as stack:
-        opened = training_batches(train_spec.input_fn, train_shards, context, first_step)
-        dataset = world.each(lambda: stack.enter_context(opened))
-        model = world.each(lambda: build_model(estimator, dataset))
+        opening = open_training(train_spec.input_fn, train_shards, context, place, means)
+        data = world.each(lambda: stack.enter_context(opening))
+        model = world.each(lambda: build_model(estimator, data.dataset))
         eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
-        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, world)
+        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, world)
         world.each(evaluator.check)
+        check_labels(world, shards, (train_spec, eval_spec), model)
         state = ModelState(model, world)
         world.each(state.check_ranks)
         snapshot = world.each(lambda: _load(manager, first_step, state) if world.is_chief else None)
         state.share(snapshot)
         strategy: Strategy = world.each(lambda: HorovodSync(world) if world.size > 1 else Alone())
 
-        ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, first_step))
-        world.on_chief(lambda: begin_job_dir(job_dir, manager, description, ranks, code_folder))
+        ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, data))
+        world.on_chief(lambda: begin_job_dir(job_dir, manager, description, ranks, code_folder, shards))
         failure = FailureReport(job_dir / LOGS, world.broadcast(uuid.uuid4().hex[:12]))
         stack.enter_context(_ends_all_ranks(world, job_dir, failure))
         reporting = None
@@ -122,16 +136,22 @@ def run_job(
             metrics = stack.enter_context(MetricsWriter(job_dir))
             metrics.start(first_step, ranks=world.size)
             progress = TrainingProgress(console, first_step, train_spec.max_steps, config.log_step_count_steps)
-            reporting = Reporting(metrics, status, progress, lambda: float(model.optimizer.learning_rate))
+            reporting = Reporting(metrics, status, progress, lambda: float(model.optimizer.learning_rate), data.advice)
             reporting.status.update(state="running")
             reporting.progress.say(_first_line(job_dir, train_spec, world, first_step))
+            if reordered:
+                reporting.progress.say(
+                    "the order of rows has changed: training goes on with a whole epoch of the new one"
+                )
+            for note in data.notes:
+                reporting.progress.say(f"warning: {note}")
 
-        seed = train_spec.input_fn.seed if isinstance(train_spec.input_fn, HDF5Input) else 0
-        run = _Run(world, job_dir, model, state, manager, seed, evaluator, eval_spec, reporting, snapshot)
+        run = _Run(world, job_dir, model, state, manager, data, evaluator, eval_spec, reporting, snapshot)
+        batches = stack.enter_context(Feed(data.dataset, lambda: data.failure))
         outcome = train(
             world,
             config,
-            dataset,
+            batches,
             make_train_step(model, strategy),
             first_step,
             train_spec.max_steps,
@@ -152,14 +172,14 @@ class _Run:
         model: keras.Model,
         state: ModelState,
         manager: CheckpointManager,
-        seed: int,
+        data: OpenInput,
         evaluator: Evaluator,
         eval_spec: EvalSpec,
         reporting: Reporting | None,
         restored: Snapshot | None,
     ) -> None:
         self._world, self._job_dir, self._model, self._state = world, job_dir, model, state
-        self._manager, self._seed, self._evaluator, self._spec = manager, seed, evaluator, eval_spec
+        self._manager, self._data, self._evaluator, self._spec = manager, data, evaluator, eval_spec
         self._reporting = reporting
         self._checkpoint_time = restored.time if restored else 0.0
         self._not_before = time.monotonic() + eval_spec.start_delay_secs
@@ -189,7 +209,8 @@ class _Run:
         self._status(
             state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
         )
-        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s")
+        waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
+        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s{waited}")
         return {**metrics, "global_step": step}, exports
 
     def _save(self, step: int) -> None:
@@ -197,7 +218,7 @@ class _Run:
         self._world.on_chief(lambda: self._write_checkpoint(step))
 
     def _write_checkpoint(self, step: int) -> None:
-        snapshot = self._state.snapshot(step, self._seed)
+        snapshot = self._state.snapshot(self._data.progress_at(step), self._data.order)
         self._say(f"checkpoint {self._manager.save(snapshot)}")
         self._checkpoint_time = snapshot.time
 
@@ -231,9 +252,7 @@ def _load(manager: CheckpointManager, step: int, state: ModelState) -> Snapshot 
     try:
         snapshot = manager.load(step)
     except OSError as error:
-        others = [s for s in manager.steps() if s != step]
-        before = f"go on from step {others[-1]}" if others else "begin anew"
-        raise UserError(f"{error}; remove {manager.path(step)} to {before}") from None
+        raise UserError(unreadable(manager, step, error)) from None
     state.check(snapshot, str(manager.path(step)))
     return snapshot
 

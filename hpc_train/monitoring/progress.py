@@ -61,13 +61,13 @@ class TrainingProgress:
                 TextColumn("{task.completed}/{task.fields[end]}"),
                 BarColumn(),
                 TextColumn("loss {task.fields[loss]}"),
-                TextColumn("{task.fields[rate]} examples/s"),
+                TextColumn("{task.fields[rate]} examples/s{task.fields[waited]}"),
                 TimeRemainingColumn(),
                 TextColumn("left"),
                 console=console,
             )
             self._task = self._bar.add_task(
-                "train", total=max_steps, completed=first_step, loss="–", rate="–", end=max_steps or "?"
+                "train", total=max_steps, completed=first_step, loss="–", rate="–", waited="", end=max_steps or "?"
             )
 
     def __enter__(self) -> TrainingProgress:
@@ -81,18 +81,63 @@ class TrainingProgress:
         if self._bar:
             self._bar.stop()
 
-    def update(self, step: int, loss: float, examples_per_sec: float, secs_left: float | None, last: bool) -> None:
+    def update(
+        self,
+        step: int,
+        loss: float,
+        examples_per_sec: float,
+        input_wait: float | None,
+        secs_left: float | None,
+        last: bool,
+    ) -> None:
         """Tells that `step` is done."""
+        waited = "" if input_wait is None else f"  input wait {input_wait:.1%}"
         if self._bar:
-            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=f"{examples_per_sec:,.0f}")
+            rate = f"{examples_per_sec:,.0f}"
+            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=waited)
         elif step % self._log_steps == 0 or last:
             left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
             rate = f"{examples_per_sec:,.0f}"
-            self.say(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{left}")
+            self.say(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
 
     def say(self, text: str) -> None:
         """Prints a line, above the bar where there is one."""
         self._console.print(text, highlight=False, markup=False)
+
+
+class InputWait:
+    """Which part of the time training waits for input: lately, and on the whole.
+
+    As with Rate, the first step of a run and what is not training are left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._mark: tuple[float, float] | None = None
+        self._recent = self._whole = (0.0, 0.0)
+
+    def resume(self, waited_secs: float) -> None:
+        """Training begins, or goes on after something else, having waited so long in all."""
+        self._mark = self._clock(), waited_secs
+
+    def step(self, waited_secs: float) -> None:
+        """A step is done."""
+        now = self._clock(), waited_secs
+        if self._mark is not None:
+            secs, waited = now[0] - self._mark[0], now[1] - self._mark[1]
+            self._recent = self._recent[0] + secs, self._recent[1] + waited
+            self._whole = self._whole[0] + secs, self._whole[1] + waited
+        self._mark = now
+
+    def take(self) -> float | None:
+        """The part since it was last taken; None where no step was counted."""
+        (secs, waited), self._recent = self._recent, (0.0, 0.0)
+        return waited / secs if secs > 0 else None
+
+    @property
+    def mean(self) -> float | None:
+        """The part over the whole run."""
+        return self._whole[1] / self._whole[0] if self._whole[0] > 0 else None
 
 
 class Rate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,7 +184,7 @@ def build_model(params):
     return model
 """
     sizes = [7, 31, 5, 64, 20]
-    for shuffle in ("global", "block", "none"):
+    for shuffle, runs in (("global", [(3, 5), (2, 10)]), ("block", [(3, 5), (2, 10)]), ("none", [(3, 16)])):
         out = tmp_path / shuffle
         out.mkdir()
         job = make_job(
@@ -192,21 +193,27 @@ def build_model(params):
             model=model,
             params={"out": str(out)},
             data={"train": {"batch_size": 5, "shuffle": shuffle}},
-            train={"max_steps": 16},
         )
         number_rows(job, sizes)
-        done = train(job, 3)
-        assert done.returncode == 0, done.stderr
-        ranks = np.stack([np.load(out / f"{rank}.npy") for rank in range(3)])
-        steps = 127 // 15
-        assert ranks.shape == (3, 2 * steps, 5)
-        epochs = [ranks[:, :steps].ravel(), ranks[:, steps:].ravel()]
-        for rows in epochs:
-            assert len(set(rows.tolist())) == steps * 15, "a row came twice in an epoch"
-            assert set(rows.tolist()) <= set(range(127))
-        assert (epochs[0].tolist() == epochs[1].tolist()) == (shuffle == "none")
-        seeds = re.findall(r"(\d{12,})", done.stdout.split("training from")[0])
-        assert len(set(seeds)) == 3, "each rank's own shuffle seed is shown"
+        seen: list[float] = []
+        text = yaml.safe_load(job.file.read_text())
+        for ranks, max_steps in runs:
+            job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
+            done = train(job, ranks)
+            assert done.returncode == 0, done.stderr
+            seeds = re.findall(r"(\d{12,})", done.stdout.split("; job-dir")[0])
+            assert len(set(seeds)) == ranks, "each rank's own seed is shown"
+            own = [np.load(out / f"{rank}.npy").ravel().tolist() for rank in range(ranks)]
+            assert len({len(rows) for rows in own}) == 1
+            seen += [row for rows in own for row in rows]
+        counts = Counter(seen)
+        assert set(counts) <= set(range(127))
+        if shuffle == "none":
+            assert len(seen) == 240
+            assert set(counts.values()) == {1, 2}
+            assert sorted(counts) == list(range(127)), "the first epoch leaves no row out"
+        else:
+            assert len(seen) == len(counts) == 125, f"a row came twice, or was left out: {counts.most_common(3)}"
 
 
 def number_rows(job: Job, sizes: list[int]) -> None:

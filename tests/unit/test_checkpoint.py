@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.layout import checkpoint_name, expired, is_temporary, replaced_name, step_of, temporary_name
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.data.sampler import DataOrder, DataProgress
 
 
 def snapshot(step: int) -> Snapshot:
@@ -22,9 +23,9 @@ def snapshot(step: int) -> Snapshot:
         "gate.kernel": np.array(2.5, np.float16),
         "narrow": np.array([1.5, -2], ml_dtypes.bfloat16),
     }
-    return Snapshot(
-        step, model, {"adam/iteration": np.array(step, np.int64)}, seed=2**63 - 1, world_size=4, time=step + 0.5
-    )
+    progress = DataProgress(step, 64 * step, ((0, 4), (128, 2)))
+    order = DataOrder(2**63 - 1, "block", 1000)
+    return Snapshot(model, {"adam/iteration": np.array(step, np.int64)}, progress, order, 4, step + 0.5)
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
@@ -34,7 +35,8 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     saved = snapshot(7)
     path = manager.save(saved)
     loaded = manager.load(7)
-    assert (loaded.step, loaded.seed, loaded.world_size, loaded.time) == (7, 2**63 - 1, 4, 7.5)
+    assert (loaded.step, loaded.world_size, loaded.time) == (7, 4, 7.5)
+    assert (loaded.progress, loaded.order) == (saved.progress, saved.order) == manager.progress(7)
     assert list(loaded.model) == list(saved.model)
     for name, array in saved.model.items():
         assert loaded.model[name].dtype == array.dtype

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from hpc_train import UserError, load_job
+from hpc_train.config.job import JobConfig
 
 GOOD = """\
 name: fashion_mnist
@@ -107,10 +109,20 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         (GOOD.replace("max_steps: 2000", "max_steps: -5"), "train.max_steps: -5 is not allowed"),
         (GOOD.replace("batch_size: 256", "epochs: 3"), "6: data.eval: `epochs` is for training"),
         (GOOD.replace("max_steps: 2000", "max_steps: 2000, epochs: 3"), "train.epochs: unknown key"),
+        (GOOD.replace("batch_size: 256", "map_fn: 5"), "6: data.eval.map_fn: 5 is not allowed; allowed: a function"),
+        (GOOD.replace("batch_size: 256", "map_fn: aug.py"), "6: data.eval.map_fn: 'aug.py' is not allowed; allowed"),
+        (GOOD.replace("batch_size: 256", "map_fn: numpy.py:f"), "data.eval: .* hides the module numpy; rename it"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     assert re.search(said, read(tmp_path, text))
+
+
+def test_map_fn_is_relative_to_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD.replace("batch_size: 256", "map_fn: input/aug.py:f, batch_size: 256"))
+    job = load_job(tmp_path / "job.yaml")
+    assert job.data.eval.map_fn == f"{tmp_path}/input/aug.py:f"
+    assert JobConfig.model_validate(json.loads(json.dumps(job.model_dump(mode="json")))) == job
 
 
 def test_not_there(tmp_path: Path) -> None:

@@ -64,11 +64,12 @@ def test_lines_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setenv("HPC_TRAIN_PROGRESS", "lines")
     with TrainingProgress(Console(width=100), 0, 25, 10) as progress:
         for step in range(1, 26):
-            progress.update(step, 0.5, 1234.4, 61.0, last=step == 25)
+            progress.update(step, 0.5, 1234.4, None if step > 20 else 0.004, 61.0, last=step == 25)
         progress.say("[bold]as it is[/bold]")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "step 10/25  loss 0.5000  1,234 examples/s  0:01:01 left"
+    assert lines[0] == "step 10/25  loss 0.5000  1,234 examples/s  input wait 0.4%  0:01:01 left"
     assert [line.split()[1] for line in lines[:-1]] == ["10/25", "20/25", "25/25"]
+    assert lines[2] == "step 25/25  loss 0.5000  1,234 examples/s  0:01:01 left"
     assert lines[-1] == "[bold]as it is[/bold]"
 
 
@@ -76,11 +77,11 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_TRAIN_PROGRESS", "bar")
     console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with TrainingProgress(console, 0, 20, 10) as progress:
-        progress.update(20, 0.25, 1234, 0, last=True)
+        progress.update(20, 0.25, 1234, 0.5, 0, last=True)
     text = console.export_text()
     assert "20/20" in text
     assert "loss 0.2500" in text
-    assert "1,234 examples/s" in text
+    assert "1,234 examples/s  input wait 50.0%" in text
 
 
 def test_where_a_bar_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,11 @@ if world.is_chief:
     write("wide_label.h5", y=np.zeros((64, 4), np.int64))
     write("uneven.h5", y=np.zeros(63, np.int64))
     write("text.h5", x=np.array([b"text"] * 64))
+    write("high_label.h5", y=np.arange(64) % 5)
+    write("huge_label.h5", y=np.full(64, 2**63, np.uint64))
+    write("narrow.h5", rows=63)
+    (folder / "again").mkdir()
+    write("again/good.h5", rows=65)
     (folder / "not_hdf5.h5").write_text("text")
     (folder / "cut.h5").write_bytes((folder / "good.h5").read_bytes()[:500])
     (folder / "a_file").write_text("")
@@ -69,8 +74,8 @@ CASES = [
     (dict(train="good.h5 good.h5"), "named twice"),
     (dict(train="not_hdf5.h5"), "not_hdf5.h5: cannot be read as HDF5"),
     (dict(train="cut.h5"), "cut.h5: cannot be read as HDF5"),
-    (dict(train="empty.h5"), "empty.h5: has no rows"),
-    (dict(train="good.h5 empty.h5"), "empty.h5: has no rows"),
+    (dict(train="empty.h5"), "empty.h5: dataset 'x' has no rows"),
+    (dict(train="good.h5 empty.h5"), "empty.h5: dataset 'x' has no rows"),
     (dict(train="good.h5 other_shape.h5"), "other_shape.h5: dataset 'x' is float32 .rows, 9., but float32 .rows, 8."),
     (dict(train="good.h5 other_dtype.h5"), "other_dtype.h5: dataset 'x' is float64"),
     (dict(train="good.h5 no_label.h5"), "no_label.h5: has no dataset 'y'"),
@@ -85,6 +90,12 @@ CASES = [
     (dict(model=model_of(loss=False)), "without a loss"),
     (dict(model=model_of(trainable=False)), "nothing to train"),
     (dict(evaluation="wide_label.h5"), "wide_label.h5: label 'y' is int64 .rows, 4., but training has 'y', int64"),
+    (dict(train="good.h5 high_label.h5"), "high_label.h5: dataset 'y' has the value 4, but .* labels are 0 to 3"),
+    (dict(evaluation="high_label.h5"), "high_label.h5: dataset 'y' has the value 4"),
+    (dict(train="huge_label.h5"), "huge_label.h5: dataset 'y' has the value 9223372036854775808, but losses take"),
+    (dict(train="again/good.h5", job_dir="taken"), "again/good.h5: has changed since the job began: 64 rows in"),
+    (dict(train="good.h5 narrow.h5", job_dir="taken"), "the job began with 1 shards, now there are 2"),
+    (dict(evaluation="narrow.h5", job_dir="taken"), "narrow.h5: the job began with good.h5 in its place"),
     (dict(job_dir="a_file/job"), "a_file is not a folder"),
     (dict(job_dir="/proc/hpc_train/job"), "cannot be written"),
     (

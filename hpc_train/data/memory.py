@@ -1,0 +1,46 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the node has left, or the job's control group where that is less (Slurm limits jobs so), in bytes."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+    left = [int(match[1]) << 10] if match else []
+    for line in (proc / "self" / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        root = cgroups / "memory" if controllers else cgroups
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder = root / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(root):
+                break
+            left += [room for names in _LIMITS if (room := _room(group, *names)) is not None]
+    return max(0, min(left, default=1 << 40))
+
+
+def _room(group: Path, limit: str, usage: str) -> int | None:
+    try:
+        texts = [(group / name).read_text().strip() for name in (limit, usage)]
+    except OSError:
+        return None
+    if not all(text.isdigit() for text in texts):
+        return None  # "max": no limit
+    cache = re.search(r"^(?:total_)?inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
+    return int(texts[0]) - int(texts[1]) + (int(cache[1]) if cache else 0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

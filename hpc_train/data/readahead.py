@@ -1,0 +1,107 @@
+"""Reading ahead: what the next steps need is read while the steps before them are computed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import numpy as np
+
+from hpc_train.data.reader import Reader
+from hpc_train.data.sampler import Sampler, Window
+
+LEAD = 0.1
+"""How far the next window's reading runs ahead of the use of the present one, as a part of it."""
+
+
+class BatchesAhead:
+    """Tells the reader of the rows of the next `depth` batches, for orders that do not read whole windows."""
+
+    def __init__(self, reader: Reader, rows_at: Callable[[int], np.ndarray], depth: int, end: int | None) -> None:
+        self._reader, self._rows_at, self._depth, self._end = reader, rows_at, depth, end
+        self._told = -1
+        self._lock = threading.Lock()
+
+    def prepare(self, step: int) -> None:
+        """To be called before the rows of `step` are read."""
+        with self._lock:
+            stop = step + self._depth + 1
+            stop = stop if self._end is None else min(stop, self._end)
+            first = max(step + 1, self._told) if self._told <= stop else step + 1
+            self._told = stop
+        for following in range(first, stop):
+            self._reader.expect(self._rows_at(following))
+
+
+class WindowsAhead:
+    """Reads block mode's windows one after the other: the next one in pace with the use of the present one.
+
+    Args:
+        end: No step from here on will be read; None: there is no end.
+        in_flight: So many steps may be under way at the same time.
+    """
+
+    def __init__(self, reader: Reader, sampler: Sampler, end: int | None, in_flight: int) -> None:
+        self._reader, self._sampler = reader, sampler
+        self._end = None if end is None else sampler.place_of(end)
+        self._slack = in_flight * sampler.batch_size
+        self._windows: deque[_OpenWindow] = deque()
+        self._lock = threading.Lock()
+
+    def prepare(self, step: int) -> None:
+        """Returns when all windows are read from which the rows of `step` come.
+
+        Raises:
+            OSError: What reading raised.
+        """
+        place = self._sampler.place_of(step)
+        end = place + self._sampler.batch_size
+        with self._lock:
+            if not self._windows or place < self._windows[0].window.start:
+                self._windows = deque([self._open(self._sampler.window_at(step))])
+            while self._windows[-1].window.stop < end:
+                self._open_next()
+            needed = [w for w in self._windows if w.window.start < end and w.window.stop > place]
+            for window in needed:
+                window.begin(1.0)
+            present = needed[-1].window
+            if self._windows[-1] is needed[-1] and (self._end is None or present.stop < self._end):
+                self._open_next()
+            if self._windows[-1] is not needed[-1]:
+                used = (end - present.start) / (present.stop - present.start)
+                self._windows[-1].begin(used + LEAD)
+            while self._windows[0].window.stop + self._slack <= place:
+                self._reader.drop(self._windows.popleft().window.rows, self._windows[0].window.rows)
+        for window in needed:
+            window.wait()
+
+    def _open(self, window: Window) -> _OpenWindow:
+        return _OpenWindow(self._reader, window)
+
+    def _open_next(self) -> None:
+        self._windows.append(self._open(self._sampler.window_after(self._windows[-1].window)))
+
+
+class _OpenWindow:
+    def __init__(self, reader: Reader, window: Window) -> None:
+        self.window = window
+        self._reader = reader
+        self._begun = 0
+        self._left: Iterator[tuple[int, int]] = iter(window.rows)
+        self._futures: list[Future[None]] = []
+        self._ready = False
+
+    def begin(self, part: float) -> None:
+        """Begins to read, so that so large a part of the window's runs is under way or done."""
+        while self._begun < part * len(self.window.rows) and (run := next(self._left, None)) is not None:
+            self._begun += 1
+            self._futures += self._reader.begin(*run)
+
+    def wait(self) -> None:
+        """Waits for all that has been begun."""
+        if not self._ready:
+            for future in tuple(self._futures):
+                future.result()
+            self._ready = self._begun == len(self.window.rows)

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpc_train import HDF5Input, UserError
+from hpc_train.data import files
+from hpc_train.data.buffers import BufferPool
+from hpc_train.data.chunks import ChunkCache, ChunkIndex
+from hpc_train.data.files import DataFile, ShortFileError
+from hpc_train.data.layout import Chunked, Contiguous, Opaque
+from hpc_train.data.memory import available_bytes
+from hpc_train.data.reader import Reader
+from hpc_train.data.shards import ShardSet, find_shards
+from tests.support import environment
+
+DTYPES = ["|u1", "|i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<f2", "?", ">c8"]
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunked": {"chunks": True},
+    "rows": {"chunk_rows": 3},
+    "gzip": {"chunk_rows": 4, "compression": "gzip"},
+    "all": {"chunk_rows": 5, "compression": "gzip", "shuffle": True, "fletcher32": True},
+    "lzf": {"chunk_rows": 2, "compression": "lzf"},
+    "scaleoffset": {"chunk_rows": 4, "scaleoffset": 0},
+    "parts": {"chunk_rows": 3, "narrow": True, "compression": "gzip"},
+}
+
+
+def write(path: Path, array: np.ndarray, layout: str, name: str = "x") -> None:
+    options = dict(LAYOUTS[layout])
+    rows = options.pop("chunk_rows", None)
+    narrow = options.pop("narrow", False)
+    if rows:
+        inner = tuple(max(1, n // 2 + 1) for n in array.shape[1:]) if narrow else array.shape[1:]
+        options["chunks"] = (min(rows, len(array)), *inner)
+    if options.get("scaleoffset") is not None and (array.dtype.kind not in "iu" or array.itemsize == 1):
+        options.pop("scaleoffset")
+    with h5py.File(path, "a") as file:
+        file.create_dataset(name, data=array, **options)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.sampled_from(sorted(LAYOUTS)), st.booleans()), min_size=1, max_size=4),
+    st.sampled_from(DTYPES),
+    st.sampled_from([(), (1,), (3,), (2, 5), (2, 1, 3)]),
+    st.integers(0, 40),
+    st.sampled_from([1, 3]),
+    st.data(),
+)
+def test_rows_come_as_asked_for_whatever_the_layout(
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: list[tuple[int, str, bool]],
+    dtype: str,
+    shape: tuple[int, ...],
+    cached_rows: int,
+    threads: int,
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    total = sum(rows for rows, _, _ in parts)
+    whole = (np.random.default_rng(1).random((total, *shape)) * 200).astype(dtype)
+    start = 0
+    for i, (rows, layout, swapped) in enumerate(parts):
+        part = whole[start : start + rows]
+        write(folder / f"s{i}.h5", part.astype(part.dtype.newbyteorder("S")) if swapped else part, layout)
+        write(folder / f"s{i}.h5", np.arange(start, start + rows), "contiguous" if swapped else "gzip", "y")
+        start += rows
+    shards = find_shards(HDF5Input(str(folder / "s*.h5")))
+    assert shards == ShardSet.from_json(json.loads(json.dumps(shards.to_json())))
+    with Reader(shards, threads, cached_rows, 2) as reader:
+        for _ in range(3):
+            rows = np.sort(np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=40))))
+            if data.draw(st.booleans()):
+                reader.expect(rows)
+            if data.draw(st.booleans()):
+                for future in reader.begin(int(rows[0]), int(rows[-1]) + 1):
+                    future.result()
+            x, y = reader.read(rows)
+            assert y.tolist() == rows.tolist()
+            assert x.dtype.isnative
+            assert x.ctypes.data % 64 == 0
+            np.testing.assert_array_equal(x, whole[rows])
+            reader.drop([(0, total // 2)], [(0, 1)])
+
+
+def test_layouts_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    array = np.arange(12, dtype=np.int32).reshape(6, 2)
+    for layout in ("contiguous", "gzip", "scaleoffset"):
+        write(path, array, layout, layout)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("never_written", (6, 2), "f4")
+        file.create_dataset("outside", (6, 2), "i4", external=[(str(tmp_path / "x.bin"), 0, h5py.h5f.UNLIMITED)])
+        file["outside"][:] = array
+        virtual = h5py.VirtualLayout((6, 2), "i4")
+        virtual[:] = h5py.VirtualSource(str(path), "contiguous", (6, 2))
+        file.create_virtual_dataset("virtual", virtual)
+        odd = h5py.h5t.STD_I32LE.copy()
+        odd.set_precision(24)
+        h5py.h5d.create(file.id, b"odd", odd, h5py.h5s.create_simple((6, 2)))
+        file["odd"][:] = array
+        file["label"] = np.arange(6)
+    shards = find_shards(
+        HDF5Input(
+            str(path),
+            features=("contiguous", "gzip", "scaleoffset", "never_written", "outside", "virtual", "odd"),
+            label="label",
+        )
+    )
+    kinds = dict(zip((c.name for c in shards.columns), shards.layouts[0], strict=True))
+    assert isinstance(kinds["contiguous"], Contiguous)
+    assert isinstance(kinds["gzip"], Chunked)
+    for name in ("scaleoffset", "never_written", "outside", "virtual", "odd"):
+        assert isinstance(kinds[name], Opaque), name
+        assert kinds[name].reason
+    with Reader(shards) as reader:
+        for name, read in zip(kinds, reader.read(np.array([0, 2, 2, 5])), strict=True):
+            if name != "label":
+                expected = np.zeros((6, 2)) if name == "never_written" else array
+                np.testing.assert_array_equal(read, expected[[0, 2, 2, 5]], err_msg=name)
+
+
+def test_holes_in_chunked_data_have_the_fill_value(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        x = file.create_dataset("x", (10, 2), "f4", chunks=(2, 2), compression="gzip", fillvalue=7)
+        x[4:6] = 1
+        file["y"] = np.arange(10)
+    with Reader(find_shards(HDF5Input(str(tmp_path / "a.h5"))), 2) as reader:
+        assert reader.read(np.arange(10))[0][:, 0].tolist() == [7, 7, 7, 7, 1, 1, 7, 7, 7, 7]
+
+
+def shards_of(tmp_path: Path, layout: str, rows: int = 1000, row: int = 100) -> tuple[ShardSet, np.ndarray]:
+    x = np.random.default_rng(0).integers(0, 9, (rows, row), np.uint8)
+    write(tmp_path / "a.h5", x, layout)
+    write(tmp_path / "a.h5", np.arange(rows), "contiguous", "y")
+    return find_shards(HDF5Input(str(tmp_path / "a.h5"))), x
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "gzip", "scaleoffset"])
+def test_threads_read_side_by_side(tmp_path: Path, layout: str) -> None:
+    shards, x = shards_of(tmp_path, layout)
+    random = np.random.default_rng(1)
+    batches = [np.sort(random.integers(0, 1000, 50)) for _ in range(60)]
+    with Reader(shards, 3, 20, 4) as reader, ThreadPoolExecutor(6) as pool:
+        for rows, (got, _) in zip(batches, pool.map(reader.read, batches), strict=True):
+            np.testing.assert_array_equal(got, x[rows])
+
+
+def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, _ = shards_of(tmp_path, "gzip")
+    decoded: Counter[int] = Counter()
+    read = ChunkIndex.read
+
+    def count(self: ChunkIndex, file: DataFile, band: int, out: np.ndarray) -> None:
+        decoded[band] += 1
+        read(self, file, band, out)
+
+    monkeypatch.setattr(ChunkIndex, "read", count)
+    with Reader(shards, 2, 3 * 7, 3) as reader:
+        for first in range(0, 1000, 7):
+            reader.expect(np.arange(first, min(first + 14, 1000)))
+            reader.read(np.arange(first, min(first + 7, 1000)))
+    assert decoded == Counter(range(250))
+
+
+def test_a_full_cache_waits_instead_of_overwriting() -> None:
+    def decode(key: tuple[int, int], out: np.ndarray) -> None:
+        time.sleep(0.001)
+        out[:] = key[1]
+
+    with ThreadPoolExecutor(2) as executor:
+        cache = ChunkCache(4, 2, 8, decode, executor)
+
+        def use(k: int) -> None:
+            keys = [(0, (k + i) % 11) for i in range(3)]
+            with cache.holding(keys) as slots:
+                time.sleep(0.001)
+                for (_, band), slot in zip(keys, slots, strict=True):
+                    assert (cache.rows.reshape(4, 2, 8)[slot] == band).all()
+
+        with ThreadPoolExecutor(5) as users:
+            list(users.map(use, range(100)))
+
+
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    pool = BufferPool()
+    array = pool.take((4, 3), "float32")
+    address = array.ctypes.data
+    assert address % 64 == 0
+    view = array[1:, ::2]
+    del array
+    gc.collect()
+    assert pool.take((4, 3), "float32").ctypes.data != address, "a view still shows the memory"
+    del view
+    gc.collect()
+    assert address in {pool.take((12,), "float32").ctypes.data for _ in range(1)} | {
+        a.ctypes.data for a in [pool.take((12,), "int32"), pool.take((12,), "int32")]
+    }
+
+
+def test_tensorflow_takes_batches_without_a_copy() -> None:
+    import tensorflow as tf
+
+    pool = BufferPool()
+    seen: list[int] = []
+
+    def load(k: Any) -> np.ndarray:
+        array = pool.take((1 << 18,), "float32")
+        array[:] = float(k)
+        seen.append(array.ctypes.data)
+        return array
+
+    dataset = tf.data.Dataset.range(50).map(lambda k: tf.numpy_function(load, [k], tf.float32)).prefetch(2)
+    for k, batch in enumerate(dataset):
+        assert batch.numpy().min() == batch.numpy().max() == k
+        if k == 10:
+            assert batch._numpy().ctypes.data in seen, "the tensor is the array"
+    assert len(set(seen)) < 12, "memory goes round"
+
+
+def test_a_short_file_is_told_at_once(tmp_path: Path) -> None:
+    shards, _ = shards_of(tmp_path, "contiguous")
+    os.truncate(shards.paths[0], 20_000)
+    with Reader(shards) as reader:
+        start = time.monotonic()
+        for rows in (np.arange(900, 950), np.array([1, 900, 950])):
+            with pytest.raises(ShortFileError, match=r"ends at byte 20000.*a\.h5"):
+                reader.read(rows)
+        assert time.monotonic() - start < 1
+
+
+def test_a_file_cut_short_under_a_map_does_not_end_the_process(tmp_path: Path) -> None:
+    shards, x = shards_of(tmp_path, "contiguous", rows=100_000)
+    rows = np.arange(0, 100_000, 1000)
+    with Reader(shards) as reader:
+        np.testing.assert_array_equal(reader.read(rows)[0], x[rows])  # from now on there is a map
+        os.truncate(shards.paths[0], 1_000_000)
+        with pytest.raises(ShortFileError):
+            reader.read(rows)
+        low = np.arange(0, 9000, 500)
+        np.testing.assert_array_equal(reader._shards.starts, [0])
+        table = np.empty((len(low), 100), np.uint8)
+        layout = shards.layouts[0][0]
+        assert isinstance(layout, Contiguous)
+        reader._files[0].rows_into(layout.offset, 100, low, table)
+        np.testing.assert_array_equal(table, x[low])  # what is there can still be read
+
+
+def test_sigbus_elsewhere_still_ends_the_process(tmp_path: Path) -> None:
+    program = """
+import mmap, os, sys
+from hpc_train.data.mapping import Mapping
+path = sys.argv[1]
+open(path, "wb").write(bytes(20000))
+ours = Mapping(os.open(path, os.O_RDONLY), 20000, False)
+other = mmap.mmap(os.open(path, os.O_RDONLY), 20000, prot=mmap.PROT_READ)
+os.truncate(path, 0)
+print(ours.data[9000], ours.failed, flush=True)
+print(other[9000])
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert done.stdout == "0 True\n"
+    assert done.returncode == -7
+
+
+def fail_some(monkeypatch: pytest.MonkeyPatch, failures: int, number: int) -> list[float]:
+    """Lets so many calls of os.preadv fail, and waits be noted instead of waited."""
+    waits: list[float] = []
+    left = [failures]
+    preadv = os.preadv
+
+    def faltering(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        if left[0] > 0:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", faltering)
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    return waits
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("layout", ["contiguous", "gzip"])
+def test_passing_errors_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, layout: str) -> None:
+    shards, x = shards_of(tmp_path, layout)
+    waits = fail_some(monkeypatch, 3, number)
+    with Reader(shards) as reader:
+        np.testing.assert_array_equal(reader.read(np.arange(50))[0], x[:50])
+    assert waits == [0.1, 0.5, 2.0]
+
+
+def test_lasting_errors_are_told_with_path_and_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, _ = shards_of(tmp_path, "contiguous")
+    waits = fail_some(monkeypatch, 1000, errno.ESTALE)
+    with Reader(shards) as reader, pytest.raises(OSError, match=r"ESTALE: .*\(6 tries\).*a\.h5") as told:
+        reader.read(np.arange(50))
+    assert told.value.errno == errno.ESTALE
+    assert waits == list(files.RETRY_WAITS_SECS)
+
+
+def test_a_real_io_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Reading an unmapped address of /proc/self/mem gives EIO from the kernel itself.
+    monkeypatch.setattr(files, "RETRY_WAITS_SECS", (0.01,))
+    with pytest.raises(OSError, match=r"EIO: .*\(2 tries\).*/proc/self/mem"):
+        DataFile("/proc/self/mem").read_into(0, np.empty(10, np.uint8))
+
+
+def test_other_errors_are_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, _ = shards_of(tmp_path, "contiguous")
+    Path(shards.paths[0]).unlink()
+    monkeypatch.setattr(files.time, "sleep", lambda secs: pytest.fail("no use in waiting"))
+    for rows in (np.arange(10), np.array([1, 5])):
+        with Reader(shards) as reader, pytest.raises(FileNotFoundError, match=r"ENOENT.*a\.h5"):
+            reader.read(rows)
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+    shards, x = shards_of(tmp_path, "gzip")
+    with h5py.File(shards.paths[0]) as file:
+        chunk = file["x"].id.get_chunk_info(10)
+    with open(shards.paths[0], "r+b") as raw:
+        raw.seek(chunk.byte_offset + 20)
+        raw.write(bytes(10))
+    with Reader(shards, 2) as reader:
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"a\.h5: dataset 'x', rows 40 to 43: damaged: gzip"):
+                reader.read(np.arange(38, 50))
+        np.testing.assert_array_equal(reader.read(np.arange(30))[0], x[:30])
+
+
+def test_more_shards_than_open_files(tmp_path: Path) -> None:
+    for i in range(300):
+        write(tmp_path / f"{i:03d}.h5", np.full((4, 2), i), "contiguous")
+        write(tmp_path / f"{i:03d}.h5", np.full(4, i), "gzip", "y")
+    shards = find_shards(HDF5Input(str(tmp_path / "*.h5")))
+    before = len(os.listdir("/proc/self/fd"))
+    with Reader(shards, 2, 100, 100) as reader:
+        rows = np.sort(np.random.default_rng(0).integers(0, 1200, 500))
+        x, y = reader.read(rows)
+        assert len(os.listdir("/proc/self/fd")) < before + 140
+    assert x[:, 0].tolist() == y.tolist() == (rows // 4).tolist()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_rows_of_many_megabytes(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (6, 3_000_000), np.uint8)
+    write(tmp_path / "a.h5", x, "contiguous")
+    write(tmp_path / "b.h5", x, "rows")
+    for name in "ab":
+        write(tmp_path / f"{name}.h5", np.arange(6), "contiguous", "y")
+    with Reader(find_shards(HDF5Input(str(tmp_path / "*.h5"))), 2) as reader:
+        rows = np.array([0, 2, 5, 7, 8, 11])
+        np.testing.assert_array_equal(reader.read(rows)[0], x[rows % 6])
+
+
+LOCKER = """
+import h5py, sys
+file = h5py.File(sys.argv[1], "r+")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_is_told_of_files_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write(path, np.zeros((4, 2)), "contiguous")
+    write(path, np.arange(4), "contiguous", "y")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        with pytest.raises(UserError, match=r"a\.h5: is being written by another process"):
+            find_shards(HDF5Input(str(path)))
+        writer.kill()
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(UserError, match=r"a\.h5: cannot be read as HDF5: .*truncated"):
+        find_shards(HDF5Input(str(path)))
+
+
+def test_a_filter_that_nobody_has_is_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((2, 2))
+        properties.set_filter(31999, h5py.h5z.FLAG_OPTIONAL, (1,))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_FLOAT, h5py.h5s.create_simple((4, 2)), properties)
+        file["y"] = np.arange(4)
+    with pytest.raises(UserError, match=r"a\.h5: dataset 'x' cannot be read: compressed with .*31999"):
+        find_shards(HDF5Input(str(tmp_path / "a.h5")))
+
+
+def test_blocks_are_of_whole_chunks_within_shards(tmp_path: Path) -> None:
+    for i, rows in enumerate((1000, 7, 2003)):
+        write(tmp_path / f"{i}.h5", np.zeros((rows, 4), np.uint8), "rows")
+        write(tmp_path / f"{i}.h5", np.arange(rows), "contiguous", "y")
+    shards = find_shards(HDF5Input(str(tmp_path / "*.h5")))
+    starts = shards.blocks.starts.tolist()
+    assert {0, 1000, 1007, 3010} <= set(starts)
+    assert starts == sorted(set(starts))
+    for start, shard_start in ((s, max(b for b in (0, 1000, 1007) if b <= s)) for s in starts[:-1]):
+        assert (start - shard_start) % 3 == 0
+
+
+def test_free_memory_is_that_of_the_tightest_limit(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    (proc / "self" / "cgroup").write_text("0::/slurm/job_1\n")
+    assert available_bytes(proc, groups) == 8000 << 10
+    (groups / "slurm" / "job_1").mkdir(parents=True)
+    (groups / "slurm" / "job_1" / "memory.max").write_text("max\n")
+    (groups / "slurm" / "job_1" / "memory.current").write_text("5\n")
+    (groups / "slurm" / "memory.max").write_text("3000000\n")
+    (groups / "slurm" / "memory.current").write_text("1000000\n")
+    (groups / "slurm" / "memory.stat").write_text("anon 5\ninactive_file 400000\n")
+    assert available_bytes(proc, groups) == 2_400_000
+    assert available_bytes() > 1 << 20
+
+
+def test_closing_while_threads_read_ahead(tmp_path: Path) -> None:
+    shards, _ = shards_of(tmp_path, "gzip", rows=20_000)
+    with Reader(shards, 2, 20_000, 0) as reader:
+        reader.begin(0, 20_000)
+    assert not [t for t in threading.enumerate() if t.name.startswith("hpc_train-read")]
