@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError
+from hpc_train.errors import EXIT_BAD_INPUT, UserError
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.shard_cli import app as shard_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -61,30 +61,7 @@ def launch(
         sys.exit(EXIT_BAD_INPUT)
 
 
-@app.command()
-def shard(
-    prefix: Annotated[str, typer.Argument(help="Folder and beginning of the file names, as in data/train.")],
-    sources: Annotated[
-        list[str], typer.Argument(help="FILE.npz, FILE.h5, or NAME=FILE for .npy and IDX (also .gz) files.")
-    ],
-    shards: Annotated[int, typer.Option(min=1, help="Number of files.")] = 8,
-) -> None:
-    """Write arrays as HDF5 shards: PREFIX-00000.h5 and so on."""
-    from hpc_train.data.convert import open_columns
-    from hpc_train.data.writer import write_shards
-
-    try:
-        with ExitStack() as stack:
-            columns = open_columns(sources, stack)
-            paths = write_shards(prefix, columns, shards)
-            rows = next(iter(columns.values())).shape[0]
-    except UserError as error:
-        _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
-    except OSError as error:
-        _complain(f"{prefix}: cannot be written: {error}")
-        sys.exit(EXIT_FAILED)
-    print(f"{rows} rows of {', '.join(columns)} in {len(paths)} files: {paths[0]} … {paths[-1].name}")
+app.add_typer(shard_app, name="shard", help="Write files of other formats as HDF5 shards, or inspect shards.")
 
 
 def _complain(error: object) -> None:

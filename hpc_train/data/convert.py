@@ -1,85 +1,164 @@
-"""Reads the arrays that `hpc-train shard` writes as shards: .npz, .npy, IDX and HDF5."""
+"""Converts files of other formats to shards: `hpc-train shard`. A conversion that was killed goes on where it was."""
 
 from __future__ import annotations
 
-import gzip
-import struct
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
-
-from hpc_train.data.shards import open_file
+from hpc_train.data import plan
+from hpc_train.data.shard_file import Storage
+from hpc_train.data.sources import Named, expand, open_part
+from hpc_train.data.sources.combine import Joined, OfKind, combine
+from hpc_train.data.sources.idx import read_idx
+from hpc_train.data.sources.recipe import parse_recipe
+from hpc_train.data.sources.spool import Report, Spool
+from hpc_train.data.sources.table import Field, Table
+from hpc_train.data.writer import check_rows, clean, nothing, spooled, write_tables
 from hpc_train.errors import UserError
 
-_IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-KINDS = "FILE.npz, FILE.h5, NAME=FILE.npy or NAME=FILE.idx (IDX also as .gz)"
+__all__ = ["Options", "Written", "convert", "read_idx"]
+
+MAX_SHARDS = 99_999
 
 
-def read_idx(path: str | Path) -> np.ndarray:
-    """Reads an IDX file, plain or gzipped, into this machine's byte order.
+@dataclass(frozen=True)
+class Options:
+    """The options of `hpc-train shard`, as they are given.
 
-    The format: two zero bytes, a type code, the number of dimensions, each dimension as a big-endian uint32, then
-    the values (http://yann.lecun.com/exdb/mnist/).
+    Attributes:
+        columns, stack, dtype: See hpc_train.data.sources.recipe.
+        header: Whether the first line of a CSV file names its columns.
+        compression, chunk_rows: See `Storage`.
+    """
+
+    shards: int = 8
+    shuffle: bool = False
+    seed: int = 0
+    compression: str = "none"
+    chunk_rows: int | None = None
+    columns: str | None = None
+    stack: Sequence[str] = ()
+    dtype: Sequence[str] = ()
+    header: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise UserError(f"--shards {self.shards}: give 1 to {MAX_SHARDS}")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: give 0 or more")
+
+    def to_plan(self) -> dict[str, Any]:
+        """By the names that they have on the command line."""
+        return {
+            "shards": self.shards,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "compression": self.compression,
+            "chunk-rows": self.chunk_rows,
+            "columns": self.columns,
+            "stack": list(self.stack),
+            "dtype": list(self.dtype),
+            "no-header": not self.header,
+        }
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a conversion wrote.
+
+    Attributes:
+        paths: All shards.
+        kept: How many of them were there already, from an earlier run.
+    """
+
+    rows: int
+    fields: Sequence[Field]
+    paths: Sequence[Path]
+    kept: int
+
+
+def convert(prefix: str | Path, sources: Sequence[str], options: Options, report: Report = nothing) -> Written:
+    """Writes the rows of `sources` as shards `<prefix>-00000.h5` …. Local; memory is bounded whatever their size.
+
+    A file `.<name>.plan.json` stays beside the shards: with it the same command goes on where a run was killed.
+
+    Args:
+        prefix: Folder and beginning of the file names.
+        sources: FILE or NAME=FILE each; files with the same columns follow each other, others stand side by side.
+        options: What to write and how.
+        report: Is told of the progress.
 
     Raises:
-        UserError: Not an IDX file, or cut short.
+        UserError: Options or sources that cannot be used, or shards of another command there.
+        OSError: Something cannot be written; the message is a sentence with path and cause.
     """
-    try:
-        with open(path, "rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if zipped else open(path, "rb") as file:
-            data = file.read()
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_DTYPES:
-        raise UserError(f"{path}: not an IDX file")
-    dimensions, dtype = data[3], np.dtype(_IDX_DTYPES[data[2]])
-    start = 4 + 4 * dimensions
-    shape = struct.unpack(f">{dimensions}I", data[4:start]) if len(data) >= start else ()
-    if len(data) < start or len(data) - start != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
-        raise UserError(f"{path}: IDX file cut short, or longer than its header says")
-    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+    if str(prefix).endswith("/") or Path(prefix).name in ("", ".."):
+        raise UserError(f"PREFIX {prefix}: give the beginning of the file names too, as in data/train")
+    prefix, storage = Path(prefix), Storage(options.compression, options.chunk_rows)
+    recipe = parse_recipe(options.columns, options.stack, options.dtype)
+    files = expand(sources)
+    _check_twice(files)
+    tables = combine([open_part(name, path, recipe, options.header) for name, path in files], recipe)
+    check_rows(tables, options.shards)
+    with plan.alone(prefix):
+        try:
+            here = _begin(prefix, options, files)
+            filled = _fill(prefix, tables, options, here, report)
+            typed: list[Table] = [OfKind(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled]
+            rows, kept = check_rows(typed, options.shards), len(plan.shards(prefix))
+            paths = write_tables(prefix, typed, options.shards, storage, options.shuffle, options.seed, report)
+            clean(prefix, plan.spools(prefix))
+        except UserError:
+            if not plan.shards(prefix):
+                clean(prefix, plan.spools(prefix))
+                plan.Plan(prefix, {}, []).remove()
+            raise
+    return Written(rows, [field for table in typed for field in table.fields.values()], paths, kept)
 
 
-def open_columns(sources: Sequence[str], stack: ExitStack) -> dict[str, Any]:
-    """The arrays `[rows, ...]` that `sources` name, by column; files stay open until `stack` closes.
-
-    Each source is FILE.npz or FILE.h5 (all arrays in it), or NAME=FILE for a .npy or an IDX file.
-
-    Raises:
-        UserError: A source of another kind, one that cannot be read, or a name given twice.
-    """
-    columns: dict[str, Any] = {}
-    for source in sources:
-        name, has_name, file = source.rpartition("=")
-        for column, array in (_named(name, Path(file)) if has_name else _all_in(Path(file), stack)).items():
-            if column in columns:
-                raise UserError(f"{source}: column {column!r} given twice")
-            columns[column] = array
-    return columns
+def _check_twice(files: Sequence[Named]) -> None:
+    seen: set[tuple[str, Path]] = set()
+    for name, path in files:
+        if (name, path.resolve()) in seen:
+            raise UserError(f"{path}: named twice")
+        seen.add((name, path.resolve()))
 
 
-def _named(name: str, path: Path) -> dict[str, Any]:
-    if path.suffix != ".npy":
-        return {name: read_idx(path)}
-    try:
-        return {name: np.load(path, mmap_mode="r", allow_pickle=False)}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+def _begin(prefix: Path, options: Options, files: Sequence[Named]) -> plan.Plan:
+    """The plan of this run, written down; what earlier runs left is removed, unless this run can use it."""
+    here = plan.Plan(prefix, options.to_plan(), files)
+    differences, there = here.differences(), plan.shards(prefix)
+    if there and differences is None:
+        raise UserError(
+            f"{there[0]}: already there, with {len(there) - 1} more, and not from this command; remove them or choose "
+            "another prefix"
+        )
+    if there and differences:
+        raise UserError(
+            f"{there[0]}: already there, with {len(there) - 1} more, from another command: {'; '.join(differences)}. "
+            f"Give that command again to go on with it, remove {prefix}-*.h5 to start anew, or choose another prefix"
+        )
+    clean(prefix, plan.spools(prefix) if differences is None or differences else ())
+    if differences is None or differences:
+        here.spools = {}
+        here.write()
+    return here
 
 
-def _all_in(path: Path, stack: ExitStack) -> dict[str, Any]:
-    try:
-        if path.suffix == ".npz":
-            archive = stack.enter_context(np.load(path, allow_pickle=False))
-            return {name: archive[name] for name in archive.files}
-        if path.suffix in (".h5", ".hdf5"):
-            file = stack.enter_context(open_file(path))
-            return {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    raise UserError(f"{path}: cannot tell what this is; give {KINDS}")
+def _fill(
+    prefix: Path, tables: Sequence[Joined], options: Options, here: plan.Plan, report: Report
+) -> list[Joined | Spool]:
+    """The tables, those that need a spool in one: the one of an earlier run where it is whole."""
+    filled: list[Joined | Spool] = []
+    for number, table in enumerate(tables):
+        path = prefix.parent / f".{prefix.name}.spool-{number}"
+        if str(number) in here.spools and path.exists():
+            filled.append(Spool.from_json(path, here.spools[str(number)]))
+            continue
+        filled.append(spooled(table, prefix, number, options.shuffle, report))
+        if isinstance(filled[-1], Spool):
+            here.spools[str(number)] = filled[-1].to_json()
+            here.write()
+    return filled

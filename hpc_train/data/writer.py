@@ -1,23 +1,38 @@
-"""Writes arrays as HDF5 shards, each under a temporary name first, so that no half-written shard is ever seen."""
+"""Writes tables as HDF5 shards, of which those that are there already stay."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
+from hpc_train.data import plan
+from hpc_train.data.shard_file import Storage, check_shard, write_shard
+from hpc_train.data.shuffle import Shuffle
+from hpc_train.data.sources.arrays import Arrays, InMemory, Slices, plain_or_refused
+from hpc_train.data.sources.combine import Joined, check_name, combine
+from hpc_train.data.sources.recipe import Recipe
+from hpc_train.data.sources.spool import Report, Spool, fill
+from hpc_train.data.sources.table import Cursor, Shuffled, Table
 from hpc_train.errors import UserError
 
-SCHEMA_ATTRIBUTE = "hpc_train_schema"
-PIECE_BYTES = 16 << 20
+
+def nothing(what: str, done: int, total: int) -> None:
+    """A report to nobody."""
 
 
-def write_shards(prefix: str | Path, columns: Mapping[str, Any], shards: int = 8) -> list[Path]:
+def write_shards(
+    prefix: str | Path,
+    columns: Mapping[str, Any],
+    shards: int = 8,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    compression: str = "none",
+    chunk_rows: int | None = None,
+) -> list[Path]:
     """Writes `<prefix>-00000.h5` … with the same number of rows each, give or take one. Local.
 
     Args:
@@ -25,6 +40,11 @@ def write_shards(prefix: str | Path, columns: Mapping[str, Any], shards: int = 8
         columns: Arrays `[rows, ...]` by dataset name, all with as many rows: numpy arrays, memory maps or HDF5
             datasets. They are read piece by piece, never whole.
         shards: Number of files.
+        shuffle: Whether rows are written in another order, a permutation of all rows chosen by `seed`.
+        seed: Chooses the permutation, from 0.
+        compression: "none", "gzip" (or "gzip-1" to "gzip-9"), "lzf", or with hdf5plugin "zstd", "lz4", "blosc".
+        chunk_rows: Rows of a chunk. Without it datasets are contiguous where they are not compressed, which is the
+            fastest to read, and else have chunks of about 256 KiB.
 
     Returns:
         The files. Each has an attribute `hpc_train_schema`: JSON with `version`, `rows` and, for each column, its
@@ -33,62 +53,95 @@ def write_shards(prefix: str | Path, columns: Mapping[str, Any], shards: int = 8
     Raises:
         UserError: Columns without numbers or of different lengths, more shards than rows, or shards of that prefix
             already there (reading would mix old and new rows).
+        OSError: The files cannot be written; the message is a sentence with path and cause.
     """
-    prefix = Path(prefix)
-    rows = _check(columns, shards)
-    old = sorted(prefix.parent.glob(f"{glob_escape(prefix.name)}-[0-9][0-9][0-9][0-9][0-9].h5"))
-    if old:
-        raise UserError(f"{old[0]}: already there, with {len(old) - 1} more; remove them or choose another prefix")
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    bounds = [rows * i // shards for i in range(shards + 1)]
-    paths = [prefix.parent / f"{prefix.name}-{i:05d}.h5" for i in range(shards)]
-    for path, first, end in zip(paths, bounds, bounds[1:], strict=False):
-        _write_shard(path, columns, first, end)
-    return paths
-
-
-def glob_escape(name: str) -> str:
-    """`name` with the characters that `Path.glob` would expand taken literally."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _check(columns: Mapping[str, Any], shards: int) -> int:
+    prefix, storage = Path(prefix), Storage(compression, chunk_rows)
+    for name in columns:
+        check_name(name)
     if not columns:
         raise UserError("no columns to write")
-    lengths = {}
-    for name, array in columns.items():
-        if "/" in name or not name:
-            raise UserError(f"column {name!r}: a dataset name is not empty and has no '/'")
-        if not array.shape or array.dtype.kind not in "buifc":
-            raise UserError(f"column {name!r}: {array.dtype} {list(array.shape)} does not hold numbers in rows")
-        lengths[name] = array.shape[0]
-    rows = next(iter(lengths.values()))
-    if any(n != rows for n in lengths.values()):
-        raise UserError(f"columns of different lengths: {', '.join(f'{k} has {n} rows' for k, n in lengths.items())}")
-    if not 1 <= shards <= rows:
+    arrays, refused = plain_or_refused(
+        {n: InMemory(a) if isinstance(a, np.ndarray) else Slices(a, tuple(a.shape)) for n, a in columns.items()}
+    )
+    for name, reason in refused.items():
+        raise UserError(f"column {name!r}: {reason}")
+    (table,) = combine([Arrays(str(prefix), arrays)], Recipe())
+    check_rows([table], shards)
+    with plan.alone(prefix):
+        old = plan.shards(prefix)
+        if old:
+            raise UserError(f"{old[0]}: already there, with {len(old) - 1} more; remove them or choose another prefix")
+        clean(prefix, plan.spools(prefix))
+        plan.Plan(prefix, {}, []).remove()
+        try:
+            return write_tables(prefix, [spooled(table, prefix, 0, shuffle, nothing)], shards, storage, shuffle, seed)
+        finally:
+            clean(prefix, plan.spools(prefix))
+
+
+def clean(prefix: Path, more: Iterable[Path] = ()) -> None:
+    """Removes what killed runs left behind, and `more`."""
+    for path in (*plan.leftovers(prefix), *more):
+        path.unlink(missing_ok=True)
+
+
+def spooled(table: Joined, prefix: Path, number: int, shuffle: bool, report: Report) -> Joined | Spool:
+    """`table`, or its rows in a spool where its rows are not counted, or `shuffle` needs them at random."""
+    if table.rows is not None and (table.random or not shuffle):
+        return table
+    return fill(table, prefix.parent / f".{prefix.name}.spool-{number}", report)
+
+
+def check_rows(tables: Sequence[Table], shards: int) -> int:
+    """The rows of all `tables`, which are to fill `shards` shards; tables that are not counted yet are left out.
+
+    Raises:
+        UserError: Tables with different numbers of rows, or fewer rows than shards.
+    """
+    counted = {table.name: table.rows for table in tables if table.rows is not None}
+    if len(set(counted.values())) > 1:
+        listed = ", ".join(f"{name} has {rows} rows" for name, rows in counted.items())
+        raise UserError(f"columns of different lengths: {listed}")
+    rows = next(iter(counted.values()), None)
+    if rows is not None and not 1 <= shards <= rows:
         raise UserError(f"cannot write {rows} rows to {shards} shards: between 1 and {max(rows, 1)} are possible")
-    return int(rows)
+    return rows or 0
 
 
-def _write_shard(path: Path, columns: Mapping[str, Any], first: int, end: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    schema = {
-        "version": 1,
-        "rows": end - first,
-        "columns": {n: {"shape": list(a.shape[1:]), "dtype": a.dtype.name} for n, a in columns.items()},
-    }
-    try:
-        with h5py.File(temporary, "x") as file:
-            file.attrs[SCHEMA_ATTRIBUTE] = json.dumps(schema)
-            for name, array in columns.items():
-                dataset = file.create_dataset(name, (end - first, *array.shape[1:]), array.dtype)
-                row_bytes = max(1, int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
-                piece = max(1, PIECE_BYTES // row_bytes)
-                for start in range(first, end, piece):
-                    stop = min(start + piece, end)
-                    dataset[start - first : stop - first] = array[start:stop]
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_tables(
+    prefix: Path,
+    tables: Sequence[Table],
+    shards: int,
+    storage: Storage,
+    shuffle: bool = False,
+    seed: int = 0,
+    report: Report = nothing,
+) -> list[Path]:
+    """Writes the columns of `tables`, side by side, to those of the shards that are not there yet.
+
+    Raises:
+        UserError: A shard that is there is not what would be written.
+        OSError: The files cannot be written; the message is a sentence with path and cause.
+    """
+    rows = check_rows(tables, shards)
+    fields = [field for table in tables for field in table.fields.values()]
+    if shuffle:
+        order = Shuffle(rows, seed)
+        tables = [Shuffled(table, order) for table in tables]
+    bounds = [rows * i // shards for i in range(shards + 1)]
+    paths = [prefix.parent / f"{prefix.name}-{i:05d}.h5" for i in range(shards)]
+    row_bytes = sum(field.row_bytes for field in fields)
+    cursors, position = [Cursor(table, 0) for table in tables], 0
+    for path, first, end in zip(paths, bounds, bounds[1:], strict=False):
+        if path.exists():
+            check_shard(path, fields, end - first)
+            continue
+        if position != first:
+            cursors = [Cursor(table, first) for table in tables]
+
+        def count(written: int, path: Path = path, first: int = first) -> None:
+            report(f"writing {path}", first * row_bytes + written, rows * row_bytes)
+
+        write_shard(path, fields, cursors, end - first, storage, count)
+        position = end
+    return paths

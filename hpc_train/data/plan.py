@@ -1,0 +1,171 @@
+"""What one `hpc-train shard` is about to write, kept beside the shards, so that the same command can go on.
+
+Of a prefix `train`, beside its shards and hidden: `.train.plan.json` (kept), `.train.lock`, `.train.spool-*` and
+`.train-*.tmp` (removed at the end, or by the next run).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hpc_train.errors import UserError
+
+VERSION = 1
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def alone(prefix: Path) -> Iterator[None]:
+    """Makes the folder of `prefix` and keeps other writers of the same prefix out, where the file system has locks.
+
+    Raises:
+        UserError: Another process writes there, or the folder cannot be written.
+    """
+    path = prefix.parent / f".{prefix.name}.lock"
+    made = not prefix.parent.exists()
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(path)
+    except BlockingIOError:
+        raise UserError(f"{prefix}: another process is writing these shards; wait for its end") from None
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"{prefix}: cannot be written: {prefix.parent} is no folder") from None
+    except OSError as error:
+        raise UserError(f"{prefix}: cannot be written: {os.strerror(error.errno or 0)}") from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        if made:
+            with suppress(OSError):  # it is empty only where nothing could be written
+                prefix.parent.rmdir()
+
+
+def _lock(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between open and flock the file's last owner may have removed it: then the lock is on no name.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return descriptor
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+class Plan:
+    """Options and sources of one command, and its spools that are whole.
+
+    Args:
+        prefix: Of the shards.
+        options: Options by name, as plain values.
+        sources: Column name given, or "", and path of each source.
+    """
+
+    def __init__(self, prefix: Path, options: Mapping[str, Any], sources: Sequence[tuple[str, Path]]) -> None:
+        self._path = prefix.parent / f".{prefix.name}.plan.json"
+        self.spools: dict[str, Any] = {}
+        self._value: dict[str, Any] = {
+            "version": VERSION,
+            "options": dict(options),
+            "sources": [
+                {
+                    "path": str(path.absolute()),
+                    "name": name,
+                    "bytes": path.stat().st_size,
+                    "modified_ns": path.stat().st_mtime_ns,
+                }
+                for name, path in sources
+            ],
+        }
+
+    def differences(self) -> list[str] | None:
+        """How this plan differs from the one that is there, in words; None where there is none.
+
+        Where it does not differ, the spools of the one that is there are taken over.
+        """
+        try:
+            old = json.loads(self._path.read_text())
+            found = self._differences(old)
+            if not found:
+                self.spools = old["spools"]
+            return found
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return [f"its plan {self._path} cannot be read"]
+
+    def _differences(self, old: Any) -> list[str]:
+        if old["version"] != VERSION:
+            return ["another version of hpc_train began them"]
+        was, now = old["options"], json.loads(json.dumps(self._value["options"]))
+        found = [f"--{k} was {_shown(was.get(k))} and is {_shown(v)}" for k, v in now.items() if was.get(k) != v]
+        before, after = old["sources"], self._value["sources"]
+        if [(s["name"], s["path"]) for s in before] != [(s["name"], s["path"]) for s in after]:
+            return [*found, f"the sources were {_sources(before)} and are {_sources(after)}"]
+        return found + [f"{b['path']} has changed since" for a, b in zip(before, after, strict=True) if a != b]
+
+    def write(self) -> None:
+        """Puts the plan beside the shards, by rename."""
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "x") as file:
+                json.dump({**self._value, "spools": self.spools}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes the plan."""
+        self._path.unlink(missing_ok=True)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "not given"
+    return "not given" if value is None else "on" if value is True else "off" if value is False else str(value)
+
+
+def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
+    names = [f"{s['name']}={s['path']}" if s["name"] else s["path"] for s in sources]
+    return ", ".join(names if len(names) <= 4 else [*names[:2], f"… ({len(names)} files)"])
+
+
+def leftovers(prefix: Path) -> list[Path]:
+    """Temporary files that killed runs left behind."""
+    return _hidden(prefix, r"(-\d{5}\.h5|\.spool-\d+|\.plan\.json)\.\d+\.tmp")
+
+
+def spools(prefix: Path) -> list[Path]:
+    """Spools that are whole."""
+    return _hidden(prefix, r"\.spool-\d+")
+
+
+def shards(prefix: Path) -> list[Path]:
+    """Shards that are there, in order."""
+    return _matching(prefix.parent, re.escape(prefix.name) + r"-\d{5}\.h5")
+
+
+def _hidden(prefix: Path, end: str) -> list[Path]:
+    return _matching(prefix.parent, re.escape(f".{prefix.name}") + end)
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))

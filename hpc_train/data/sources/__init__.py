@@ -1,0 +1,90 @@
+"""What `hpc-train shard` reads: one module a format, each giving a file's columns as a `Part`."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+
+from hpc_train.data.sources.csv import CSV, is_csv_name
+from hpc_train.data.sources.hdf5 import open_hdf5
+from hpc_train.data.sources.idx import DTYPES, open_idx
+from hpc_train.data.sources.npy import open_npy, open_npz
+from hpc_train.data.sources.parquet import Parquet
+from hpc_train.data.sources.recipe import Part, Recipe
+from hpc_train.data.sources.tfrecord import TFRecord, looks_like_tfrecord
+from hpc_train.errors import UserError
+
+KINDS = ".npz, HDF5, CSV (.csv, .tsv), Parquet, TFRecord, or NAME=FILE for .npy and IDX; .gz for CSV, TFRecord and IDX"
+
+Named = tuple[str, Path]
+"""A source file, and the column name given with it, or ""."""
+
+
+def expand(sources: Sequence[str]) -> list[Named]:
+    """The files that `sources` name: FILE or NAME=FILE, where FILE may be a pattern.
+
+    Raises:
+        UserError: One that matches no file.
+    """
+    files: list[Named] = []
+    for source in sources:
+        name, path = ("", source) if _matches(source) else _split(source)
+        found = _matches(path)
+        if not found:
+            raise UserError(f"{path}: no such file")
+        files += [(name, file) for file in found]
+    return files
+
+
+def _split(source: str) -> tuple[str, str]:
+    name, named, path = source.partition("=")
+    return (name, path) if named else ("", source)
+
+
+def _matches(pattern: str) -> list[Path]:
+    return [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern)))
+
+
+def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
+    """Opens a file as what its first bytes, or its name, say that it is.
+
+    Raises:
+        UserError: Of no kind that is known, not readable, or a NAME given or missing.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+        inner = start
+        if start[:2] == b"\x1f\x8b":
+            with gzip.open(path, "rb") as stream:
+                inner = stream.read(16)
+        zipped = inner is not start
+        if not start:
+            raise UserError(f"{path}: is empty")
+        if start.startswith(b"\x93NUMPY") or (not looks_like_tfrecord(inner) and _is_idx(inner)):
+            if not name:
+                raise UserError(f"{path}: gives its column no name; write NAME={path}")
+            return open_npy(path, name) if start.startswith(b"\x93NUMPY") else open_idx(path, name)
+        if name:
+            raise UserError(f"{name}={path}: the file names its columns itself; NAME= is for .npy and IDX files")
+        if start.startswith(b"PK"):
+            return open_npz(path)
+        if start.startswith(b"PAR1"):
+            return Parquet(path, recipe.targets)
+        if looks_like_tfrecord(inner):
+            return TFRecord(path, recipe.targets)
+        if is_csv_name(path):
+            return CSV(path, header, recipe.targets)
+        if not zipped and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
+            return open_hdf5(path)
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    raise UserError(f"{path}: cannot tell what this is; give {KINDS}")
+
+
+def _is_idx(start: bytes) -> bool:
+    return len(start) >= 4 and start[:2] == b"\0\0" and start[2] in DTYPES and start[3] < 16

@@ -1,0 +1,186 @@
+"""Tables from files: those with the same columns follow each other, those with other columns stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_train.data.sources.recipe import Output, Part, Prepared, Range, Recipe, convert
+from hpc_train.data.sources.table import Block, Field, Table, in_order
+from hpc_train.errors import UserError
+
+
+def combine(parts: Sequence[Part], recipe: Recipe) -> list[Joined]:
+    """The tables that `recipe` makes of `parts`, their rows still to be compared where they are not known yet.
+
+    Raises:
+        UserError: A column that is not there or cannot be written, or files that do not fit together.
+    """
+    stacks: dict[str, tuple[str, ...]] = {}
+    chosen = {part.name: _outputs(part, recipe, stacks) for part in parts}
+    known = [output.name for outputs in chosen.values() for output in outputs]
+    for option, names in (("--stack", recipe.stacks), ("--dtype", recipe.targets), ("--columns", recipe.columns or ())):
+        for name in names:
+            if name not in (stacks if option == "--stack" else known):
+                available = dict.fromkeys(name for part in parts for name in part.names)
+                raise UserError(f"{option}: nothing gives a column {name!r}; the columns are {listed(available)}")
+    kept = [(part, _kept(part, chosen[part.name], recipe)) for part in parts]
+    groups: dict[frozenset[str], list[Prepared]] = {}
+    for part, outputs in kept:
+        here = [output.name for output in outputs]
+        for there, others in groups.items():
+            if there & set(here) and there != set(here):
+                raise UserError(
+                    f"{part.name} gives {listed(here)}, but {others[0].name} gives {listed(others[0].fields)}: files "
+                    "that follow each other have the same columns (--columns chooses some), others have none in common"
+                )
+        groups.setdefault(frozenset(here), []).append(Prepared(part, outputs))
+    return [Joined(group) for group in groups.values()]
+
+
+def listed(names: Any, most: int = 12) -> str:
+    """Names with commas between, the middle left out where they are many."""
+    names = list(names)
+    return ", ".join(names if len(names) <= most else [*names[: most - 2], "…", names[-1]]) or "none"
+
+
+def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> list[Output]:
+    """All columns of one file after stacking; `stacks` keeps what a range means, for the files that follow."""
+    place = {name: i for i, name in enumerate(part.names)}
+    outputs = {i: Output(name, (name,), False, recipe.targets.get(name)) for name, i in place.items()}
+    used: set[int] = set()
+    for name, inputs in recipe.stacks.items():
+        if name not in stacks and isinstance(inputs, Range) and inputs.first in place and inputs.last in place:
+            first, last = place[inputs.first], place[inputs.last]
+            if first > last:
+                raise UserError(f"--stack {name}: {inputs.first} comes after {inputs.last} in {part.name}")
+            inputs = tuple(part.names[first : last + 1])
+        names = stacks.get(name, (inputs.first, inputs.last) if isinstance(inputs, Range) else inputs)
+        missing = [n for n in names if n not in place]
+        if len(missing) == len(names):
+            continue
+        if missing:
+            raise UserError(f"--stack {name}: {part.name} has no column {missing[0]!r}; it has {listed(place)}")
+        stacks[name] = tuple(names)
+        used |= {place[n] for n in names}
+        for n in names:
+            outputs.pop(place[n], None)
+        outputs[min(place[n] for n in names)] = Output(name, tuple(names), True, recipe.targets.get(name))
+    found = [outputs[i] for i in sorted(outputs)]
+    twice = {o.name for o in found if sum(other.name == o.name for other in found) > 1}
+    if twice:
+        raise UserError(f"--stack {min(twice)}: {part.name} has a column of that name already; choose another")
+    return found
+
+
+def _kept(part: Part, outputs: Sequence[Output], recipe: Recipe) -> list[Output]:
+    kept = [o for o in outputs if recipe.columns is None or o.name in recipe.columns]
+    if not kept:
+        names = [o.name for o in outputs]
+        raise UserError(f"{part.name}: none of its columns is wanted: it has {listed(names)}")
+    good = [o.name for o in outputs if not any(name in part.refused for name in o.inputs)]
+    refused = {name: part.refused[name] for o in kept for name in o.inputs if name in part.refused}
+    if refused:
+        reasons = "; ".join(f"{name!r} ({reason})" for name, reason in list(refused.items())[:8])
+        remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= 12 else "; see --columns"
+        raise UserError(f"{part.name}: cannot write {reasons}{remedy}")
+    for output in kept:
+        check_name(output.name)
+    return kept
+
+
+def check_name(name: str) -> None:
+    """Raises UserError where `name` cannot be a dataset's."""
+    if name in ("", ".") or "/" in name or "\0" in name:
+        raise UserError(
+            f"column {name!r}: a dataset name is not empty and has no '/'; leave the column out with --columns, or "
+            "stack it under another name with --stack"
+        )
+
+
+class Joined:
+    """The rows of several tables with the same columns, one after the other."""
+
+    def __init__(self, parts: Sequence[Prepared]) -> None:
+        self._parts = parts
+        first = parts[0]
+        fields = dict(first.fields)
+        for part in parts[1:]:
+            for name, field in part.fields.items():
+                fields[name] = _common(fields[name], field, first, part)
+        self.fields: Mapping[str, Field] = fields
+        counts = [part.rows for part in parts]
+        self.rows = None if None in counts else sum(n for n in counts if n is not None)
+        self.random = all(part.random for part in parts)
+        self.name = first.name if len(parts) == 1 else f"{first.name} … {parts[-1].name}"
+        self._starts = np.cumsum([0, *(n or 0 for n in counts)])
+        self._reading = 0
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        for i, (part, first) in enumerate(zip(self._parts, self._starts, strict=False)):
+            self._reading = i
+            if part.rows is None or start < first + part.rows:
+                yield from part.blocks(max(0, start - int(first)))
+
+    def share(self) -> float | None:
+        """How much of it `blocks` has read, 0 to 1, where the files tell."""
+        share = self._parts[self._reading].share()
+        return None if share is None else (self._reading + share) / len(self._parts)
+
+    def gather(self, rows: np.ndarray) -> Block:
+        if len(self._parts) == 1:
+            return self._parts[0].gather(rows)
+
+        def read(ascending: np.ndarray) -> Block:
+            bounds = np.searchsorted(ascending, self._starts)
+            found = [
+                part.gather(ascending[a:b] - first)
+                for part, first, a, b in zip(self._parts, self._starts, bounds, bounds[1:], strict=False)
+                if b > a
+            ]
+            return {name: np.concatenate([block[name] for block in found]) for name in self.fields}
+
+        return in_order(rows, read)
+
+
+def _common(a: Field, b: Field, first: Prepared, part: Prepared) -> Field:
+    numbers = {a.dtype, b.dtype} == {np.dtype(np.int64), np.dtype(np.float64)}
+    if a.shape == b.shape and (a.dtype == b.dtype or (numbers and first.rows is None and part.rows is None)):
+        return a if a.dtype.kind == "f" else b
+    raise UserError(
+        f"{part.name}: column {b.name!r} is {b}, but {a} in {first.name}; files that follow each other need the same"
+    )
+
+
+class OfKind:
+    """A table whose columns of floats ("f"), or of integers ("i"), are converted to one type."""
+
+    def __init__(self, table: Table, kinds: Mapping[str, np.dtype[Any]], fixed: Mapping[str, Any]) -> None:
+        self._table = table
+        self._dtypes = {
+            name: kinds["i" if field.dtype.kind == "u" else field.dtype.kind]
+            for name, field in table.fields.items()
+            if name not in fixed and ("i" if field.dtype.kind == "u" else field.dtype.kind) in kinds
+        }
+        self.name, self.rows, self.random = table.name, table.rows, table.random
+        self.fields: Mapping[str, Field] = {
+            name: Field(name, self._dtypes.get(name, field.dtype), field.shape) for name, field in table.fields.items()
+        }
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        position = start
+        for block in self._table.blocks(start):
+            first = position
+            position += len(next(iter(block.values())))
+            yield self._convert(block, lambda i, first=first: first + i)  # type: ignore[misc]
+
+    def gather(self, rows: np.ndarray) -> Block:
+        return self._convert(self._table.gather(rows), lambda i: int(rows[i]))
+
+    def _convert(self, block: Block, row_at: Any) -> Block:
+        return {
+            name: convert(array, self._dtypes.get(name, array.dtype), self.name, name, row_at)
+            for name, array in block.items()
+        }

@@ -1,0 +1,119 @@
+"""Parquet files, read with pyarrow: numbers, booleans, and lists of numbers of a fixed size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_train.data.sources.recipe import Target
+from hpc_train.data.sources.table import Block, Field, piece_rows
+from hpc_train.errors import UserError
+
+BUFFER_BYTES = 1 << 20
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError("reading Parquet needs pyarrow: pip install 'hpc_train[parquet]'") from None
+    return pyarrow
+
+
+class Parquet:
+    """A Parquet file: a `Part`.
+
+    Args:
+        targets: The types asked for: a list whose size the file does not fix is read where a shape is given.
+
+    Raises:
+        UserError: Not a Parquet file, or pyarrow is not there.
+    """
+
+    def __init__(self, path: Path, targets: Mapping[str, Target]) -> None:
+        pa = _arrow()
+        self.name, self._path = str(path), path
+        self.fields: dict[str, Field] = {}
+        self.refused: dict[str, str] = {}
+        with self._open(pa) as file:
+            self._rows = int(file.metadata.num_rows)
+            schema = file.schema_arrow
+        self.names: Sequence[str] = schema.names
+        for column in schema:
+            shape: tuple[int, ...] = ()
+            kind = column.type
+            if pa.types.is_fixed_size_list(kind):
+                shape, kind = (kind.list_size,), kind.value_type
+            elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+                given = targets[column.name].shape if column.name in targets else None
+                if given is None:
+                    self.refused[column.name] = (
+                        f"{kind}: lists of no fixed size; if all are as long, give --dtype {column.name}=TYPE[LENGTH]"
+                    )
+                    continue
+                shape, kind = (math.prod(given),), kind.value_type
+            if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+                self.fields[column.name] = Field(column.name, np.dtype(kind.to_pandas_dtype()), shape)
+            else:
+                self.refused[column.name] = f"{column.type}: no numbers"
+
+    def _open(self, pa: Any) -> Any:
+        try:
+            return pa.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{self.name}: cannot be read as Parquet: {error}") from None
+
+    def rows_of(self, names: Sequence[str]) -> int | None:
+        return self._rows
+
+    def random_of(self, names: Sequence[str]) -> bool:
+        return False
+
+    def share(self) -> float | None:
+        return None
+
+    def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
+        raise NotImplementedError
+
+    def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
+        pa = _arrow()
+        piece = piece_rows([self.fields[name] for name in names])
+        with self._open(pa) as file:
+            first, skip = 0, 0
+            while skip < file.num_row_groups and first + file.metadata.row_group(skip).num_rows <= start:
+                first += file.metadata.row_group(skip).num_rows
+                skip += 1
+            groups = range(skip, file.num_row_groups)
+            try:
+                for batch in file.iter_batches(piece, row_groups=groups, columns=list(names)):
+                    block = {name: self._values(batch.column(name), name, first) for name in names}
+                    used = max(0, start - first)
+                    first += batch.num_rows
+                    if used < batch.num_rows:
+                        yield {name: array[used:] for name, array in block.items()}
+            except (OSError, pa.ArrowException) as error:
+                raise UserError(f"{self.name}: cannot be read: {error}") from None
+
+    def _values(self, array: Any, name: str, first: int) -> np.ndarray:
+        field = self.fields[name]
+        if array.null_count:
+            row = first + array.is_null().index(True).as_py() + 1
+            raise UserError(f"{self.name}: column {name!r} has no value in row {row}")
+        if field.shape:
+            lengths = set(array.value_lengths().to_pylist())
+            if lengths - {field.shape[0]}:
+                raise UserError(
+                    f"{self.name}: column {name!r} has lists of {min(lengths)} to {max(lengths)} values in rows "
+                    f"{first + 1} to {first + len(array)}, not of {field.shape[0]}"
+                )
+            array = array.flatten()
+            if array.null_count:
+                row = first + array.is_null().index(True).as_py() // field.shape[0] + 1
+                raise UserError(f"{self.name}: column {name!r} has a list without some value in row {row}")
+        values = array.to_numpy(zero_copy_only=False)
+        return np.asarray(values).astype(field.dtype, copy=False).reshape(-1, *field.shape)

@@ -1,0 +1,275 @@
+"""Which columns are made of a file's columns, as the options --columns, --stack and --dtype say it.
+
+- `--columns a,b`: only these columns, after stacking.
+- `--stack image=pixel1..pixel784`: one column `[rows, 784]` of all from pixel1 to pixel784, in the file's order;
+  `--stack xy=x,y`: one column `[rows, 2]` of those named.
+- `--dtype image=uint8`: the column in another type, where each value is checked to fit;
+  `--dtype image=uint8[28,28]`: and its row in another shape;
+  `--dtype float32`: all columns of floats (or, with an integer type, of integers) in that type.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpc_train.data.sources.table import Block, Field
+from hpc_train.errors import UserError
+
+TYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a column is to be: a type and, where it is not to stay, the shape of a row."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{'' if self.shape is None else list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The three options, parsed.
+
+    Attributes:
+        columns: The columns to keep, or None for all.
+        stacks: Column to stack: a list of columns, or the two ends of a range.
+        targets: Type and row shape by column.
+        kinds: The type for all columns of floats ("f") and of integers ("i").
+    """
+
+    columns: tuple[str, ...] | None = None
+    stacks: Mapping[str, tuple[str, ...] | Range] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    kinds: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Range:
+    """All columns of a file from `first` to `last`."""
+
+    first: str
+    last: str
+
+
+class Part(Protocol):
+    """What one file holds.
+
+    Attributes:
+        name: What messages call it.
+        names: All its columns, in the file's order.
+        fields: Those that can be written.
+        refused: Why the others cannot.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def refused(self) -> Mapping[str, str]: ...
+
+    def rows_of(self, names: Sequence[str]) -> int | None:
+        """How many rows these columns have; None where only reading will tell."""
+        ...
+
+    def random_of(self, names: Sequence[str]) -> bool:
+        """Whether these columns can be gathered."""
+        ...
+
+    def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
+        """These columns in order from row `start` on."""
+        ...
+
+    def share(self) -> float | None:
+        """How much of the file `blocks` has read so far, 0 to 1; None where the rows tell, or nothing does."""
+        ...
+
+    def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
+        """These columns' rows numbered `rows`, in that order."""
+        ...
+
+
+def parse_recipe(columns: str | None, stacks: Sequence[str], dtypes: Sequence[str]) -> Recipe:
+    """Parses the options as they are given on the command line.
+
+    Raises:
+        UserError: One that is not in the form that the module's first lines show.
+    """
+    targets: dict[str, Target] = {}
+    kinds: dict[str, np.dtype[Any]] = {}
+    for text in dtypes:
+        name, named, given = text.rpartition("=")
+        target = _target(text, given)
+        kind = "f" if target.dtype.kind == "f" else "i"
+        if named and name and name not in targets:
+            targets[name] = target
+        elif not named and target.shape is None and target.dtype.kind != "b" and kind not in kinds:
+            kinds[kind] = target.dtype
+        else:
+            raise UserError(
+                f"--dtype {text}: give NAME=TYPE or NAME=TYPE[SHAPE], once a column, or a TYPE of numbers, once a kind"
+            )
+    return Recipe(
+        None if columns is None else tuple(_names(f"--columns {columns}", columns)), _stacks(stacks), targets, kinds
+    )
+
+
+def _target(option: str, text: str) -> Target:
+    match = re.fullmatch(r"(\w+)(?:\[(\d+(?:,\d+)*)?\])?", text.replace(" ", ""))
+    if match is None or match[1] not in TYPES:
+        near = get_close_matches(match[1] if match else text, TYPES, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UserError(
+            f"--dtype {option}: {text!r} is not TYPE or TYPE[SHAPE], as in uint8[28,28]; "
+            f"types are {', '.join(TYPES)}{hint}"
+        )
+    shape = tuple(map(int, (match[2] or "").split(","))) if match[2] else () if "[" in text else None
+    if shape and 0 in shape:
+        raise UserError(f"--dtype {option}: a row's shape has no 0")
+    return Target(np.dtype(match[1]), shape)
+
+
+def _stacks(options: Sequence[str]) -> dict[str, tuple[str, ...] | Range]:
+    stacks: dict[str, tuple[str, ...] | Range] = {}
+    for text in options:
+        name, _, inputs = text.partition("=")
+        if not name or not inputs or name in stacks:
+            raise UserError(f"--stack {text}: give NAME=FIRST..LAST or NAME=A,B,C, once a column")
+        first, dots, last = inputs.partition("..")
+        stacks[name] = Range(first, last) if dots else tuple(_names(f"--stack {text}", inputs))
+    return stacks
+
+
+def _names(option: str, text: str) -> list[str]:
+    names = text.split(",")
+    if "" in names or len(set(names)) < len(names):
+        raise UserError(f"{option}: give each name once, with commas between")
+    return names
+
+
+@dataclass(frozen=True)
+class Output:
+    """A column to write: its inputs, stacked where there are several names or a stack of one."""
+
+    name: str
+    inputs: tuple[str, ...]
+    stacked: bool = False
+    target: Target | None = None
+
+
+class Prepared:
+    """One file's table after stacking, choosing and converting columns."""
+
+    def __init__(self, part: Part, outputs: Sequence[Output]) -> None:
+        self._part, self._outputs = part, outputs
+        self._inputs = tuple(dict.fromkeys(name for output in outputs for name in output.inputs))
+        self.name = part.name
+        self.fields: Mapping[str, Field] = {o.name: self._field(o) for o in outputs}
+        self.rows = part.rows_of(self._inputs)
+        self.random = part.random_of(self._inputs)
+
+    def _field(self, output: Output) -> Field:
+        fields = [self._part.fields[name] for name in output.inputs]
+        shape, dtype = fields[0].shape, fields[0].dtype
+        if output.stacked:
+            if any(f.shape for f in fields):
+                raise UserError(f"{self.name}: column {output.name!r} can stack only columns of single numbers")
+            shape, dtype = (len(fields),), np.result_type(*(f.dtype for f in fields))
+        if output.target is not None:
+            wanted = output.target.shape
+            if dtype.kind == "c" and dtype != output.target.dtype:
+                raise UserError(f"{self.name}: column {output.name!r} is {dtype}: it stays complex, without --dtype")
+            if wanted is not None and math.prod(wanted) != math.prod(shape):
+                raise UserError(
+                    f"{self.name}: column {output.name!r} has {math.prod(shape)} values a row, "
+                    f"but --dtype {output.name}={output.target} has {math.prod(wanted)}"
+                )
+            shape, dtype = shape if wanted is None else wanted, output.target.dtype
+        return Field(output.name, dtype, shape)
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        position = start
+        for block in self._part.blocks(self._inputs, start):
+            first = position
+            position += len(next(iter(block.values())))
+            yield self._make(block, lambda i, first=first: first + i)  # type: ignore[misc]
+
+    def share(self) -> float | None:
+        """How much of it `blocks` has read, where the file tells."""
+        return self._part.share()
+
+    def gather(self, rows: np.ndarray) -> Block:
+        return self._make(self._part.gather(self._inputs, rows), lambda i: int(rows[i]))
+
+    def _make(self, block: Block, row_at: Any) -> Block:
+        made: Block = {}
+        for output in self._outputs:
+            array = block[output.inputs[0]]
+            if output.stacked:
+                array = np.stack([block[name] for name in output.inputs], axis=1)
+            if output.target is not None:
+                array = convert(array, output.target.dtype, self.name, output.name, row_at)
+                array = array.reshape(len(array), *self.fields[output.name].shape)
+            made[output.name] = array
+        return made
+
+
+def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, row_at: Any) -> np.ndarray:
+    """`array` `[n, ...]` as `dtype`.
+
+    Raises:
+        UserError: A value that does not fit: out of range, or not a whole number where integers are asked for.
+    """
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(dtype)
+    if array.dtype.kind == "b" or (dtype.kind == "f" and array.dtype.kind != "f"):
+        return converted
+    if dtype.kind == "f":
+        wrong = np.isinf(converted) & np.isfinite(array)
+    elif array.dtype.kind == "f":
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        wrong = ~((array >= low) & (array < float(high) + 1) & (array == np.floor(array)))
+    else:
+        wrong = _out_of_range(array, dtype)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        kind = np.dtype(dtype)
+        allowed = (
+            f"{np.finfo(kind).min:.6g} to {np.finfo(kind).max:.6g}"
+            if kind.kind == "f"
+            else "0 and 1"
+            if kind.kind == "b"
+            else f"whole numbers from {np.iinfo(kind).min} to {np.iinfo(kind).max}"
+        )
+        raise UserError(
+            f"{where}: column {column!r} has {array[place]} in row {row_at(place[0]) + 1}, which is no {kind} "
+            f"({allowed})"
+        )
+    return converted
+
+
+def _out_of_range(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    least, most = int(array.min(initial=0)), int(array.max(initial=0))
+    if low <= least and most <= high:
+        return np.zeros((), bool)
+    source = np.iinfo(array.dtype)
+    wrong: np.ndarray = (array < max(low, source.min)) | (array > min(high, source.max))
+    return wrong

@@ -1,0 +1,122 @@
+"""Tables: named columns with one row an example, read in order piece by piece and, where they can be, at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpc_train.errors import UserError
+
+Block = dict[str, np.ndarray]
+"""Some rows that follow each other: an array `[n, ...]` a column."""
+
+Order = Callable[[np.ndarray], np.ndarray]
+"""A permutation of row numbers: int64 `[k]` to int64 `[k]`."""
+
+PIECE_BYTES = 16 << 20
+"""How much is read at a time; what a conversion needs in memory is a few of these."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column: `[rows, *shape]` of `dtype`, in this machine's byte order."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
+
+
+class Table(Protocol):
+    """Columns with as many rows each.
+
+    Attributes:
+        name: What messages call it: its files.
+        fields: Its columns, by name. Where `rows` is None an int64 column may turn out to be float64.
+        rows: How many rows, or None where only reading all of it will tell.
+        random: Whether `gather` works.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def rows(self) -> int | None: ...
+    @property
+    def random(self) -> bool: ...
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """All rows in order from row `start` on, in blocks of about PIECE_BYTES."""
+        ...
+
+    def gather(self, rows: np.ndarray) -> Block:
+        """The rows numbered `rows` (int64 `[n]`), in that order."""
+        ...
+
+
+def piece_rows(fields: Sequence[Field]) -> int:
+    """How many rows of these columns make one piece."""
+    return max(1, PIECE_BYTES // max(1, sum(field.row_bytes for field in fields)))
+
+
+def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) -> Block:
+    """Reads `rows` in ascending order, which disks like better, and gives them in the order asked for."""
+    order = np.argsort(rows, kind="stable")
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return {name: array[back] for name, array in read_ascending(rows[order]).items()}
+
+
+class Shuffled:
+    """A table's rows in another order."""
+
+    def __init__(self, table: Table, order: Order) -> None:
+        assert table.rows is not None
+        assert table.random
+        self._table, self._order = table, order
+        self.name, self.fields, self.random = table.name, table.fields, False
+        self.rows: int | None = table.rows
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        piece = piece_rows(list(self.fields.values()))
+        assert self.rows is not None
+        for first in range(start, self.rows, piece):
+            yield self._table.gather(self._order(np.arange(first, min(first + piece, self.rows))))
+
+    def gather(self, rows: np.ndarray) -> Block:
+        raise NotImplementedError
+
+
+class Cursor:
+    """Reads a table in order, at most so many rows at a time."""
+
+    def __init__(self, table: Table, start: int) -> None:
+        self._table = table
+        self._blocks = table.blocks(start)
+        self._block: Block = {}
+        self._used = self._length = 0
+
+    def take(self, most: int) -> tuple[int, Block]:
+        """Between 1 and `most` of the next rows, and how many they are."""
+        while self._used == self._length:
+            try:
+                self._block = next(self._blocks)
+            except StopIteration:
+                raise UserError(f"{self._table.name}: has fewer rows than it had; did it change meanwhile?") from None
+            self._used, self._length = 0, len(next(iter(self._block.values())))
+        count = min(most, self._length - self._used)
+        rows = slice(self._used, self._used + count)
+        self._used += count
+        return count, {name: array[rows] for name, array in self._block.items()}
