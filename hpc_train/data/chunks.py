@@ -1,4 +1,4 @@
-"""ChunkCache: decoded chunks of one column, in memory that is allocated once.
+"""ChunkedColumn: reads a column that is stored in chunks, which it decodes into memory that is allocated once.
 
 A band is what a dataset's chunks hold of a run of rows: one chunk where chunks are as wide as rows, else several side
 by side. Bands are read and decoded as a whole.
@@ -200,3 +200,99 @@ class ChunkCache:
             if self._slots.get(key) is slot:
                 del self._slots[key]
                 self._free.append(slot.number)
+
+
+@dataclass(frozen=True)
+class ChunkedPart:
+    """A file with a chunked dataset of so many rows."""
+
+    file: DataFile
+    rows: int
+    layout: Chunked
+
+
+class ChunkedColumn:
+    """Rows of `row_bytes` bytes in chunked datasets `name` of files, by part and number. Threads may share it.
+
+    Args:
+        parts: By number; `slots`: bands that are kept decoded.
+        executor: Reads and decodes.
+        hdf5: Held while the HDF5 library is used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: dict[int, ChunkedPart],
+        row_bytes: int,
+        slots: int,
+        executor: Executor,
+        hdf5: threading.Lock,
+    ) -> None:
+        self._name, self._parts, self._hdf5 = name, parts, hdf5
+        self._band_rows = np.zeros(max(parts) + 1, np.int64)
+        self._band_rows[list(parts)] = [part.layout.chunk[0] for part in parts.values()]
+        self._most_rows = int(self._band_rows.max())
+        self._first_key = np.zeros(max(parts) + 1, np.int64)
+        bands = [band_count(part) for part in parts.values()]
+        self._first_key[list(parts)] = np.cumsum(bands) - bands
+        self._indexes: dict[int, ChunkIndex] = {}
+        self._cache = ChunkCache(slots, self._most_rows, row_bytes, self._decode, executor)
+
+    def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
+        """Fills `out`, uint8 `[k, row_bytes]`, with rows `local` of `part`, int64 `[k]` both.
+
+        Raises:
+            OSError: A file cannot be read, or is damaged.
+        """
+        band, inside = np.divmod(local, self._band_rows[part])
+        numbers, first, of_row = np.unique(self._first_key[part] + band, return_index=True, return_inverse=True)
+        keys = list(zip(part[first].tolist(), band[first].tolist(), strict=True))
+        most = max(1, self._cache.capacity // 2)
+        for k in range(0, len(numbers), most):
+            with self._cache.holding(keys[k : k + most]) as slots:
+                if len(numbers) <= most:
+                    places = np.array(slots)[of_row] * self._most_rows + inside
+                    np.take(self._cache.rows, places, axis=0, out=out, mode="clip")
+                    return
+                mine = np.flatnonzero((of_row >= k) & (of_row < k + most))
+                places = np.array(slots)[of_row[mine] - k] * self._most_rows + inside[mine]
+                out[mine] = self._cache.rows[places]
+
+    def expect(self, part: np.ndarray, local: np.ndarray) -> None:
+        """Tells that these rows will be read next: their chunks are decoded meanwhile."""
+        band = local // self._band_rows[part]
+        _, first = np.unique(self._first_key[part] + band, return_index=True)
+        first.sort()
+        self._cache.expect(list(zip(part[first].tolist(), band[first].tolist(), strict=True)))
+
+    def begin(self, part: int, first: int, end: int) -> list[Future[None]]:
+        """Begins to decode rows `first`…`end - 1` of a part, as far as there is room; returns what to wait for."""
+        return self._cache.expect(self.keys(part, first, end))
+
+    def drop(self, keys: Sequence[Key]) -> None:
+        """These bands make room first."""
+        self._cache.drop(keys)
+
+    def keys(self, part: int, first: int, end: int) -> list[Key]:
+        """The bands of rows `first`…`end - 1` of a part."""
+        size = int(self._band_rows[part])
+        return [(part, band) for band in range(first // size, -(-end // size))]
+
+    def _decode(self, key: Key, out: np.ndarray) -> None:
+        number, band = key
+        part = self._parts[number]
+        with self._hdf5:
+            index = self._indexes.get(number)
+            if index is None:
+                try:
+                    with h5py.File(part.file.path, "r", locking="best-effort") as file:
+                        index = self._indexes[number] = ChunkIndex(file[self._name], part.layout)
+                except (OSError, KeyError, ValueError) as error:
+                    raise OSError(f"{part.file.path}: cannot be read: {error}") from error
+        index.read(part.file, band, out[: part.layout.chunk[0]])
+
+
+def band_count(part: ChunkedPart) -> int:
+    """Bands of a part."""
+    return -(-part.rows // part.layout.chunk[0])

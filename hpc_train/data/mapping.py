@@ -2,9 +2,9 @@
 
 Where the kernel cannot read a mapped page (an I/O error, a stale handle, a file cut short), the thread that touches
 it gets SIGBUS, which ends the process without a word of which file. Here a handler puts a page of zeros in the place
-of the failed one, and notes that the map has failed; whoever reads looks at that note afterwards, and reads the file
-itself to learn the reason. The handler runs in the thread that touched the page, which was copying memory then and
-held no lock. A SIGBUS anywhere else goes to whoever handled the signal before.
+of the failed one, and notes that the region has failed; whoever reads looks at that note afterwards, and reads the
+files themselves to learn the reason. The handler runs in the thread that touched the page, which was copying memory
+then and held no lock. A SIGBUS anywhere else goes to whoever handled the signal before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
 
-_MAP_FIXED = 0x10
+_MAP_FIXED, _MAP_NORESERVE, _PROT_NONE = 0x10, 0x4000, 0
 _SA_SIGINFO, _SA_NODEFER = 4, 0x40000000
 _SI_ADDR_OFFSET = 16
 
@@ -43,48 +43,64 @@ class _Sigaction(ctypes.Structure):
     )
 
 
-class Mapping:
-    """The bytes of an open file, mapped for reading. Closing it ends the use of `data`.
+class Region:
+    """Address space for parts of files, mapped side by side for reading. Closing it ends the use of `data`.
 
     Attributes:
-        data: uint8 `[bytes]`, read-only.
-        failed: A page could not be read and holds zeros now: nothing read since the map was made can be relied on.
+        data: uint8 `[length]`, read-only. To touch what no file has been put into is an error of the program.
+        failed: A page could not be read and holds zeros now: nothing read since the region was made can be relied on.
     """
 
-    def __init__(self, descriptor: int, length: int, random: bool) -> None:
-        """Maps `length` bytes of the file. `random`: nothing but what is touched is read ahead.
+    def __init__(self, length: int) -> None:
+        """Reserves addresses, which takes no memory.
+
+        Raises:
+            OSError: There are not so many.
+        """
+        _install_handler()
+        self.failed = False
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._address, self._length = _map(None, length, _PROT_NONE, flags, -1, 0), length
+        self.data: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(self._address))
+        self.data.flags.writeable = False
+        with _lock:
+            _regions.append(self)
+
+    def put(self, place: int, descriptor: int, offset: int, length: int, random: bool) -> None:
+        """Maps `length` bytes from `offset` of an open file to `place`; both are multiples of the page size.
+
+        Args:
+            random: Nothing but what is touched is to be read ahead.
 
         Raises:
             OSError: The file cannot be mapped.
         """
-        _install_handler()
-        address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-        if address in (None, ctypes.c_void_p(-1).value):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
-        self.failed = False
-        self._address, self._length = address, length
+        address = _map(self._address + place, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
         if random:
             _libc.madvise(address, length, MADV_RANDOM)
-        self.data: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
-        self.data.flags.writeable = False
-        with _lock:
-            _mappings.append(self)
 
     def holds(self, address: int) -> bool:
-        """Whether a fault at `address` is one of this map."""
-        return bool(self._address <= address < self._address + self._length + mmap.PAGESIZE)
+        """Whether a fault at `address` is one of this region."""
+        return bool(self._address <= address < self._address + self._length)
 
     def close(self) -> None:
-        """Unmaps the file."""
+        """Unmaps all."""
         with _lock:
-            if self in _mappings:
-                _mappings.remove(self)
+            if self in _regions:
+                _regions.remove(self)
                 del self.data
                 _libc.munmap(self._address, self._length)
 
 
-_mappings: list[Mapping] = []
+def _map(address: int | None, length: int, protection: int, flags: int, descriptor: int, offset: int) -> int:
+    found: int | None = _libc.mmap(address, length, protection, flags, descriptor, offset)
+    if found is None or found == ctypes.c_void_p(-1).value:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return found
+
+
+_regions: list[Region] = []
 _lock = threading.Lock()
 _previous = _Sigaction()
 _installed: Any = None
@@ -103,10 +119,10 @@ def _install_handler() -> None:
 
 def _on_sigbus(number: int, info: int, context: int) -> None:
     address = ctypes.c_uint64.from_address(info + _SI_ADDR_OFFSET).value
-    page = address // mmap.PAGESIZE * mmap.PAGESIZE
-    for mapping in _mappings:
-        if mapping.holds(address):
-            mapping.failed = True
+    for region in _regions:
+        if region.holds(address):
+            region.failed = True
+            page = address // mmap.PAGESIZE * mmap.PAGESIZE
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
             _libc.mmap(page, mmap.PAGESIZE, mmap.PROT_READ, flags, -1, 0)
             return

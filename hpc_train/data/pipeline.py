@@ -159,7 +159,7 @@ def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int)
         return batch, arrays[-1]
 
     end = np.iinfo(np.int64).max if reading.end is None else max(reading.first, reading.end)
-    dataset = tf.data.Dataset.range(reading.first, end).map(batch_of, **parallel)
+    dataset = tf.data.Dataset.range(reading.first, end).map(batch_of)
     if map_fn is not None:
         dataset = dataset.map(lambda batch, seed: mapped(map_fn, batch, seed), **parallel)
     depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))

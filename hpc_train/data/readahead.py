@@ -1,13 +1,11 @@
-"""Reading ahead: what the next steps need is read while the steps before them are computed."""
+"""WindowsAhead: block mode's next window is read while the present one is used."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-
-import numpy as np
 
 from hpc_train.data.reader import Reader
 from hpc_train.data.sampler import Sampler, Window
@@ -16,31 +14,12 @@ LEAD = 0.1
 """How far the next window's reading runs ahead of the use of the present one, as a part of it."""
 
 
-class BatchesAhead:
-    """Tells the reader of the rows of the next `depth` batches, for orders that do not read whole windows."""
-
-    def __init__(self, reader: Reader, rows_at: Callable[[int], np.ndarray], depth: int, end: int | None) -> None:
-        self._reader, self._rows_at, self._depth, self._end = reader, rows_at, depth, end
-        self._told = -1
-        self._lock = threading.Lock()
-
-    def prepare(self, step: int) -> None:
-        """To be called before the rows of `step` are read."""
-        with self._lock:
-            stop = step + self._depth + 1
-            stop = stop if self._end is None else min(stop, self._end)
-            first = max(step + 1, self._told) if self._told <= stop else step + 1
-            self._told = stop
-        for following in range(first, stop):
-            self._reader.expect(self._rows_at(following))
-
-
 class WindowsAhead:
     """Reads block mode's windows one after the other: the next one in pace with the use of the present one.
 
     Args:
         end: No step from here on will be read; None: there is no end.
-        in_flight: So many steps may be under way at the same time.
+        in_flight: Steps that may be under way at the same time.
     """
 
     def __init__(self, reader: Reader, sampler: Sampler, end: int | None, in_flight: int) -> None:
@@ -50,17 +29,16 @@ class WindowsAhead:
         self._windows: deque[_OpenWindow] = deque()
         self._lock = threading.Lock()
 
-    def prepare(self, step: int) -> None:
-        """Returns when all windows are read from which the rows of `step` come.
+    def prepare(self, first: int, stop: int) -> None:
+        """Returns when all windows are read from which the rows of steps `first`…`stop - 1` come.
 
         Raises:
             OSError: What reading raised.
         """
-        place = self._sampler.place_of(step)
-        end = place + self._sampler.batch_size
+        place, end = self._sampler.place_of(first), self._sampler.place_of(stop)
         with self._lock:
             if not self._windows or place < self._windows[0].window.start:
-                self._windows = deque([self._open(self._sampler.window_at(step))])
+                self._windows = deque([self._open(self._sampler.window_at(first))])
             while self._windows[-1].window.stop < end:
                 self._open_next()
             needed = [w for w in self._windows if w.window.start < end and w.window.stop > place]

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
 
-from hpc_train.data.buffers import BufferPool, aligned_bytes
-from hpc_train.data.chunks import ChunkCache, ChunkIndex, Key
-from hpc_train.data.files import MAPPED_ROW_BYTES, DataFile
+from hpc_train.data.buffers import BufferPool
+from hpc_train.data.chunks import ChunkedColumn, ChunkedPart, Key
+from hpc_train.data.contiguous import ContiguousColumn
+from hpc_train.data.files import DataFile
 from hpc_train.data.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins
-from hpc_train.data.shards import ShardSet, open_file
+from hpc_train.data.shards import Column, ShardSet, open_file
+from hpc_train.data.table import Part
 
 MAX_OPEN_FILES = 128
-SCAN_BYTES = 1 << 20
-SLOW_SECS_PER_ROW = 50e-6
-"""A row that takes longer to copy from a memory map came from a disk or a network, not from memory."""
+PLAIN, CHUNKED, OPAQUE = 0, 1, 2
 
 
 class Reader:
     """Reads rows of all columns of `shards`. A context manager: leaving it closes the files. Threads may share it.
 
-    Contiguous datasets are read at their offsets in the file, runs of rows with `preadv`, single ones from a memory
-    map. Chunks are read and decoded by `threads` threads into a cache. What only HDF5 can read is read through it.
+    Contiguous datasets are copied from memory maps, or read with `preadv` (see ContiguousColumn). Chunks are read and
+    decoded by `threads` threads into a cache. What only HDF5 can read is read through it.
     """
 
     def __init__(
@@ -41,23 +39,14 @@ class Reader:
         """
         self._shards = shards
         few = len(shards.paths) <= MAX_OPEN_FILES
-        self._files = [DataFile(path, few, scattered) for path in shards.paths]
+        self._files = [DataFile(path, few) for path in shards.paths]
         self._pool = BufferPool()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="hpc_train-read")
-        self._hdf5 = threading.Lock()
-        self._indexes: dict[tuple[int, int], ChunkIndex] = {}
-        self._scratch = threading.local()
-        self._caches: dict[int, ChunkCache] = {}
-        self._slow = False
+        hdf5 = threading.Lock()
+        self._columns = []
         for number, column in enumerate(shards.columns):
-            if slots := cache_slots(shards, number, cached_rows, cached_runs):
-                self._caches[number] = ChunkCache(
-                    max(slots, threads + 1),
-                    self._band_rows(number),
-                    column.row_bytes,
-                    lambda key, out, number=number: self._decode(number, key, out),  # type: ignore[misc]
-                    self._executor,
-                )
+            slots = max(cache_slots(shards, number, cached_rows, cached_runs), threads + 1)
+            self._columns.append(_Column(shards, number, column, self._files, slots, self._executor, hdf5, scattered))
 
     def __enter__(self) -> Reader:
         return self
@@ -66,11 +55,13 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._executor.shutdown(cancel_futures=True)
+        for column in self._columns:
+            column.close()
         for file in self._files:
             file.close()
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The rows numbered `rows` (int64 `[B]`, ascending), one array `[B, ...]` a column.
+        """The rows numbered `rows` (int64 `[B]`, in any order), one array `[B, ...]` a column.
 
         Arrays have the stored dtype in this machine's byte order, and are aligned to 64 bytes. Their memory is used
         again when they and all views of them are gone.
@@ -78,27 +69,19 @@ class Reader:
         Raises:
             OSError: A file cannot be read; it tells path and errno, or what is damaged.
         """
-        arrays = []
-        for number, column in enumerate(self._shards.columns):
-            array = self._pool.take((len(rows), *column.shape), column.dtype)
-            table = array.view(np.uint8).reshape(len(rows), column.row_bytes) if array.size else array
-            chunked = []
-            for shard, first, end in self._by_shard(rows):
-                layout = self._shards.layouts[shard][number]
-                local = rows[first:end] - self._shards.starts[shard]
-                if isinstance(layout, Contiguous):
-                    self._read_contiguous(shard, layout, local, table[first:end])
-                elif isinstance(layout, Chunked):
-                    chunked.append((shard, layout.chunk[0], local, first))
-                else:
-                    self._read_through_hdf5(shard, column.name, local, array[first:end])
-            if chunked:
-                self._read_chunked(number, chunked, table)
-            for shard, first, end in self._by_shard(rows):
-                layout = self._shards.layouts[shard][number]
-                if not np.dtype(layout.dtype).isnative and not isinstance(layout, Opaque):
-                    array[first:end].byteswap(inplace=True)
-            arrays.append(array)
+        count = len(rows)
+        arrays = [self._pool.take((count, *column.shape), column.dtype) for column in self._shards.columns]
+        first = int(rows[0]) if count else 0
+        if count and int(rows[-1]) - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all())):
+            for shard, low, high in self._runs(first, first + count):
+                start = int(self._shards.starts[shard]) + low - first
+                for column, array in zip(self._columns, arrays, strict=True):
+                    column.run(shard, low, array[start : start + high - low])
+            return arrays
+        part = self._shards.starts.searchsorted(rows, side="right") - 1
+        local = rows - self._shards.starts[part]
+        for column, array in zip(self._columns, arrays, strict=True):
+            column.gather(part, local, array)
         return arrays
 
     def begin(self, first: int, end: int) -> list[Future[None]]:
@@ -107,137 +90,139 @@ class Reader:
         Returns:
             What to wait for; they raise what reading raises.
         """
-        futures: list[Future[None]] = []
-        for number in range(len(self._shards.columns)):
-            for shard, low, high in self._runs(first, end):
-                layout = self._shards.layouts[shard][number]
-                if isinstance(layout, Contiguous):
-                    futures.append(self._executor.submit(self._scan, shard, number, layout, low, high))
-                elif isinstance(layout, Chunked):
-                    keys = [(shard, band) for band in range(low // layout.chunk[0], -(-high // layout.chunk[0]))]
-                    futures += self._caches[number].expect(keys)
-        return futures
+        runs = list(self._runs(first, end))
+        return [future for column in self._columns for run in runs for future in column.begin(self._executor, *run)]
 
     def expect(self, rows: np.ndarray) -> None:
         """Tells that `rows` will be read next: chunks are decoded meanwhile, and slow files begin to be fetched."""
-        for number, column in enumerate(self._shards.columns):
-            keys: dict[Key, None] = {}
-            for shard, first, end in self._by_shard(rows):
-                layout = self._shards.layouts[shard][number]
-                local = rows[first:end] - self._shards.starts[shard]
-                if isinstance(layout, Chunked):
-                    keys.update(((shard, band), None) for band in np.unique(local // layout.chunk[0]).tolist())
-                elif isinstance(layout, Contiguous) and self._slow and column.row_bytes < MAPPED_ROW_BYTES:
-                    self._files[shard].expect(layout.offset, column.row_bytes, local)
-            if keys:
-                self._caches[number].expect(list(keys))
+        part = self._shards.starts.searchsorted(rows, side="right") - 1
+        local = rows - self._shards.starts[part]
+        for column in self._columns:
+            column.expect(part, local)
 
     def drop(self, runs: Iterable[tuple[int, int]], keep: Iterable[tuple[int, int]]) -> None:
         """The chunks of these runs of rows make room first, except those that `keep` needs too."""
-        for number, cache in self._caches.items():
-            kept = set(self._keys(number, keep))
-            cache.drop([key for key in self._keys(number, runs) if key not in kept])
-
-    @property
-    def has_chunks(self) -> bool:
-        """Whether any column is read through the cache."""
-        return bool(self._caches)
-
-    def _keys(self, number: int, runs: Iterable[tuple[int, int]]) -> Iterator[Key]:
-        for first, end in runs:
-            for shard, low, high in self._runs(first, end):
-                layout = self._shards.layouts[shard][number]
-                if isinstance(layout, Chunked):
-                    yield from ((shard, band) for band in range(low // layout.chunk[0], -(-high // layout.chunk[0])))
+        own, kept = ([run for ends in some for run in self._runs(*ends)] for some in (runs, keep))
+        for column in self._columns:
+            column.drop(own, kept)
 
     def _runs(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """(shard, first row in it, end) of the parts of a run of rows."""
         starts = self._shards.starts
-        shard = int(np.searchsorted(starts, first, side="right")) - 1
+        shard = int(starts.searchsorted(first, side="right")) - 1
         while first < end:
-            stop = min(end, int(starts[shard]) + self._shards.shard_rows[shard])
-            yield shard, first - int(starts[shard]), stop - int(starts[shard])
+            start = int(starts[shard])
+            stop = min(end, start + self._shards.shard_rows[shard])
+            yield shard, first - start, stop - start
             shard, first = shard + 1, stop
 
-    def _by_shard(self, rows: np.ndarray) -> list[tuple[int, int, int]]:
-        """(shard, first, end): rows[first:end] are of that shard."""
-        shards = np.searchsorted(self._shards.starts, rows, side="right") - 1
-        bounds = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(rows)]
-        return [(int(shards[a]), a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
-    def _read_contiguous(self, shard: int, layout: Contiguous, local: np.ndarray, out: np.ndarray) -> None:
-        file, row_bytes = self._files[shard], out.shape[1]
-        first, count = int(local[0]), len(local)
-        if int(local[-1]) - first + 1 == count and (count < 3 or bool((np.diff(local) == 1).all())):
-            file.read_into(layout.offset + first * row_bytes, out)
+class _Column:
+    """One column: each shard's part of it is read as its layout allows."""
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        number: int,
+        column: Column,
+        files: list[DataFile],
+        slots: int,
+        executor: ThreadPoolExecutor,
+        hdf5: threading.Lock,
+        scattered: bool,
+    ) -> None:
+        self._column, self._paths, self._hdf5 = column, shards.paths, hdf5
+        layouts = [layouts[number] for layouts in shards.layouts]
+        kinds = [(PLAIN, CHUNKED, OPAQUE)[(Contiguous, Chunked, Opaque).index(type(layout))] for layout in layouts]
+        self._kinds: np.ndarray = np.array(kinds)
+        self._only_kind = kinds[0] if len(set(kinds)) == 1 else None
+        swapped = [not np.dtype(layout.dtype).isnative and not isinstance(layout, Opaque) for layout in layouts]
+        self._swapped: np.ndarray = np.array(swapped)
+        self._any_swapped = any(swapped)
+        each = list(enumerate(zip(files, shards.shard_rows, layouts, strict=True)))
+        plain = {i: Part(f, layout.offset, rows) for i, (f, rows, layout) in each if isinstance(layout, Contiguous)}
+        chunked = {i: ChunkedPart(f, rows, layout) for i, (f, rows, layout) in each if isinstance(layout, Chunked)}
+        self._plain_number: np.ndarray = np.cumsum(self._kinds == PLAIN) - 1
+        self._plain = ContiguousColumn(list(plain.values()), column.row_bytes, scattered) if plain else None
+        self._chunked = (
+            ChunkedColumn(column.name, chunked, column.row_bytes, slots, executor, hdf5) if chunked else None
+        )
+
+    def close(self) -> None:
+        if self._plain:
+            self._plain.close()
+
+    def run(self, shard: int, first: int, out: np.ndarray) -> None:
+        if self._plain and self._kinds[shard] == PLAIN:
+            self._plain.run(int(self._plain_number[shard]), first, self._as_bytes(out))
+            if self._swapped[shard]:
+                out.byteswap(inplace=True)
             return
-        start = time.perf_counter()
-        file.rows_into(layout.offset, row_bytes, local, out)
-        self._slow = time.perf_counter() - start > SLOW_SECS_PER_ROW * count
+        self.gather(np.full(len(out), shard), np.arange(first, first + len(out)), out)
 
-    def _read_chunked(self, number: int, parts: list[tuple[int, int, np.ndarray, int]], out: np.ndarray) -> None:
-        cache = self._caches[number]
-        band_rows = self._band_rows(number)
-        shard = np.concatenate([np.full(len(local), shard) for shard, _, local, _ in parts])
-        band = np.concatenate([local // chunk for _, chunk, local, _ in parts])
-        inside = np.concatenate([local % chunk for _, chunk, local, _ in parts])
-        target = np.concatenate([np.arange(first, first + len(local)) for _, _, local, first in parts])
-        changes = np.flatnonzero((np.diff(shard) != 0) | (np.diff(band) != 0)) + 1
-        bounds = [0, *changes.tolist(), len(shard)]
-        together = int(target[-1] - target[0]) + 1 == len(target)
-        most = max(1, cache.capacity // 2)
-        for k in range(0, len(bounds) - 1, most):
-            stop = min(k + most, len(bounds) - 1)
-            low, high = bounds[k], bounds[stop]
-            with cache.holding([(int(shard[i]), int(band[i])) for i in bounds[k:stop]]) as slots:
-                slot = np.repeat(slots, np.diff(bounds[k : stop + 1]))
-                places = slot * band_rows + inside[low:high]
-                if together:
-                    first = int(target[low])
-                    np.take(cache.rows, places, axis=0, out=out[first : first + high - low], mode="clip")
-                else:
-                    out[target[low:high]] = cache.rows[places]
+    def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
+        kinds = [self._only_kind] if self._only_kind is not None else np.unique(self._kinds[part]).tolist()
+        if len(kinds) == 1:
+            self._gather(kinds[0], part, local, out)
+        else:
+            for kind in kinds:
+                mine = np.flatnonzero(self._kinds[part] == kind)
+                rows = np.empty((len(mine), *out.shape[1:]), out.dtype)
+                self._gather(kind, part[mine], local[mine], rows)
+                out[mine] = rows
+        if self._any_swapped:
+            swapped = np.flatnonzero(self._swapped[part])
+            out[swapped] = out[swapped].byteswap()
 
-    def _read_through_hdf5(self, shard: int, name: str, local: np.ndarray, out: np.ndarray) -> None:
-        path = self._shards.paths[shard]
+    def _gather(self, kind: int, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
+        if kind == PLAIN and self._plain:
+            self._plain.gather(self._plain_number[part], local, self._as_bytes(out))
+        elif kind == CHUNKED and self._chunked:
+            self._chunked.gather(part, local, self._as_bytes(out))
+        else:
+            for number in np.unique(part).tolist():
+                mine = np.flatnonzero(part == number)
+                out[mine] = self._read_through_hdf5(number, local[mine])
+
+    def begin(self, executor: ThreadPoolExecutor, shard: int, first: int, end: int) -> list[Future[None]]:
+        if self._plain and self._kinds[shard] == PLAIN:
+            return [executor.submit(self._plain.fetch, int(self._plain_number[shard]), first, end)]
+        if self._chunked and self._kinds[shard] == CHUNKED:
+            return self._chunked.begin(shard, first, end)
+        return []
+
+    def expect(self, part: np.ndarray, local: np.ndarray) -> None:
+        if self._plain:
+            mine = self._kinds[part] == PLAIN
+            self._plain.expect(self._plain_number[part[mine]], local[mine])
+        if self._chunked:
+            mine = self._kinds[part] == CHUNKED
+            self._chunked.expect(part[mine], local[mine])
+
+    def drop(self, runs: list[tuple[int, int, int]], keep: list[tuple[int, int, int]]) -> None:
+        if self._chunked:
+            kept = set(self._keys(keep))
+            self._chunked.drop([key for key in self._keys(runs) if key not in kept])
+
+    def _keys(self, runs: list[tuple[int, int, int]]) -> Iterator[Key]:
+        for shard, first, end in runs:
+            if self._chunked and self._kinds[shard] == CHUNKED:
+                yield from self._chunked.keys(shard, first, end)
+
+    def _as_bytes(self, array: np.ndarray) -> np.ndarray:
+        return array.reshape(-1).view(np.uint8).reshape(len(array), self._column.row_bytes)
+
+    def _read_through_hdf5(self, shard: int, local: np.ndarray) -> np.ndarray:
         distinct, places = np.unique(local, return_inverse=True)
         run = int(distinct[-1] - distinct[0]) + 1 == len(distinct)
         selection = slice(int(distinct[0]), int(distinct[-1]) + 1) if run else distinct
         give_hdf5_its_plugins()
         try:
-            with self._hdf5, open_file(path) as file:
-                out[:] = file[name][selection][places]
+            with self._hdf5, open_file(self._paths[shard]) as file:
+                rows: np.ndarray = file[self._column.name][selection][places]
+                return rows
         except (OSError, KeyError, ValueError) as error:
-            raise OSError(f"{path}: cannot be read: {error}") from error
-
-    def _scan(self, shard: int, number: int, layout: Contiguous, first: int, end: int) -> None:
-        if not hasattr(self._scratch, "memory"):
-            self._scratch.memory = aligned_bytes(SCAN_BYTES)
-        row_bytes = self._shards.columns[number].row_bytes
-        position, stop = layout.offset + first * row_bytes, layout.offset + end * row_bytes
-        while position < stop:
-            count = min(SCAN_BYTES, stop - position)
-            self._files[shard].read_into(position, self._scratch.memory[:count])
-            position += count
-
-    def _decode(self, number: int, key: Key, out: np.ndarray) -> None:
-        shard, band = key
-        layout = self._shards.layouts[shard][number]
-        assert isinstance(layout, Chunked)
-        with self._hdf5:
-            index = self._indexes.get((shard, number))
-            if index is None:
-                path, name = self._shards.paths[shard], self._shards.columns[number].name
-                try:
-                    with open_file(path) as file:
-                        index = self._indexes[shard, number] = ChunkIndex(file[name], layout)
-                except (OSError, KeyError, ValueError) as error:
-                    raise OSError(f"{path}: cannot be read: {error}") from error
-        index.read(self._files[shard], band, out[: layout.chunk[0]])
-
-    def _band_rows(self, number: int) -> int:
-        layouts = (layouts[number] for layouts in self._shards.layouts)
-        return max(layout.chunk[0] for layout in layouts if isinstance(layout, Chunked))
+            raise OSError(f"{self._paths[shard]}: cannot be read: {error}") from error
 
 
 def cache_slots(shards: ShardSet, number: int, rows: int, runs: int) -> int:
@@ -256,7 +241,7 @@ def cache_bytes(shards: ShardSet, rows: int, runs: int) -> int:
     """Memory that a Reader with such a cache takes for it."""
     total = 0
     for number, column in enumerate(shards.columns):
-        sizes = [layouts[number] for layouts in shards.layouts]
-        band_rows = max((layout.chunk[0] for layout in sizes if isinstance(layout, Chunked)), default=0)
+        layouts = [layouts[number] for layouts in shards.layouts]
+        band_rows = max((layout.chunk[0] for layout in layouts if isinstance(layout, Chunked)), default=0)
         total += cache_slots(shards, number, rows, runs) * band_rows * column.row_bytes
     return total

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
-from hpc_train.data.layout import Chunked, Contiguous
-from hpc_train.data.readahead import BatchesAhead, WindowsAhead
+from hpc_train.data.groups import GroupReader
+from hpc_train.data.layout import Contiguous
+from hpc_train.data.readahead import WindowsAhead
 from hpc_train.data.reader import Reader, cache_bytes
 from hpc_train.data.sampler import DataProgress, Sampler, evaluation_batches
 from hpc_train.data.shards import ShardSet
 from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
 
-AHEAD_BANDS = 2
-"""Chunks that each thread decodes ahead of their use."""
+GROUP_BYTES = 4 << 20
+MAX_GROUP_STEPS = 64
+"""So many batches are read at once as fit into 4 MiB, but not more than 64."""
 
 GIB = 1 << 30
 
@@ -88,20 +90,22 @@ def training_reading(
     """
     sampler = training_sampler(source, shards, rank, size, progress)
     end = sampler.last_step(source.epochs)
-    plan = _plan(shards, sampler, means)
+    steps = _group_steps(source, shards)
+    plan = _plan(shards, sampler, means, steps)
     with Reader(shards, means.threads, plan.rows, plan.runs, plan.scattered) as reader:
-        ahead: WindowsAhead | BatchesAhead | None = None
-        if source.shuffle == "block" and plan.ahead:
-            ahead = WindowsAhead(reader, sampler, end, means.threads + 1)
-        elif plan.ahead:
-            ahead = BatchesAhead(reader, sampler.rows_at, plan.ahead, end)
+        windows = None
+        if source.shuffle == "block" and not plan.scattered:
+            windows = WindowsAhead(reader, sampler, end, steps * (means.threads + 1))
 
-        def read(step: int) -> list[np.ndarray]:
-            if ahead:
-                ahead.prepare(step)
-            return reader.read(sampler.rows_at(step))
+        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+            if windows:
+                windows.prepare(first, stop)
+            else:
+                reader.expect(rows)
+            return reader.read(rows)
 
-        yield Reading(read, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
+        with GroupReader(progress.step, end, steps, sampler.rows_at, read, means.threads) as groups:
+            yield Reading(groups.read, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
 
 
 @contextmanager
@@ -110,49 +114,54 @@ def evaluation_reading(
 ) -> Iterator[Reading]:
     """Opens `rank`'s part of an evaluation over `steps` batches of all ranks together, or over all rows. Local."""
     batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
-    depth = _batches_ahead(shards, source.batch_size * size, means.threads)
-    held = depth + means.threads + 2
+    group = _group_steps(source, shards)
+    held = group * (means.threads + 1)
     with Reader(shards, means.threads, held * source.batch_size, held) as reader:
-        ahead = BatchesAhead(reader, lambda k: np.arange(*batches[k]), depth, len(batches))
 
-        def read(k: int) -> list[np.ndarray]:
-            ahead.prepare(k)
-            return reader.read(np.arange(*batches[k]))
+        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+            reader.expect(rows)
+            return reader.read(rows)
 
         def seed_of(k: int) -> int:
             return derive_seed(source.seed, 0, batches[k][0] // source.batch_size, 0)
 
-        yield Reading(read, seed_of, 0, len(batches))
+        def rows_at(k: int) -> np.ndarray:
+            return np.arange(*batches[k])
+
+        with GroupReader(0, len(batches), group, rows_at, read, means.threads) as groups:
+            yield Reading(groups.read, seed_of, 0, len(batches))
+
+
+def _group_steps(source: HDF5Input, shards: ShardSet) -> int:
+    return min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // max(1, source.batch_size * shards.row_bytes)))
 
 
 @dataclass
 class _Plan:
-    """What is kept decoded, as rows in runs; how far to read ahead; whether memory holds less than is asked for."""
+    """What is kept decoded, as rows in runs; whether rows are read at random from more data than memory holds."""
 
     rows: int
     runs: int
-    ahead: int
     scattered: bool = False
     notes: list[str] = field(default_factory=list)
 
 
-def _plan(shards: ShardSet, sampler: Sampler, means: Means) -> _Plan:
+def _plan(shards: ShardSet, sampler: Sampler, means: Means, group_steps: int) -> _Plan:
     limit = means.memory_bytes
-    depth = _batches_ahead(shards, sampler.batch_size * sampler.size, means.threads)
-    held = depth + means.threads + 2
+    held = group_steps * (means.threads + 1)
     if sampler.shuffle == "none":
-        return _Plan(held * sampler.batch_size, held, depth)
+        return _Plan(held * sampler.batch_size, held)
     if sampler.shuffle == "global":
         large = limit is not None and sum(shards.file_bytes) > limit
         if limit is None or cache_bytes(shards, shards.rows, 0) <= limit:
-            return _Plan(shards.rows, 0, depth, large)
+            return _Plan(shards.rows, 0, large)
         note = (
             f"the shards are compressed or chunked and take {cache_bytes(shards, shards.rows, 0) / GIB:.1f} GiB when "
             f"decoded, more than the {limit / GIB:.1f} GiB this rank may use: shuffle 'global' decodes a chunk for "
             "each row. Take shuffle: block, or shards without compression (hpc-train shard)"
         )
         rows = held * sampler.batch_size
-        return _Plan(rows, rows, depth, large, [note])
+        return _Plan(rows, rows, large, [note])
     window = sampler.window_rows
     runs = 2 * len(sampler.window_at(sampler.progress.step).rows) + 4
     rows = 2 * window + held * sampler.batch_size
@@ -168,16 +177,10 @@ def _plan(shards: ShardSet, sampler: Sampler, means: Means) -> _Plan:
             f"two windows of shuffle 'block' ({2 * window * _contiguous_row_bytes(shards) / GIB:.1f} GiB) do not fit "
             "into the memory that is left for the page cache: rows are read at random. Take more ranks or nodes"
         )
-        return _Plan(rows, runs, 0, True, [note])
-    return _Plan(rows, runs, 1)
+        return _Plan(rows, runs, True, [note])
+    return _Plan(rows, runs)
 
 
 def _contiguous_row_bytes(shards: ShardSet) -> int:
     contiguous = (isinstance(layout, Contiguous) for layout in shards.layouts[0])
     return sum(column.row_bytes for column, is_so in zip(shards.columns, contiguous, strict=True) if is_so)
-
-
-def _batches_ahead(shards: ShardSet, rows: int, threads: int) -> int:
-    """Steps of `rows` rows after which each thread has chunks to decode."""
-    chunks = (layout.chunk[0] for layouts in shards.layouts for layout in layouts if isinstance(layout, Chunked))
-    return min(64, max(1, -(-AHEAD_BANDS * threads * max(chunks, default=1) // rows)))

@@ -143,16 +143,14 @@ class Sampler:
         return derive_seed(self.seed, self.epoch_of(step), step, self.rank)
 
     def rows_at(self, step: int) -> np.ndarray:
-        """Rows that this rank reads at `step` (counted over the whole job), ascending, int64 `[batch_size]`."""
+        """Rows that this rank reads at `step` (counted over the whole job), int64 `[batch_size]`."""
         if self.shuffle == "block":
             first = self.place_of(step)
             parts = list(self._block_rows(first, first + self.batch_size))
         else:
             first = self._first_row_of(step) + self.rank * self.batch_size
             parts = list(self._common_rows(first, first + self.batch_size))
-        batch = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        ordered: np.ndarray = np.sort(batch)
-        return ordered
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def window_at(self, step: int) -> Window:
         """Block mode: the window from which the first row of `step` comes."""

@@ -26,6 +26,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
+@lru_cache(maxsize=256)
 def derive_seed(seed: int, *key: int) -> int:
     """A 64-bit seed for `key`, such as (epoch, rank), of a job's `seed`."""
     return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0])

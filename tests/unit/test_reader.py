@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -20,13 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train import HDF5Input, UserError
-from hpc_train.data import files
+from hpc_train.data import contiguous, files, reading, table
 from hpc_train.data.buffers import BufferPool
 from hpc_train.data.chunks import ChunkCache, ChunkIndex
 from hpc_train.data.files import DataFile, ShortFileError
 from hpc_train.data.layout import Chunked, Contiguous, Opaque
 from hpc_train.data.memory import available_bytes
 from hpc_train.data.reader import Reader
+from hpc_train.data.reading import Means, training_reading
 from hpc_train.data.shards import ShardSet, find_shards
 from tests.support import environment
 
@@ -87,11 +89,13 @@ def test_rows_come_as_asked_for_whatever_the_layout(
     assert shards == ShardSet.from_json(json.loads(json.dumps(shards.to_json())))
     with Reader(shards, threads, cached_rows, 2) as reader:
         for _ in range(3):
-            rows = np.sort(np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=40))))
+            rows = np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=40)))
+            if data.draw(st.booleans()):
+                rows = np.arange(rows.min(), rows.max() + 1)
             if data.draw(st.booleans()):
                 reader.expect(rows)
             if data.draw(st.booleans()):
-                for future in reader.begin(int(rows[0]), int(rows[-1]) + 1):
+                for future in reader.begin(int(rows.min()), int(rows.max()) + 1):
                     future.result()
             x, y = reader.read(rows)
             assert y.tolist() == rows.tolist()
@@ -164,8 +168,9 @@ def test_threads_read_side_by_side(tmp_path: Path, layout: str) -> None:
             np.testing.assert_array_equal(got, x[rows])
 
 
-def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards, _ = shards_of(tmp_path, "gzip")
+@pytest.mark.parametrize("shuffle", ["none", "block"])
+def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: str) -> None:
+    shards, x = shards_of(tmp_path, "gzip")
     decoded: Counter[int] = Counter()
     read = ChunkIndex.read
 
@@ -174,11 +179,36 @@ def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.M
         read(self, file, band, out)
 
     monkeypatch.setattr(ChunkIndex, "read", count)
-    with Reader(shards, 2, 3 * 7, 3) as reader:
-        for first in range(0, 1000, 7):
-            reader.expect(np.arange(first, min(first + 14, 1000)))
-            reader.read(np.arange(first, min(first + 7, 1000)))
-    assert decoded == Counter(range(250))
+    source = HDF5Input(shards.paths, batch_size=7, shuffle=shuffle, epochs=1)  # type: ignore[arg-type]
+    monkeypatch.setattr(reading, "MAX_GROUP_STEPS", 3)
+    with training_reading(source, shards, 0, 1, means=Means(2)) as batches:
+        assert batches.end == 142
+        for step in range(batches.end):
+            rows, y = batches.read(step)
+            np.testing.assert_array_equal(rows, x[y])
+    assert set(decoded) >= set(range(248)), "of 1000 rows 994 are read"
+    again = sum(times - 1 for times in decoded.values())
+    assert again <= (0 if shuffle == "none" else 20), "only a chunk that two windows share is decoded twice"
+
+
+def test_slow_files_are_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, x = shards_of(tmp_path, "contiguous")
+    monkeypatch.setattr(contiguous, "SLOW_SECS_PER_BYTE", 0)
+    monkeypatch.setattr(contiguous, "SLOW_SECS_PER_ROW", 0)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, length, advice: told.append((offset, length)))
+    rows = np.array([5, 3, 9])
+    with Reader(shards) as reader:
+        reader.expect(rows)
+        assert not told, "nothing is known to be slow yet"
+        np.testing.assert_array_equal(reader.read(rows)[0], x[rows])
+        reader.expect(rows)
+        layout = shards.layouts[0][0]
+        assert isinstance(layout, Contiguous)
+        assert told[:3] == [(layout.offset + row * 100, 100) for row in rows.tolist()]
+        np.testing.assert_array_equal(reader.read(np.arange(50))[0], x[:50])  # runs by preadv now
+        for future in reader.begin(0, 1000):
+            future.result()
 
 
 def test_a_full_cache_waits_instead_of_overwriting() -> None:
@@ -255,25 +285,19 @@ def test_a_file_cut_short_under_a_map_does_not_end_the_process(tmp_path: Path) -
         os.truncate(shards.paths[0], 1_000_000)
         with pytest.raises(ShortFileError):
             reader.read(rows)
-        low = np.arange(0, 9000, 500)
-        np.testing.assert_array_equal(reader._shards.starts, [0])
-        table = np.empty((len(low), 100), np.uint8)
-        layout = shards.layouts[0][0]
-        assert isinstance(layout, Contiguous)
-        reader._files[0].rows_into(layout.offset, 100, low, table)
-        np.testing.assert_array_equal(table, x[low])  # what is there can still be read
 
 
 def test_sigbus_elsewhere_still_ends_the_process(tmp_path: Path) -> None:
     program = """
 import mmap, os, sys
-from hpc_train.data.mapping import Mapping
+from hpc_train.data.mapping import Region
 path = sys.argv[1]
 open(path, "wb").write(bytes(20000))
-ours = Mapping(os.open(path, os.O_RDONLY), 20000, False)
+ours = Region(1 << 20)
+ours.put(4096, os.open(path, os.O_RDONLY), 0, 20000, False)
 other = mmap.mmap(os.open(path, os.O_RDONLY), 20000, prot=mmap.PROT_READ)
 os.truncate(path, 0)
-print(ours.data[9000], ours.failed, flush=True)
+print(ours.data[4096 + 9000], ours.failed, flush=True)
 print(other[9000])
 """
     command = [sys.executable, "-c", program, str(tmp_path / "a")]
@@ -303,6 +327,7 @@ def fail_some(monkeypatch: pytest.MonkeyPatch, failures: int, number: int) -> li
 @pytest.mark.parametrize("layout", ["contiguous", "gzip"])
 def test_passing_errors_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, layout: str) -> None:
     shards, x = shards_of(tmp_path, layout)
+    monkeypatch.setattr(contiguous, "MAX_MAPPED_ROW_BYTES", 0)
     waits = fail_some(monkeypatch, 3, number)
     with Reader(shards) as reader:
         np.testing.assert_array_equal(reader.read(np.arange(50))[0], x[:50])
@@ -311,6 +336,7 @@ def test_passing_errors_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_lasting_errors_are_told_with_path_and_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards, _ = shards_of(tmp_path, "contiguous")
+    monkeypatch.setattr(contiguous, "MAX_MAPPED_ROW_BYTES", 0)
     waits = fail_some(monkeypatch, 1000, errno.ESTALE)
     with Reader(shards) as reader, pytest.raises(OSError, match=r"ESTALE: .*\(6 tries\).*a\.h5") as told:
         reader.read(np.arange(50))
@@ -360,6 +386,45 @@ def test_more_shards_than_open_files(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) < before + 140
     assert x[:, 0].tolist() == y.tolist() == (rows // 4).tolist()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 5000)), min_size=1, max_size=8),
+    st.sampled_from([1, 3, 8, 64, 784, 1231, 3072, 4096, 150_528]),
+    st.booleans(),
+)
+def test_parts_of_files_are_laid_out_as_one_table(parts: list[tuple[int, int]], row_bytes: int, aligned: bool) -> None:
+    page = mmap.PAGESIZE
+    offsets = [offset * (page if aligned else 1) for offset, _ in parts]
+    rows = [count for _, count in parts]
+    places, firsts, total = table.layout(offsets, rows, row_bytes)
+    start, end = offsets[0] % page, 0
+    assert places[0] == 0
+    for offset, count, place, first in zip(offsets, rows, places, firsts, strict=True):
+        assert place is not None or not aligned, "aligned datasets always fit"
+        if place is not None:
+            assert place % page == 0
+            assert place >= end, "parts do not overlap"
+            begin = place + offset % page
+            assert begin == start + first * row_bytes, "rows lie at multiples of a row"
+            end = begin + count * row_bytes
+    assert total >= end
+
+
+def test_shards_that_do_not_fit_into_one_table(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 9, (50, 64), np.uint8)
+    for i in range(4):
+        with h5py.File(tmp_path / f"{i}.h5", "w", userblock_size=0) as file:
+            if i % 2:
+                file["before"] = np.zeros(3, np.uint8)  # moves what follows to an odd place
+            file["x"], file["y"] = x + i, np.arange(50)
+    shards = find_shards(HDF5Input(str(tmp_path / "*.h5"), features="x", label="y"))
+    offsets = {layouts[0].offset % 64 for layouts in shards.layouts if isinstance(layouts[0], Contiguous)}
+    assert len(offsets) > 1, "the test needs shards of which some do not fit"
+    with Reader(shards) as reader:
+        rows = np.random.default_rng(1).integers(0, 200, 99)
+        np.testing.assert_array_equal(reader.read(rows)[0], x[rows % 50] + (rows // 50)[:, None].astype(np.uint8))
 
 
 def test_rows_of_many_megabytes(tmp_path: Path) -> None:

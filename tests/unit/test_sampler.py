@@ -109,7 +109,7 @@ def test_any_step_can_be_read_without_the_ones_before(sampler: Sampler, step: in
 @given(samplers.filter(lambda s: s.shuffle != "block"), st.integers(0, 40))
 def test_ranks_share_the_global_batches_of_one_rank(sampler: Sampler, step: int) -> None:
     one = replace(sampler, batch_size=sampler.batch_size * sampler.size, size=1)
-    assert np.sort(rows_of(sampler, step, step + 1).ravel()).tolist() == one.rows_at(step).tolist()
+    assert rows_of(sampler, step, step + 1).ravel().tolist() == one.rows_at(step).tolist()
 
 
 @settings(deadline=None)
@@ -169,8 +169,8 @@ def test_order_is_stable_for_ever() -> None:
     # A job resumed after an upgrade must find the order that it left.
     assert derive_seed(7, 0, 1) == 15529291740490724314
     assert permutation(8, 7).tolist() == [2, 7, 5, 0, 4, 6, 3, 1]
-    assert sampler_of(1000, 8, 2, 7, "global").rows_at(130).tolist() == [206, 253, 347, 421, 434, 448, 822, 969]
-    assert sampler_of(1000, 8, 2, 7, "block").rows_at(130).tolist() == [17, 199, 337, 440, 590, 773, 788, 894]
+    assert sampler_of(1000, 8, 2, 7, "global").rows_at(130).tolist() == [822, 347, 253, 421, 448, 206, 969, 434]
+    assert sampler_of(1000, 8, 2, 7, "block").rows_at(130).tolist() == [17, 590, 788, 773, 337, 894, 199, 440]
 
 
 @settings(deadline=None, max_examples=50)

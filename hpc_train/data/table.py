@@ -1,0 +1,134 @@
+"""MappedTable: a contiguous column of many files as one array in memory: one call gathers rows of all of them."""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_train.data.files import DataFile
+from hpc_train.data.mapping import Region
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a file's rows begin, and how many there are."""
+
+    file: DataFile
+    offset: int
+    rows: int
+
+
+class MappedTable:
+    """Rows of `row_bytes` bytes in `parts` of files, mapped so that all lie at multiples of a row from the first.
+
+    A file is mapped when one of its rows is first asked for. Threads may share it.
+
+    Attributes:
+        fits: bool `[parts]`: whether the part's rows can be laid out so. They can where offsets in files differ by
+            multiples of what pages and rows have in common, as those of aligned datasets do.
+        failed: Reading has failed; nothing copied can be relied on, and the table is of no further use.
+    """
+
+    def __init__(self, parts: Sequence[Part], row_bytes: int, random: bool) -> None:
+        """Raises OSError where there is no room for so much in the process's addresses."""
+        self._parts, self._random = parts, random
+        places, firsts, total = layout([part.offset for part in parts], [part.rows for part in parts], row_bytes)
+        self._places = places
+        self.fits: np.ndarray = np.array([place is not None for place in places])
+        self._firsts = np.array(firsts, np.int64)
+        self._row_bytes = row_bytes
+        self._region = Region(total)
+        start = parts[0].offset % mmap.PAGESIZE
+        count = (total - start) // row_bytes
+        self._rows: np.ndarray = self._region.data[start : start + count * row_bytes].reshape(count, row_bytes)
+        self._mapped: np.ndarray = np.zeros(len(parts), bool)
+        self._lock = threading.Lock()
+
+    @property
+    def failed(self) -> bool:
+        """See the class."""
+        return self._region.failed
+
+    def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> bool:
+        """Copies rows `local` of parts `part` (int64 `[k]` both; parts that fit) into `out`, uint8 `[k, row_bytes]`.
+
+        Returns:
+            Whether `out` can be relied on.
+
+        Raises:
+            OSError: A file cannot be opened or mapped, or is too short.
+        """
+        self._map_missing(part)
+        np.take(self._rows, self._firsts[part] + local, axis=0, out=out, mode="clip")
+        return not self.failed
+
+    def copy(self, part: int, first: int, out: np.ndarray) -> bool:
+        """Copies the rows of one part from `first` on into `out`. As `gather`."""
+        self._map_missing(np.array([part]))
+        start = int(self._firsts[part]) + first
+        np.copyto(out, self._rows[start : start + len(out)])
+        return not self.failed
+
+    def close(self) -> None:
+        """Unmaps all files."""
+        del self._rows
+        self._region.close()
+
+    def _map_missing(self, part: np.ndarray) -> None:
+        if self._mapped[part].all():
+            return
+        with self._lock:
+            for number in np.unique(part[~self._mapped[part]]).tolist():
+                place, (file, offset, rows) = self._places[number], _fields(self._parts[number])
+                assert place is not None, "only parts that fit are asked for"
+                page = offset // mmap.PAGESIZE * mmap.PAGESIZE
+                length = offset - page + rows * self._row_bytes
+                with file.opened() as descriptor:
+                    if os.fstat(descriptor).st_size < page + length:
+                        raise OSError(errno.ENODATA, "too short", file.path)
+                    self._region.put(place, descriptor, page, length, self._random)
+                self._mapped[number] = True
+
+
+def _fields(part: Part) -> tuple[DataFile, int, int]:
+    return part.file, part.offset, part.rows
+
+
+def layout(offsets: Sequence[int], rows: Sequence[int], row_bytes: int) -> tuple[list[int | None], list[int], int]:
+    """Where in a region to map parts of files, so that their rows lie at multiples of `row_bytes` from the first. Pure.
+
+    Args:
+        offsets: Where the rows of each part begin in their file; files are mapped by whole pages.
+
+    Returns:
+        For each part the place of its first page in the region (None: there is none such), the number of its first
+        row counted from the first part's, and the size of the region in bytes.
+    """
+    page = mmap.PAGESIZE
+    common = math.gcd(page, row_bytes)
+    period = row_bytes // common
+    inverse = pow(page // common, -1, period) if period > 1 else 0
+    start = offsets[0] % page
+    places: list[int | None] = []
+    firsts: list[int] = []
+    end = 0
+    for offset, count in zip(offsets, rows, strict=True):
+        into = offset % page
+        quotient, rest = divmod(start - into, common)
+        if rest:
+            places.append(None)
+            firsts.append(0)
+            continue
+        least = -(-end // page)
+        k = least + (quotient * inverse - least) % period
+        places.append(k * page)
+        firsts.append((k * page + into - start) // row_bytes)
+        end = k * page + into + count * row_bytes
+    return places, firsts, -(-end // page) * page
