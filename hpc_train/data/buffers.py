@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import defaultdict
 
@@ -22,11 +23,12 @@ class BufferPool:
 
     def take(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """An uninitialised array, C-contiguous and aligned to 64 bytes."""
-        free = self._free[int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize]
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        free = self._free[size]
         try:
             memory = free.pop()
         except IndexError:
-            memory = aligned_bytes(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+            memory = aligned_bytes(size)
         lease = _Lease(memory, shape, dtype)
         weakref.finalize(lease, free.append, memory).atexit = False
         array: np.ndarray = np.asarray(lease)

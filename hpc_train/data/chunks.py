@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -266,9 +266,9 @@ class ChunkedColumn:
         first.sort()
         self._cache.expect(list(zip(part[first].tolist(), band[first].tolist(), strict=True)))
 
-    def begin(self, part: int, first: int, end: int) -> list[Future[None]]:
-        """Begins to decode rows `first`…`end - 1` of a part, as far as there is room; returns what to wait for."""
-        return self._cache.expect(self.keys(part, first, end))
+    def begin(self, keys: Iterable[Key]) -> list[Future[None]]:
+        """Begins to decode these bands, as far as there is room; returns what to wait for."""
+        return self._cache.expect(list(dict.fromkeys(keys)))
 
     def drop(self, keys: Sequence[Key]) -> None:
         """These bands make room first."""

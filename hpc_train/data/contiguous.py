@@ -16,19 +16,24 @@ MAX_MAPPED_ROW_BYTES = 1 << 20
 SLOW_SECS_PER_BYTE, SLOW_SECS_PER_ROW = 1e-9, 20e-6
 """What takes longer than both came from a disk or a network, not from memory."""
 SCAN_BYTES = 1 << 20
-PROBE_BYTES = 64 << 10
+PROBE_BYTES = 4 << 10
+MAX_HELD_BYTES = 32 << 20
+"""Columns up to this size are kept in memory: a row of theirs would cost as much to fetch as a large one."""
 
 
 class ContiguousColumn:
     """Rows of `row_bytes` bytes in parts of files, by part and number. Threads may share it.
 
-    Rows are copied from a memory map. Where that fails, or where rows are large, they are read with preadv. As long as
-    reads are slow, runs of rows are read with preadv, and the kernel is told ahead of single ones.
+    Columns of a few megabytes, such as labels, are read once and kept. Rows of others are copied from a memory map.
+    Where that fails, or where rows are large, they are read with preadv. As long as reads are slow, runs of rows are
+    read with preadv, and the kernel is told ahead of single ones.
     """
 
     def __init__(self, parts: Sequence[Part], row_bytes: int, random: bool) -> None:
         """`random`: rows will be asked for at random, from more data than memory holds."""
         self._parts, self._row_bytes, self._random = parts, row_bytes, random
+        rows = sum(part.rows for part in parts)
+        self._held = _HeldColumn(parts, row_bytes) if rows * row_bytes <= MAX_HELD_BYTES else None
         self._table = self._new_table()
         self._old_tables: list[MappedTable] = []
         self._slow = False
@@ -46,8 +51,11 @@ class ContiguousColumn:
         Raises:
             OSError: See DataFile.read_into.
         """
+        if self._held:
+            self._held.gather(part, local, out)
+            return
         table, start = self._table, time.perf_counter()
-        if table is not None and table.fits[part].all():
+        if table is not None and (table.all_fit or table.fits[part].all()):
             try:
                 if table.gather(part, local, out):
                     self._note(time.perf_counter() - start, len(out))
@@ -61,6 +69,9 @@ class ContiguousColumn:
 
     def run(self, part: int, first: int, out: np.ndarray) -> None:
         """Fills `out` with the rows from `first` on of one part. As `gather`."""
+        if self._held:
+            self._held.gather(np.full(len(out), part), np.arange(first, first + len(out)), out)
+            return
         table, start = self._table, time.perf_counter()
         if not self._slow and table is not None and table.fits[part]:
             try:
@@ -76,35 +87,42 @@ class ContiguousColumn:
 
     def expect(self, part: np.ndarray, local: np.ndarray) -> None:
         """Tells that these rows will be read next."""
-        if self._slow and len(part):
+        if self.is_slow:
             for number, row in zip(part.tolist(), local.tolist(), strict=True):
                 place = self._parts[number]
                 place.file.expect(place.offset + row * self._row_bytes, self._row_bytes)
 
-    def fetch(self, part: int, first: int, end: int) -> None:
-        """Makes sure that rows `first`…`end - 1` of a part are in the kernel's cache.
+    @property
+    def is_slow(self) -> bool:
+        """Whether rows come from a disk or a network, as far as the last read told."""
+        return self._slow and not self._held
 
-        They are taken to be there where their beginning comes as fast as from memory.
+    def fetch(self, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Makes sure that runs of rows, (part, first, end), are in the kernel's cache.
+
+        A run is taken to be there where its beginning comes as fast as from memory.
 
         Raises:
             OSError: As `gather`.
         """
         if not hasattr(self._scratch, "memory"):
             self._scratch.memory = aligned_bytes(SCAN_BYTES)
-        file, offset = self._parts[part].file, self._parts[part].offset
-        position, stop = offset + first * self._row_bytes, offset + end * self._row_bytes
-        size = PROBE_BYTES
-        while position < stop:
-            count = min(size, stop - position)
+        for part, first, end in runs:
+            file, offset = self._parts[part].file, self._parts[part].offset
+            position, stop = offset + first * self._row_bytes, offset + end * self._row_bytes
             start = time.perf_counter()
-            file.read_into(position, self._scratch.memory[:count])
-            secs = time.perf_counter() - start
-            if size == PROBE_BYTES and secs < max(SLOW_SECS_PER_ROW, SLOW_SECS_PER_BYTE * count):
-                return
-            position, size = position + count, SCAN_BYTES
+            file.read_into(position, self._scratch.memory[: min(PROBE_BYTES, stop - position)])
+            if time.perf_counter() - start > SLOW_SECS_PER_ROW:
+                for begin in range(position, stop, SCAN_BYTES):
+                    file.read_into(begin, self._scratch.memory[: min(SCAN_BYTES, stop - begin)])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the column is kept in memory as a whole."""
+        return self._held is not None
 
     def _new_table(self) -> MappedTable | None:
-        if self._row_bytes > MAX_MAPPED_ROW_BYTES:
+        if self._row_bytes > MAX_MAPPED_ROW_BYTES or self._held:
             return None
         try:
             return MappedTable(self._parts, self._row_bytes, self._random)
@@ -118,3 +136,24 @@ class ContiguousColumn:
 
     def _note(self, secs: float, rows: int) -> None:
         self._slow = secs > max(SLOW_SECS_PER_ROW * rows, SLOW_SECS_PER_BYTE * rows * self._row_bytes)
+
+
+class _HeldColumn:
+    """A small column, read part by part when a part's rows are first asked for."""
+
+    def __init__(self, parts: Sequence[Part], row_bytes: int) -> None:
+        self._parts = parts
+        counts = [part.rows for part in parts]
+        self._firsts: np.ndarray = np.cumsum([0, *counts[:-1]])
+        self._rows = np.empty((sum(counts), row_bytes), np.uint8)
+        self._read: np.ndarray = np.zeros(len(parts), bool)
+        self._lock = threading.Lock()
+
+    def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
+        if not self._read[part].all():
+            with self._lock:
+                for number in np.unique(part[~self._read[part]]).tolist():
+                    place, first = self._parts[number], int(self._firsts[number])
+                    place.file.read_into(place.offset, self._rows[first : first + place.rows])
+                    self._read[number] = True
+        np.take(self._rows, self._firsts[part] + local, axis=0, out=out, mode="clip")

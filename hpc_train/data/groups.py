@@ -18,9 +18,10 @@ class GroupReader:
 
     Args:
         end: No step from here on exists; None: there is no end.
-        rows_at: Rows of a step, int64.
-        read: Reads rows for the steps from `first` to `end` (its arguments, before the rows), one array a column.
-        threads: So many groups are read side by side, the one that is asked for and those that follow it.
+        rows: Of steps from the first of its arguments to before the second: their rows (int64, one batch after the
+            other), and where each batch begins and the last one ends.
+        read: Reads such rows for such steps, one array a column.
+        threads: So many groups are read side by side, ahead of their use. One reads when it is asked.
     """
 
     def __init__(
@@ -28,14 +29,15 @@ class GroupReader:
         first: int,
         end: int | None,
         steps: int,
-        rows_at: Callable[[int], np.ndarray],
+        rows: Callable[[int, int], tuple[np.ndarray, list[int]]],
         read: Callable[[int, int, np.ndarray], list[np.ndarray]],
         threads: int,
     ) -> None:
         self._first, self._end, self._steps, self._threads = first, end, steps, threads
-        self._rows_at, self._read = rows_at, read
+        self._rows, self._read = rows, read
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="hpc_train-batch")
         self._groups: dict[int, Future[Group]] = {}
+        self._present: tuple[int, Group] = (-1, ([], []))
         self._lock = threading.Lock()
 
     def __enter__(self) -> GroupReader:
@@ -53,6 +55,15 @@ class GroupReader:
             Whatever reading raised.
         """
         number, place = divmod(step - self._first, self._steps)
+        present, (arrays, bounds) = self._present
+        if present != number:
+            arrays, bounds = self._wait(number)
+            self._present = number, (arrays, bounds)
+        return [array[bounds[place] : bounds[place + 1]] for array in arrays]
+
+    def _wait(self, number: int) -> Group:
+        if self._threads == 1:
+            return self._read_group(self._first + number * self._steps)
         with self._lock:
             for old in [k for k in self._groups if not number <= k <= number + self._threads]:
                 del self._groups[old]
@@ -62,15 +73,13 @@ class GroupReader:
                     self._groups[k] = self._executor.submit(self._read_group, start)
             future = self._groups[number]
         try:
-            arrays, bounds = future.result()
+            return future.result()
         except BaseException:
             with self._lock:
                 self._groups.pop(number, None)
             raise
-        return [array[bounds[place] : bounds[place + 1]] for array in arrays]
 
     def _read_group(self, first: int) -> Group:
         end = first + self._steps if self._end is None else min(first + self._steps, self._end)
-        rows = [self._rows_at(step) for step in range(first, end)]
-        bounds = [0, *np.cumsum([len(part) for part in rows]).tolist()]
-        return self._read(first, end, rows[0] if len(rows) == 1 else np.concatenate(rows)), bounds
+        rows, bounds = self._rows(first, end)
+        return self._read(first, end, rows), bounds

@@ -20,6 +20,9 @@ import numpy as np
 
 MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
 
+ALIGNMENT = 2 << 20
+"""Regions begin at a multiple of it, a huge page's size."""
+
 _MAP_FIXED, _MAP_NORESERVE, _PROT_NONE = 0x10, 0x4000, 0
 _SA_SIGINFO, _SA_NODEFER = 4, 0x40000000
 _SI_ADDR_OFFSET = 16
@@ -60,7 +63,8 @@ class Region:
         _install_handler()
         self.failed = False
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._address, self._length = _map(None, length, _PROT_NONE, flags, -1, 0), length
+        self._reserved = _map(None, length + ALIGNMENT, _PROT_NONE, flags, -1, 0), length + ALIGNMENT
+        self._address, self._length = -(-self._reserved[0] // ALIGNMENT) * ALIGNMENT, length
         self.data: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(self._address))
         self.data.flags.writeable = False
         with _lock:
@@ -89,7 +93,7 @@ class Region:
             if self in _regions:
                 _regions.remove(self)
                 del self.data
-                _libc.munmap(self._address, self._length)
+                _libc.munmap(*self._reserved)
 
 
 def _map(address: int | None, length: int, protection: int, flags: int, descriptor: int, offset: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -73,9 +75,10 @@ class _OpenWindow:
 
     def begin(self, part: float) -> None:
         """Begins to read, so that so large a part of the window's runs is under way or done."""
-        while self._begun < part * len(self.window.rows) and (run := next(self._left, None)) is not None:
-            self._begun += 1
-            self._futures += self._reader.begin(*run)
+        count = math.ceil(min(1.0, part) * len(self.window.rows)) - self._begun
+        if count > 0:
+            self._futures += self._reader.begin(itertools.islice(self._left, count))
+            self._begun += count
 
     def wait(self) -> None:
         """Waits for all that has been begun."""

@@ -84,21 +84,23 @@ class Reader:
             column.gather(part, local, array)
         return arrays
 
-    def begin(self, first: int, end: int) -> list[Future[None]]:
-        """Begins to read rows `first`…`end - 1`, one file after the other, into the cache or the kernel's.
+    def begin(self, runs: Iterable[tuple[int, int]]) -> list[Future[None]]:
+        """Begins to read runs of rows, (first, end), one after the other, into the cache or the kernel's.
 
         Returns:
             What to wait for; they raise what reading raises.
         """
-        runs = list(self._runs(first, end))
-        return [future for column in self._columns for run in runs for future in column.begin(self._executor, *run)]
+        parts = [part for run in runs for part in self._runs(*run)]
+        return [future for column in self._columns for future in column.begin(self._executor, parts)]
 
     def expect(self, rows: np.ndarray) -> None:
         """Tells that `rows` will be read next: chunks are decoded meanwhile, and slow files begin to be fetched."""
-        part = self._shards.starts.searchsorted(rows, side="right") - 1
-        local = rows - self._shards.starts[part]
-        for column in self._columns:
-            column.expect(part, local)
+        waiting = [column for column in self._columns if column.wants_to_know]
+        if waiting:
+            part = self._shards.starts.searchsorted(rows, side="right") - 1
+            local = rows - self._shards.starts[part]
+            for column in waiting:
+                column.expect(part, local)
 
     def drop(self, runs: Iterable[tuple[int, int]], keep: Iterable[tuple[int, int]]) -> None:
         """The chunks of these runs of rows make room first, except those that `keep` needs too."""
@@ -184,12 +186,16 @@ class _Column:
                 mine = np.flatnonzero(part == number)
                 out[mine] = self._read_through_hdf5(number, local[mine])
 
-    def begin(self, executor: ThreadPoolExecutor, shard: int, first: int, end: int) -> list[Future[None]]:
-        if self._plain and self._kinds[shard] == PLAIN:
-            return [executor.submit(self._plain.fetch, int(self._plain_number[shard]), first, end)]
-        if self._chunked and self._kinds[shard] == CHUNKED:
-            return self._chunked.begin(shard, first, end)
-        return []
+    def begin(self, executor: ThreadPoolExecutor, runs: list[tuple[int, int, int]]) -> list[Future[None]]:
+        futures = self._chunked.begin(self._keys(runs)) if self._chunked else []
+        own = [(int(self._plain_number[s]), first, end) for s, first, end in runs if self._kinds[s] == PLAIN]
+        if self._plain and not self._plain.is_held and own:
+            futures.append(executor.submit(self._plain.fetch, own))
+        return futures
+
+    @property
+    def wants_to_know(self) -> bool:
+        return self._chunked is not None or (self._plain is not None and self._plain.is_slow)
 
     def expect(self, part: np.ndarray, local: np.ndarray) -> None:
         if self._plain:

@@ -18,9 +18,9 @@ from hpc_train.data.shards import ShardSet
 from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
 
-GROUP_BYTES = 4 << 20
+GROUP_BYTES = 8 << 20
 MAX_GROUP_STEPS = 64
-"""So many batches are read at once as fit into 4 MiB, but not more than 64."""
+"""So many batches are read at once as fit into 8 MiB, but not more than 64."""
 
 GIB = 1 << 30
 
@@ -104,7 +104,11 @@ def training_reading(
                 reader.expect(rows)
             return reader.read(rows)
 
-        with GroupReader(progress.step, end, steps, sampler.rows_at, read, means.threads) as groups:
+        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
+            bounds = range(0, (stop - first + 1) * source.batch_size, source.batch_size)
+            return sampler.rows_between(first, stop), list(bounds)
+
+        with GroupReader(progress.step, end, steps, rows_of, read, means.threads) as groups:
             yield Reading(groups.read, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
 
 
@@ -125,10 +129,11 @@ def evaluation_reading(
         def seed_of(k: int) -> int:
             return derive_seed(source.seed, 0, batches[k][0] // source.batch_size, 0)
 
-        def rows_at(k: int) -> np.ndarray:
-            return np.arange(*batches[k])
+        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
+            rows = [np.arange(*batch) for batch in batches[first:stop]]
+            return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
 
-        with GroupReader(0, len(batches), group, rows_at, read, means.threads) as groups:
+        with GroupReader(0, len(batches), group, rows_of, read, means.threads) as groups:
             yield Reading(groups.read, seed_of, 0, len(batches))
 
 

@@ -144,12 +144,17 @@ class Sampler:
 
     def rows_at(self, step: int) -> np.ndarray:
         """Rows that this rank reads at `step` (counted over the whole job), int64 `[batch_size]`."""
+        return self.rows_between(step, step + 1)
+
+    def rows_between(self, step: int, end: int) -> np.ndarray:
+        """Rows of steps `step`…`end - 1`, one batch after the other, int64 `[(end - step) * batch_size]`."""
         if self.shuffle == "block":
-            first = self.place_of(step)
-            parts = list(self._block_rows(first, first + self.batch_size))
+            parts = list(self._block_rows(self.place_of(step), self.place_of(end)))
+        elif self.size == 1:
+            parts = list(self._common_rows(self._first_row_of(step), self._first_row_of(end)))
         else:
-            first = self._first_row_of(step) + self.rank * self.batch_size
-            parts = list(self._common_rows(first, first + self.batch_size))
+            firsts = (self._first_row_of(k) + self.rank * self.batch_size for k in range(step, end))
+            parts = [part for first in firsts for part in self._common_rows(first, first + self.batch_size)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def window_at(self, step: int) -> Window:
@@ -166,9 +171,10 @@ class Sampler:
 
     @property
     def window_rows(self) -> int:
-        """Block mode: rows of the largest window that this rank reads before its next epoch but one."""
-        shares = (piece.high - piece.low for epoch in range(3) for piece in self._deal.pieces(self.rank, epoch))
-        return max(-(-share // _windows_of(share)) for share in shares)
+        """Block mode: rows of the largest window that this rank reads."""
+        lanes = {self.rows // self.size, -(-self.rows // self.size)}
+        lanes |= {piece.high - piece.low for piece in self._deal.pieces(self.rank, 0)}
+        return max(-(-lane // _windows_of(lane)) for lane in lanes if lane)
 
     def _first_row_of(self, step: int) -> int:
         return self.progress.rows_read + (step - self.progress.step) * self.batch_size * self.size
