@@ -45,6 +45,15 @@ class InputContext:
     seed: int
 
 
+Loader = Callable[[str], Callable[..., Any]]
+"""Finds the function that a job file names."""
+
+
+def refuse_name(name: str) -> Callable[..., Any]:
+    """The Loader of programs without a job file: UserError."""
+    raise UserError(f"map_fn is {name!r}; names are for job files, HDF5Input needs the function itself")
+
+
 @dataclass
 class OpenInput:
     """An input that batches can be taken from.
@@ -80,6 +89,7 @@ def open_training(
     context: InputContext,
     progress: DataProgress = BEGINNING,
     means: Means = ONE_THREAD,
+    load: Loader = refuse_name,
 ) -> Iterator[OpenInput]:
     """Opens the batches that this rank trains on from `progress` on. Local.
 
@@ -94,7 +104,7 @@ def open_training(
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     with training_reading(source, shards, rank, size, progress, means) as reading:
-        yield _opened(source, shards, reading, means.threads)
+        yield _opened(source, shards, reading, means.threads, load)
 
 
 @contextmanager
@@ -104,6 +114,7 @@ def open_evaluation(
     context: InputContext,
     steps: int | None,
     means: Means = ONE_THREAD,
+    load: Loader = refuse_name,
 ) -> Iterator[OpenInput]:
     """Opens the batches that this rank evaluates; all ranks together evaluate `steps` batches, or all rows. Local.
 
@@ -117,7 +128,7 @@ def open_evaluation(
         return
     assert shards is not None
     with evaluation_reading(source, shards, rank, size, steps, means) as reading:
-        yield _opened(source, shards, reading, means.threads)
+        yield _opened(source, shards, reading, means.threads, load)
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
@@ -129,12 +140,11 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
     return dataset
 
 
-def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int) -> OpenInput:
+def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int, load_map_fn: Loader) -> OpenInput:
     import tensorflow as tf
 
-    columns, map_fn = shards.columns, source.map_fn
-    if isinstance(map_fn, str):
-        raise UserError(f"map_fn is {map_fn!r}; names are for job files, HDF5Input needs the function itself")
+    columns = shards.columns
+    map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
     types = [tf.as_dtype(column.dtype) for column in columns]
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
 
@@ -161,7 +171,12 @@ def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int)
     end = np.iinfo(np.int64).max if reading.end is None else max(reading.first, reading.end)
     dataset = tf.data.Dataset.range(reading.first, end).map(batch_of)
     if map_fn is not None:
-        dataset = dataset.map(lambda batch, seed: mapped(map_fn, batch, seed), **parallel)
+        takes_seed = "seed" in inspect.signature(map_fn).parameters
+
+        def mapped(batch: tuple[Any, ...], seed: Any) -> Any:
+            return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
+
+        dataset = dataset.map(mapped, **parallel)
     depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -189,12 +204,6 @@ def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
 
 def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
     return arrays[0] if len(columns) == 1 else {c.name: a for c, a in zip(columns, arrays, strict=True)}
-
-
-def mapped(map_fn: Callable[..., Any], batch: tuple[Any, ...], seed: Any) -> Any:
-    """`map_fn` applied to (features[, label]), with the seed if it has a parameter for it."""
-    takes_seed = "seed" in inspect.signature(map_fn).parameters
-    return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
 
 
 def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec
-from hpc_train.data.pipeline import InputContext, OpenInput, open_evaluation
+from hpc_train.data.pipeline import InputContext, Loader, OpenInput, open_evaluation
 from hpc_train.data.reading import Means
 from hpc_train.data.shards import ShardSet
 from hpc_train.estimator.feed import Feed
@@ -34,12 +34,13 @@ class Evaluator:
         shards: ShardSet | None,
         context: InputContext,
         means: Means,
+        load: Loader,
         world: World,
     ) -> None:
         import tensorflow as tf
 
         self._model, self._spec, self._shards = model, spec, shards
-        self._context, self._means, self._world = context, means, world
+        self._context, self._means, self._load, self._world = context, means, load, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run)
         self.kind = f"eval_{spec.name}" if spec.name else "eval"
@@ -75,7 +76,8 @@ class Evaluator:
             try_out(self._model, opened.dataset)
 
     def _opened(self) -> AbstractContextManager[OpenInput]:
-        return open_evaluation(self._spec.input_fn, self._shards, self._context, self._spec.steps, self._means)
+        spec = self._spec
+        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._means, self._load)
 
 
 def _scalars(name: str, value: Any) -> list[tuple[str, float]]:

@@ -6,14 +6,11 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpc_train.cluster.world import World
 from hpc_train.config.job import JobConfig
-from hpc_train.config.specs import HDF5Input
-from hpc_train.data.pipeline import mapped
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.train_and_evaluate import Result, run_job
@@ -29,22 +26,12 @@ def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path, si
 
     model_fn.__qualname__ = job.model
     estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params)
-    train_spec, eval_spec = job.train_spec(), job.eval_spec()
-    train_spec = replace(train_spec, input_fn=_with_map_fn(job.data.train, code_folder))
-    eval_spec = replace(eval_spec, input_fn=_with_map_fn(job.data.eval, code_folder))
     description = job.model_dump(mode="json")
-    return run_job(world, estimator, train_spec, eval_spec, description, code_folder, signals)
 
+    def load(name: str) -> Callable[..., Any]:
+        return load_function(name, code_folder)
 
-def _with_map_fn(source: HDF5Input, code_folder: Path) -> HDF5Input:
-    if not isinstance(source.map_fn, str):
-        return source
-    name = source.map_fn
-
-    def map_fn(*batch: Any, seed: Any) -> Any:
-        return mapped(load_function(name, code_folder), batch, seed)
-
-    return replace(source, map_fn=map_fn)
+    return run_job(world, estimator, job.train_spec(), job.eval_spec(), description, code_folder, signals, load)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.pipeline import OpenInput, open_training
+from hpc_train.data.pipeline import Loader, OpenInput, open_training, refuse_name
 from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED, RankError, UserError
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.evaluation import Evaluator
@@ -99,8 +99,12 @@ def run_job(
     description: dict[str, Any],
     code_folder: Path,
     signals: StopSignals,
+    load: Loader = refuse_name,
 ) -> Result:
-    """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective."""
+    """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective.
+
+    `load` finds the functions that a job file names.
+    """
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
     shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir)
     device = set_up_tensorflow(world)
@@ -109,11 +113,11 @@ def run_job(
     place, reordered = where_from(world, manager, first_step, train_spec.input_fn, train_shards)
     context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
     with ExitStack() as stack:
-        opening = open_training(train_spec.input_fn, train_shards, context, place, means)
+        opening = open_training(train_spec.input_fn, train_shards, context, place, means, load)
         data = world.each(lambda: stack.enter_context(opening))
         model = world.each(lambda: build_model(estimator, data.dataset))
         eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
-        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, world)
+        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, load, world)
         world.each(evaluator.check)
         check_labels(world, shards, (train_spec, eval_spec), model)
         state = ModelState(model, world)
@@ -140,9 +144,7 @@ def run_job(
             reporting.status.update(state="running")
             reporting.progress.say(_first_line(job_dir, train_spec, world, first_step))
             if reordered:
-                reporting.progress.say(
-                    "the order of rows has changed: training goes on with a whole epoch of the new one"
-                )
+                reporting.progress.say("the order of rows has changed: training goes on with a whole epoch of it")
             for note in data.notes:
                 reporting.progress.say(f"warning: {note}")
 

@@ -1,0 +1,126 @@
+"""Input on real ranks: compressed shards, map_fn from a job file, the wait for input, a changed order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import pytest
+import yaml
+
+from tests.support import Job, train, variables
+
+MakeJob = Callable[..., Job]
+
+INPUT = """
+import time
+import tensorflow as tf
+
+def augment(x, y, seed):
+    return x + tf.random.stateless_normal(tf.shape(x), seed, stddev=0.1), y
+
+def slow(x, y):
+    return tf.numpy_function(lambda x: time.sleep(0.05) or x, [x], tf.float32, stateful=False), y
+
+def fixed(x, y):
+    x, y = slow(x, y)
+    return tf.ensure_shape(x, [None, 8]), y
+"""
+
+
+def compress(folder: Path) -> None:
+    for path in folder.glob("train-*.h5"):
+        with h5py.File(path, "a") as file:
+            for name in ("x", "y"):
+                array = file[name][()]
+                del file[name]
+                file.create_dataset(name, data=array, chunks=(8, *array.shape[1:]), compression="gzip", shuffle=True)
+
+
+def records(job: Job) -> list[dict]:
+    return [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_compressed_blocks_with_a_map_fn_resume_to_the_bit(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job(
+        data={"train": {"shuffle": "block", "map_fn": "input.py:augment"}, "eval": {"map_fn": "input.py:augment"}},
+        run={"save_summary_steps": 5},
+    )
+    (job.folder / "input.py").write_text(INPUT)
+    compress(job.folder / "data")
+    text = yaml.safe_load(job.file.read_text())
+    whole = train(job, 2)
+    assert whole.returncode == 0, whole.stderr
+    assert "AutoGraph" not in whole.stderr
+    assert "of the time waiting for input" in whole.stdout
+    waits = [r["input_wait"] for r in records(job) if r["kind"] == "train"]
+    assert len(waits) == 4
+    assert all(0 <= wait <= 1 for wait in waits)
+    assert 0 <= json.loads((job.job_dir / "status.json").read_text())["input_wait"] <= 1
+    began = json.loads((job.job_dir / "data.json").read_text())
+    assert [shard["rows"] for shard in began["train"]] == [96, 96]
+
+    parts = tmp_path / "parts"
+    for max_steps in (7, 20):
+        job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
+        done = train(job, 2, parts)
+        assert done.returncode == 0, done.stderr
+    for name, value in variables(job.job_dir, 20).items():
+        assert value.tobytes() == variables(parts, 20)[name].tobytes(), name
+
+    job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": 22}, "data": _seeded(text, 9)}))
+    done = train(job, 1, parts)
+    assert done.returncode == 0, done.stderr
+    assert "the order of rows has changed: training goes on with a whole epoch of it" in done.stdout
+
+
+def _seeded(text: dict, seed: int) -> dict:
+    return {**text["data"], "train": {**text["data"]["train"], "seed": seed}}
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_waiting_for_input_is_told_once_with_what_helps(make_job: MakeJob, ranks: int) -> None:
+    job = make_job(data={"train": {"map_fn": "input.py:fixed"}}, run={"save_summary_steps": 4})
+    (job.folder / "input.py").write_text(INPUT)
+    done = train(job, ranks)
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stdout.splitlines() if "waited for input" in line]
+    assert len(warnings) == 1, done.stdout
+    assert "what helps: a lighter map_fn" in warnings[0]
+    assert max(r["input_wait"] for r in records(job) if r["kind"] == "train") > 0.1
+
+
+def test_a_shard_overwritten_while_training_ends_the_job_with_its_name(make_job: MakeJob) -> None:
+    model = """
+import os
+from pathlib import Path
+import keras
+
+class Cut(keras.layers.Layer):
+    def call(self, x, training=False):
+        import tensorflow as tf
+        if training:
+            tf.py_function(lambda: [os.truncate(p, 3000) for p in Path(__file__).parent.glob("data/train-*.h5")], [], [])
+        return x
+
+def build_model(params):
+    model = keras.Sequential([keras.Input((8,)), Cut(), keras.layers.Dense(4)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss)
+    return model
+"""
+    # More than is kept in memory, and more steps than are read ahead.
+    job = make_job(
+        train_rows=[600_000, 600_000],
+        model=model,
+        data={"train": {"batch_size": 2000}},
+        run={"save_checkpoints_steps": 5000},
+        train={"max_steps": 5000},
+    )
+    done = train(job, 2)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "train-0.h5" in done.stderr or "train-1.h5" in done.stderr, done.stderr
+    assert "ends at byte 3000" in done.stderr
+    assert json.loads((job.job_dir / "status.json").read_text())["state"] == "failed"
