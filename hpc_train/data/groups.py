@@ -48,6 +48,15 @@ class GroupReader:
     ) -> None:
         self._executor.shutdown(cancel_futures=True)
 
+    def group(self, number: int) -> list[np.ndarray]:
+        """The batches of group `number`, one after the other: one array a column. As `read`."""
+        return self._wait(number)[0]
+
+    @property
+    def steps(self) -> int:
+        """Steps of a group; the last one may have fewer."""
+        return self._steps
+
     def read(self, step: int) -> list[np.ndarray]:
         """The batch of `step`: views of its group's arrays, one a column.
 

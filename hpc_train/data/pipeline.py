@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,14 +63,18 @@ class OpenInput:
         sampler: Their order; None for an `input_fn`.
         notes: What the user should know about reading this data.
         advice: What to change where training waits for it.
-        failure: What reading raised, which TensorFlow reports in words of its own.
     """
 
     dataset: tf.data.Dataset
     advice: str
     sampler: Sampler | None = None
     notes: tuple[str, ...] = ()
-    failure: BaseException | None = None
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What reading raised, which TensorFlow reports in words of its own."""
+        return self.failures[0] if self.failures else None
 
     @property
     def order(self) -> DataOrder | None:
@@ -103,8 +107,11 @@ def open_training(
         return
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
-    with training_reading(source, shards, rank, size, progress, means) as reading:
-        yield _opened(source, shards, reading, means.threads, load)
+    with (
+        training_reading(source, shards, rank, size, progress, means) as reading,
+        _opened(source, shards, reading, means.threads, load) as opened,
+    ):
+        yield opened
 
 
 @contextmanager
@@ -127,8 +134,11 @@ def open_evaluation(
         yield OpenInput(_to_device(part), FUNCTION_ADVICE)
         return
     assert shards is not None
-    with evaluation_reading(source, shards, rank, size, steps, means) as reading:
-        yield _opened(source, shards, reading, means.threads, load)
+    with (
+        evaluation_reading(source, shards, rank, size, steps, means) as reading,
+        _opened(source, shards, reading, means.threads, load) as opened,
+    ):
+        yield opened
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
@@ -140,36 +150,52 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
     return dataset
 
 
-def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int, load_map_fn: Loader) -> OpenInput:
+@contextmanager
+def _opened(
+    source: HDF5Input, shards: ShardSet, reading: Reading, threads: int, load_map_fn: Loader
+) -> Iterator[OpenInput]:
     import tensorflow as tf
 
     columns = shards.columns
     map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
     types = [tf.as_dtype(column.dtype) for column in columns]
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
+    failures: list[BaseException] = []
+    # TensorFlow keeps the functions below for as long as the process lives; what they read from must go before.
+    box = [reading]
 
-    def load(step: np.int64) -> list[np.ndarray]:
+    def load(number: np.int64) -> list[np.ndarray]:
         try:
-            arrays = reading.read(int(step))
-            if map_fn is not None:
-                arrays.append(np.array([reading.seed_of(int(step))], np.uint64).view(np.int32))
-            return arrays
+            groups = box[0].groups
+            first = box[0].first + int(number) * groups.steps
+            end = first + groups.steps if box[0].end is None else min(first + groups.steps, box[0].end)
+            seeds = [box[0].seed_of(step) if map_fn is not None else 0 for step in range(first, end)]
+            return [*groups.group(int(number)), np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
         except BaseException as error:
-            opened.failure = error
+            failures.append(error)
             raise
 
-    def batch_of(step: tf.Tensor) -> Any:
-        arrays = tf.numpy_function(load, [step], types if map_fn is None else [*types, tf.int32])
-        for array, column in zip(arrays, columns, strict=False):
+    def group_of(number: tf.Tensor) -> tf.data.Dataset:
+        *arrays, seeds = tf.numpy_function(load, [number], [*types, tf.int32])
+        seeds.set_shape([None, 2])
+        for array, column in zip(arrays, columns, strict=True):
             array.set_shape([None, *column.shape])
-        batch = _features_and_label(shards, arrays[: len(columns)])
-        if map_fn is None:
-            return batch if len(batch) > 1 else batch[0]
-        arrays[-1].set_shape([2])
-        return batch, arrays[-1]
+        return _features_and_label(shards, arrays), seeds
 
-    end = np.iinfo(np.int64).max if reading.end is None else max(reading.first, reading.end)
-    dataset = tf.data.Dataset.range(reading.first, end).map(batch_of)
+    def batches_of(batch: Any, seeds: tf.Tensor) -> tf.data.Dataset:
+        steps = tf.shape(seeds, out_type=tf.int64)[0]
+
+        def step_of(k: tf.Tensor) -> Any:
+            rows = slice(k * source.batch_size, (k + 1) * source.batch_size)
+            own = tf.nest.map_structure(lambda array: array[rows], batch)
+            return (own, seeds[k]) if map_fn is not None else own if len(own) > 1 else own[0]
+
+        return tf.data.Dataset.range(steps).map(step_of)
+
+    count = np.iinfo(np.int64).max
+    if reading.end is not None:
+        count = max(0, -(-(reading.end - reading.first) // reading.groups.steps))
+    dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
     if map_fn is not None:
         takes_seed = "seed" in inspect.signature(map_fn).parameters
 
@@ -182,8 +208,10 @@ def _opened(source: HDF5Input, shards: ShardSet, reading: Reading, threads: int,
     options.autotune.enabled = False
     options.threading.private_threadpool_size = threads + 1
     dataset = _to_device(dataset.prefetch(depth).with_options(options))
-    opened = OpenInput(dataset, _advice(source, shards), reading.sampler, reading.notes)
-    return opened
+    try:
+        yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.notes, failures)
+    finally:
+        box.clear()
 
 
 def _advice(source: HDF5Input, shards: ShardSet) -> str:

@@ -42,6 +42,8 @@ class Reader:
         self._files = [DataFile(path, few) for path in shards.paths]
         self._pool = BufferPool()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="hpc_train-read")
+        self._idle = threading.Condition()
+        self._users, self._closed = 0, False
         hdf5 = threading.Lock()
         self._columns = []
         for number, column in enumerate(shards.columns):
@@ -54,6 +56,10 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._idle:
+            self._closed = True
+            while self._users:
+                self._idle.wait()
         self._executor.shutdown(cancel_futures=True)
         for column in self._columns:
             column.close()
@@ -68,7 +74,20 @@ class Reader:
 
         Raises:
             OSError: A file cannot be read; it tells path and errno, or what is damaged.
+            RuntimeError: The reader is closed. Closing waits for reads under way: they use memory maps.
         """
+        with self._idle:
+            if self._closed:
+                raise RuntimeError("the reader is closed")
+            self._users += 1
+        try:
+            return self._read(rows)
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         count = len(rows)
         arrays = [self._pool.take((count, *column.shape), column.dtype) for column in self._shards.columns]
         first = int(rows[0]) if count else 0

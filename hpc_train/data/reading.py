@@ -42,19 +42,23 @@ class Reading:
     """Batches that can be read, in any order, though best in theirs. Threads may share it.
 
     Attributes:
-        read: Of a step: one array `[B, ...]` a column (see Reader.read).
+        groups: Reads batches, by step or several at once.
         seed_of: Of a step: a 64-bit seed for what is done at random to its batch.
         first, end: The steps there are; `end` None: there is no end.
         sampler: The order; None for an evaluation.
         notes: What the user should know about reading this data.
     """
 
-    read: Callable[[int], list[np.ndarray]]
+    groups: GroupReader
     seed_of: Callable[[int], int]
     first: int
     end: int | None
     sampler: Sampler | None = None
     notes: tuple[str, ...] = ()
+
+    def read(self, step: int) -> list[np.ndarray]:
+        """The batch of a step: one array `[B, ...]` a column (see Reader.read)."""
+        return self.groups.read(step)
 
 
 def training_sampler(
@@ -109,7 +113,7 @@ def training_reading(
             return sampler.rows_between(first, stop), list(bounds)
 
         with GroupReader(progress.step, end, steps, rows_of, read, means.threads) as groups:
-            yield Reading(groups.read, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
+            yield Reading(groups, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
 
 
 @contextmanager
@@ -134,7 +138,7 @@ def evaluation_reading(
             return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
 
         with GroupReader(0, len(batches), group, rows_of, read, means.threads) as groups:
-            yield Reading(groups.read, seed_of, 0, len(batches))
+            yield Reading(groups, seed_of, 0, len(batches))
 
 
 def _group_steps(source: HDF5Input, shards: ShardSet) -> int:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from hpc_train import HDF5Input, UserError
 from hpc_train.data.labels import check_classes, label_ranges
 from hpc_train.data.pipeline import FUNCTION_ADVICE, InputContext, open_evaluation, open_training
+from hpc_train.data.reader import Reader
 from hpc_train.data.reading import Means, training_reading
 from hpc_train.data.record import check_record, record_of
 from hpc_train.data.sampler import DataProgress
@@ -154,6 +157,25 @@ def test_a_failed_read_is_told_as_it_was(folder: Path) -> None:
         pytest.raises(OSError, match=r"1\.h5"),
     ):
         list(itertools.islice(feed, 20))
+
+
+def test_closing_lets_go_of_all_memory_and_waits_for_reads(folder: Path) -> None:
+    source = source_of(folder, shuffle="none")
+    shards = find_shards(source)
+    others = [r for r in gc.get_objects() if isinstance(r, Reader)]  # of earlier tests, kept by pytest's reports
+    readers = []
+    for _ in range(3):
+        with open_training(source, shards, InputContext(0, 1, 0), means=Means(2)) as opened:
+            iterator = iter(opened.dataset)
+            next(iterator)
+            found = (r for r in gc.get_objects() if isinstance(r, Reader) and r not in others)
+            readers += map(weakref.ref, found)
+        with pytest.raises(Exception, match=r"IndexError|closed"):
+            list(itertools.islice(iterator, 1000))  # what is read after closing is an error, no crash
+        del iterator, opened
+    gc.collect()
+    assert readers
+    assert not [r for r in readers if r() is not None]
 
 
 def test_a_map_fn_that_fails_is_told(folder: Path) -> None:
