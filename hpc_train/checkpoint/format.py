@@ -3,7 +3,7 @@
     step-00000200/state.h5
       attributes           format (2), step, world_size, time (seconds since 1970)
       data                 attributes rows_read and sizes (how far the data was read, see data.sampler.DataProgress);
-                           seed, shuffle and rows (its order) where it was of shards
+                           seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer
 
@@ -116,7 +116,7 @@ def _read_progress(file: h5py.File) -> tuple[DataProgress, DataOrder | None]:
     progress = DataProgress(int(file.attrs["step"]), int(data["rows_read"]), sizes)
     if "seed" not in data:
         return progress, None
-    return progress, DataOrder(int(data["seed"]), data["shuffle"], int(data["rows"]))
+    return progress, DataOrder(int(data["seed"]), data["shuffle"], int(data["rows"]), data["shards"])
 
 
 def sync_to_disk(path: Path) -> None:

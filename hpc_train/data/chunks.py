@@ -1,7 +1,7 @@
 """ChunkedColumn: reads a column that is stored in chunks, which it decodes into memory that is allocated once.
 
-A band is what a dataset's chunks hold of a run of rows: one chunk where chunks are as wide as rows, else several side
-by side. Bands are read and decoded as a whole.
+A band is what a dataset's chunks hold of a run of rows: one chunk, or several side by side where chunks are narrower
+than rows, or several after each other where they are small. Bands are read and decoded as a whole.
 """
 
 from __future__ import annotations
@@ -41,8 +41,21 @@ class ChunkIndex:
 
         dataset.id.chunk_iter(note)
 
-    def read(self, file: DataFile, band: int, out: np.ndarray) -> None:
-        """Reads and decodes a band into `out`: uint8 `[rows of a chunk, row bytes]`.
+    def read_rows(self, file: DataFile, first: int, out: np.ndarray) -> None:
+        """Reads and decodes the chunks that begin with row `first` into `out`: uint8 `[k chunks' rows, row bytes]`.
+
+        Raises:
+            OSError: One cannot be read, or is damaged.
+        """
+        rows = self._chunk[0]
+        number = first // rows
+        for start in range(0, len(out), rows):
+            if number < self._grid[0]:
+                self.read(file, number, out[start : start + rows])
+            number += 1
+
+    def read(self, file: DataFile, number: int, out: np.ndarray) -> None:
+        """Reads and decodes the chunks side by side in row `number` of chunks: uint8 `[rows of a chunk, row bytes]`.
 
         Raises:
             OSError: It cannot be read, or is damaged.
@@ -51,10 +64,10 @@ class ChunkIndex:
         as_wide_as_rows = self._chunk[1:] == self._shape[1:]
         for place in np.ndindex(*self._grid[1:]):
             if as_wide_as_rows:
-                self._read_chunk(file, (band, *place), out.reshape(-1))
+                self._read_chunk(file, (number, *place), out.reshape(-1))
                 continue
             chunk = np.empty(self._chunk, self._dtype)
-            self._read_chunk(file, (band, *place), chunk.reshape(-1).view(np.uint8))
+            self._read_chunk(file, (number, *place), chunk.reshape(-1).view(np.uint8))
             corner = [i * c for i, c in zip(place, self._chunk[1:], strict=True)]
             sizes = [min(c, n - start) for start, c, n in zip(corner, self._chunk[1:], self._shape[1:], strict=True)]
             target = (slice(None), *(slice(start, start + size) for start, size in zip(corner, sizes, strict=True)))
@@ -231,10 +244,10 @@ class ChunkedColumn:
     ) -> None:
         self._name, self._parts, self._hdf5 = name, parts, hdf5
         self._band_rows = np.zeros(max(parts) + 1, np.int64)
-        self._band_rows[list(parts)] = [part.layout.chunk[0] for part in parts.values()]
+        self._band_rows[list(parts)] = [part.layout.band_rows(row_bytes) for part in parts.values()]
         self._most_rows = int(self._band_rows.max())
         self._first_key = np.zeros(max(parts) + 1, np.int64)
-        bands = [band_count(part) for part in parts.values()]
+        bands = [-(-part.rows // part.layout.band_rows(row_bytes)) for part in parts.values()]
         self._first_key[list(parts)] = np.cumsum(bands) - bands
         self._indexes: dict[int, ChunkIndex] = {}
         self._cache = ChunkCache(slots, self._most_rows, row_bytes, self._decode, executor)
@@ -282,17 +295,12 @@ class ChunkedColumn:
     def _decode(self, key: Key, out: np.ndarray) -> None:
         number, band = key
         part = self._parts[number]
-        with self._hdf5:
-            index = self._indexes.get(number)
-            if index is None:
-                try:
-                    with h5py.File(part.file.path, "r", locking="best-effort") as file:
-                        index = self._indexes[number] = ChunkIndex(file[self._name], part.layout)
-                except (OSError, KeyError, ValueError) as error:
-                    raise OSError(f"{part.file.path}: cannot be read: {error}") from error
-        index.read(part.file, band, out[: part.layout.chunk[0]])
+        index = self._indexes.get(number)
+        if index is None:
+            index = self._indexes[number] = part.file.through_hdf5(lambda path: self._index(path, part.layout))
+        size = int(self._band_rows[number])
+        index.read_rows(part.file, band * size, out[:size])
 
-
-def band_count(part: ChunkedPart) -> int:
-    """Bands of a part."""
-    return -(-part.rows // part.layout.chunk[0])
+    def _index(self, path: str, layout: Chunked) -> ChunkIndex:
+        with self._hdf5, h5py.File(path, "r", locking="best-effort") as file:
+            return ChunkIndex(file[self._name], layout)

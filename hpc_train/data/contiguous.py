@@ -18,7 +18,9 @@ SLOW_SECS_PER_BYTE, SLOW_SECS_PER_ROW = 1e-9, 20e-6
 SCAN_BYTES = 1 << 20
 PROBE_BYTES = 4 << 10
 MAX_HELD_BYTES = 32 << 20
-"""Columns up to this size are kept in memory: a row of theirs would cost as much to fetch as a large one."""
+"""The smallest columns, up to so much together, are kept in memory: their rows would cost as much as large ones."""
+MAX_TABLES = 3
+"""After so many failures no memory map is tried again."""
 
 
 class ContiguousColumn:
@@ -29,11 +31,16 @@ class ContiguousColumn:
     read with preadv, and the kernel is told ahead of single ones.
     """
 
-    def __init__(self, parts: Sequence[Part], row_bytes: int, random: bool) -> None:
-        """`random`: rows will be asked for at random, from more data than memory holds."""
+    def __init__(self, parts: Sequence[Part], row_bytes: int, held: bool, random: bool) -> None:
+        """Opens nothing yet.
+
+        Args:
+            held: The column is small enough to be kept in memory.
+            random: Rows will be asked for at random, from more data than memory holds.
+        """
         self._parts, self._row_bytes, self._random = parts, row_bytes, random
-        rows = sum(part.rows for part in parts)
-        self._held = _HeldColumn(parts, row_bytes) if rows * row_bytes <= MAX_HELD_BYTES else None
+        self._held = _HeldColumn(parts, row_bytes) if held else None
+        self._lock = threading.Lock()
         self._table = self._new_table()
         self._old_tables: list[MappedTable] = []
         self._slow = False
@@ -130,9 +137,10 @@ class ContiguousColumn:
             return None  # no room in the addresses
 
     def _replace(self, failed: MappedTable) -> None:
-        if self._table is failed:
-            self._old_tables.append(failed)
-            self._table = self._new_table()
+        with self._lock:
+            if self._table is failed:
+                self._old_tables.append(failed)
+                self._table = self._new_table() if len(self._old_tables) < MAX_TABLES else None
 
     def _note(self, secs: float, rows: int) -> None:
         self._slow = secs > max(SLOW_SECS_PER_ROW * rows, SLOW_SECS_PER_BYTE * rows * self._row_bytes)

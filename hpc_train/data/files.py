@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,18 @@ PASSING_ERRORS = frozenset(
 )
 """Errors after which a parallel file system may come back: they are retried."""
 
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, IndexError, OverflowError, TypeError)
+"""What h5py raises where a file cannot be read or is damaged."""
+
 T = TypeVar("T")
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The system's error number; h5py has it in its text alone, where a read failed."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    match = re.search(r"errno = (\d+)", str(error))
+    return int(match[1]) if match else None
 
 
 class ShortFileError(OSError):
@@ -53,25 +65,40 @@ class DataFile:
         Raises:
             OSError: With errno and path, when retries did not help; ShortFileError where the file ends too early.
         """
-        self._retried(lambda descriptor: _read_fully(descriptor, offset, out.reshape(-1).view(np.uint8).data))
+
+        def read() -> None:
+            with self.opened() as descriptor:
+                _read_fully(descriptor, offset, out.reshape(-1).view(np.uint8).data)
+
+        self._retried(read)
 
     def expect(self, offset: int, length: int) -> None:
         """Lets the kernel begin to fetch these bytes, and does not wait."""
         with suppress(OSError), self.opened() as descriptor:
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 
-    def _retried(self, read: Callable[[int], T]) -> T:
+    def through_hdf5(self, read: Callable[[str], T]) -> T:
+        """What `read` gives for the file's path, with the HDF5 library.
+
+        Raises:
+            OSError: As `read_into`.
+        """
+        return self._retried(lambda: read(self.path))
+
+    def _retried(self, read: Callable[[], T]) -> T:
         for wait in (*RETRY_WAITS_SECS, None):
             try:
-                with self.opened() as descriptor:
-                    return read(descriptor)
+                return read()
             except ShortFileError as error:
                 raise ShortFileError(error.errno, error.strerror, self.path) from None
-            except OSError as error:
-                if wait is None or error.errno not in PASSING_ERRORS:
+            except HDF5_ERRORS as error:
+                number = errno_of(error)
+                if number is None:
+                    raise OSError(f"{self.path}: cannot be read: {error}") from None
+                if wait is None or number not in PASSING_ERRORS:
                     tries = f" ({len(RETRY_WAITS_SECS) + 1} tries)" if wait is None else ""
-                    name = errno.errorcode.get(error.errno or 0, "?")
-                    raise OSError(error.errno, f"{name}: {error.strerror}{tries}", self.path) from None
+                    name = errno.errorcode.get(number, "?")
+                    raise OSError(number, f"{name}: {os.strerror(number)}{tries}", self.path) from None
             self._open_anew()  # a stale handle is cured by opening the file anew
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")

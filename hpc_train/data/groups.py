@@ -53,6 +53,11 @@ class GroupReader:
         return self._wait(number)[0]
 
     @property
+    def ahead(self) -> int:
+        """Groups that are read side by side."""
+        return self._threads
+
+    @property
     def steps(self) -> int:
         """Steps of a group; the last one may have fewer."""
         return self._steps

@@ -11,6 +11,8 @@ import h5py
 
 from hpc_train.data.codecs import Filter, filters_of, why_not
 
+MIN_BAND_BYTES = 64 << 10
+
 
 @dataclass(frozen=True)
 class Contiguous:
@@ -27,6 +29,11 @@ class Chunked:
     dtype: str
     chunk: tuple[int, ...]
     filters: tuple[Filter, ...]
+
+    def band_rows(self, row_bytes: int) -> int:
+        """Rows that are decoded at once: those of a chunk, or of several small ones."""
+        rows = self.chunk[0]
+        return rows * max(1, -(-MIN_BAND_BYTES // max(1, rows * row_bytes)))
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,10 @@ def layout_of(dataset: h5py.Dataset) -> Layout:
     if dataset.chunks is not None:
         filters = filters_of(dataset)
         reason = why_not(filters)
+        if reason is None and None in dataset.maxshape[1:]:
+            return Opaque(dtype, "it can grow sideways")  # HDF5 1.14 numbers the chunks of such datasets wrongly
+        if reason is None and not hasattr(dataset.id, "chunk_iter"):
+            return Opaque(dtype, "this build of h5py cannot list chunks")
         if reason is None:
             return Chunked(dtype, dataset.chunks, filters)
         give_hdf5_its_plugins()

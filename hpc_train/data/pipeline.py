@@ -60,7 +60,7 @@ class OpenInput:
 
     Attributes:
         dataset: The batches; its steps are counted over the whole job.
-        sampler: Their order; None for an `input_fn`.
+        sampler: Their order, and `order` what a checkpoint keeps of it; None for an `input_fn`.
         notes: What the user should know about reading this data.
         advice: What to change where training waits for it.
     """
@@ -68,6 +68,7 @@ class OpenInput:
     dataset: tf.data.Dataset
     advice: str
     sampler: Sampler | None = None
+    order: DataOrder | None = None
     notes: tuple[str, ...] = ()
     failures: list[BaseException] = field(default_factory=list)
 
@@ -75,11 +76,6 @@ class OpenInput:
     def failure(self) -> BaseException | None:
         """What reading raised, which TensorFlow reports in words of its own."""
         return self.failures[0] if self.failures else None
-
-    @property
-    def order(self) -> DataOrder | None:
-        """The order of rows; None for an `input_fn`."""
-        return self.sampler.order if self.sampler else None
 
     def progress_at(self, step: int) -> DataProgress:
         """How far the data is read when `step` steps are done."""
@@ -209,7 +205,7 @@ def _opened(
     options.threading.private_threadpool_size = threads + 1
     dataset = _to_device(dataset.prefetch(depth).with_options(options))
     try:
-        yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.notes, failures)
+        yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.order, reading.notes, failures)
     finally:
         box.clear()
 

@@ -9,6 +9,7 @@ from types import TracebackType
 
 import numpy as np
 
+from hpc_train.data import contiguous
 from hpc_train.data.buffers import BufferPool
 from hpc_train.data.chunks import ChunkedColumn, ChunkedPart, Key
 from hpc_train.data.contiguous import ContiguousColumn
@@ -45,10 +46,12 @@ class Reader:
         self._idle = threading.Condition()
         self._users, self._closed = 0, False
         hdf5 = threading.Lock()
+        held = _held_columns(shards)
         self._columns = []
         for number, column in enumerate(shards.columns):
             slots = max(cache_slots(shards, number, cached_rows, cached_runs), threads + 1)
-            self._columns.append(_Column(shards, number, column, self._files, slots, self._executor, hdf5, scattered))
+            how = (slots, self._executor, hdf5, number in held, scattered)
+            self._columns.append(_Column(shards, number, column, self._files, *how))
 
     def __enter__(self) -> Reader:
         return self
@@ -150,9 +153,10 @@ class _Column:
         slots: int,
         executor: ThreadPoolExecutor,
         hdf5: threading.Lock,
+        held: bool,
         scattered: bool,
     ) -> None:
-        self._column, self._paths, self._hdf5 = column, shards.paths, hdf5
+        self._column, self._files, self._hdf5 = column, files, hdf5
         layouts = [layouts[number] for layouts in shards.layouts]
         kinds = [(PLAIN, CHUNKED, OPAQUE)[(Contiguous, Chunked, Opaque).index(type(layout))] for layout in layouts]
         self._kinds: np.ndarray = np.array(kinds)
@@ -164,7 +168,7 @@ class _Column:
         plain = {i: Part(f, layout.offset, rows) for i, (f, rows, layout) in each if isinstance(layout, Contiguous)}
         chunked = {i: ChunkedPart(f, rows, layout) for i, (f, rows, layout) in each if isinstance(layout, Chunked)}
         self._plain_number: np.ndarray = np.cumsum(self._kinds == PLAIN) - 1
-        self._plain = ContiguousColumn(list(plain.values()), column.row_bytes, scattered) if plain else None
+        self._plain = ContiguousColumn(list(plain.values()), column.row_bytes, held, scattered) if plain else None
         self._chunked = (
             ChunkedColumn(column.name, chunked, column.row_bytes, slots, executor, hdf5) if chunked else None
         )
@@ -242,18 +246,30 @@ class _Column:
         run = int(distinct[-1] - distinct[0]) + 1 == len(distinct)
         selection = slice(int(distinct[0]), int(distinct[-1]) + 1) if run else distinct
         give_hdf5_its_plugins()
-        try:
-            with self._hdf5, open_file(self._paths[shard]) as file:
+
+        def read(path: str) -> np.ndarray:
+            with self._hdf5, open_file(path) as file:
                 rows: np.ndarray = file[self._column.name][selection][places]
                 return rows
-        except (OSError, KeyError, ValueError) as error:
-            raise OSError(f"{self._paths[shard]}: cannot be read: {error}") from error
+
+        return self._files[shard].through_hdf5(read)
+
+
+def _held_columns(shards: ShardSet) -> set[int]:
+    """The smallest contiguous columns, as many as may be kept in memory together."""
+    sizes = sorted((shards.rows * column.row_bytes, number) for number, column in enumerate(shards.columns))
+    held, total = set(), 0
+    for size, number in sizes:
+        total += size
+        if total <= contiguous.MAX_HELD_BYTES:
+            held.add(number)
+    return held
 
 
 def cache_slots(shards: ShardSet, number: int, rows: int, runs: int) -> int:
     """Bands of column `number` that `runs` runs of `rows` rows in all may lie in; 0 where none is chunked."""
     bands = [
-        (layout.chunk[0], -(-count // layout.chunk[0]))
+        (size := layout.band_rows(shards.columns[number].row_bytes), -(-count // size))
         for layout, count in zip((layouts[number] for layouts in shards.layouts), shards.shard_rows, strict=True)
         if isinstance(layout, Chunked)
     ]
@@ -267,6 +283,7 @@ def cache_bytes(shards: ShardSet, rows: int, runs: int) -> int:
     total = 0
     for number, column in enumerate(shards.columns):
         layouts = [layouts[number] for layouts in shards.layouts]
-        band_rows = max((layout.chunk[0] for layout in layouts if isinstance(layout, Chunked)), default=0)
+        bands = (layout.band_rows(column.row_bytes) for layout in layouts if isinstance(layout, Chunked))
+        band_rows = max(bands, default=0)
         total += cache_slots(shards, number, rows, runs) * band_rows * column.row_bytes
     return total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,8 @@ from hpc_train.data.groups import GroupReader
 from hpc_train.data.layout import Contiguous
 from hpc_train.data.readahead import WindowsAhead
 from hpc_train.data.reader import Reader, cache_bytes
-from hpc_train.data.sampler import DataProgress, Sampler, evaluation_batches
+from hpc_train.data.record import record_of
+from hpc_train.data.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
 from hpc_train.data.shards import ShardSet
 from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -21,16 +24,25 @@ from hpc_train.errors import UserError
 GROUP_BYTES = 8 << 20
 MAX_GROUP_STEPS = 64
 """So many batches are read at once as fit into 8 MiB, but not more than 64."""
+AHEAD_BYTES = 256 << 20
+"""Groups of batches that are read ahead take no more, unless one alone does; nor a quarter of the rank's memory."""
 
 GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a rank may use to read: `threads`, and `memory_bytes` for decoded chunks (None: no limit)."""
+    """What a rank may use to read.
+
+    Attributes:
+        threads: Threads that read and decode.
+        memory_bytes: Memory for decoded chunks and for batches read ahead; node_bytes: that the node has for all its
+            ranks, and for the page cache, which they share. None: no limit.
+    """
 
     threads: int = 1
     memory_bytes: int | None = None
+    node_bytes: int | None = None
 
 
 ONE_THREAD = Means()
@@ -45,7 +57,7 @@ class Reading:
         groups: Reads batches, by step or several at once.
         seed_of: Of a step: a 64-bit seed for what is done at random to its batch.
         first, end: The steps there are; `end` None: there is no end.
-        sampler: The order; None for an evaluation.
+        sampler: The order, and `order` what a checkpoint keeps of it; None for an evaluation.
         notes: What the user should know about reading this data.
     """
 
@@ -54,6 +66,7 @@ class Reading:
     first: int
     end: int | None
     sampler: Sampler | None = None
+    order: DataOrder | None = None
     notes: tuple[str, ...] = ()
 
     def read(self, step: int) -> list[np.ndarray]:
@@ -78,6 +91,14 @@ def training_sampler(
     return Sampler(shards.rows, source.batch_size, rank, size, source.seed, source.shuffle, progress, blocks)
 
 
+def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
+    """What a checkpoint keeps of the order in which `source` is read, to know it again."""
+    digest = hashlib.sha256(json.dumps(record_of(shards)).encode())
+    if source.shuffle == "block":
+        digest.update(shards.blocks.starts.astype("<i8").tobytes())
+    return DataOrder(source.seed, source.shuffle, shards.rows, digest.hexdigest()[:16])
+
+
 @contextmanager
 def training_reading(
     source: HDF5Input,
@@ -95,11 +116,12 @@ def training_reading(
     sampler = training_sampler(source, shards, rank, size, progress)
     end = sampler.last_step(source.epochs)
     steps = _group_steps(source, shards)
-    plan = _plan(shards, sampler, means, steps)
+    ahead = _groups_ahead(source, shards, means, steps)
+    plan = _plan(shards, sampler, means, steps * (ahead + 1))
     with Reader(shards, means.threads, plan.rows, plan.runs, plan.scattered) as reader:
         windows = None
         if source.shuffle == "block" and not plan.scattered:
-            windows = WindowsAhead(reader, sampler, end, steps * (means.threads + 1))
+            windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
 
         def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
             if windows:
@@ -112,8 +134,9 @@ def training_reading(
             bounds = range(0, (stop - first + 1) * source.batch_size, source.batch_size)
             return sampler.rows_between(first, stop), list(bounds)
 
-        with GroupReader(progress.step, end, steps, rows_of, read, means.threads) as groups:
-            yield Reading(groups, sampler.augmentation_seed, progress.step, end, sampler, tuple(plan.notes))
+        with GroupReader(progress.step, end, steps, rows_of, read, ahead) as groups:
+            order = order_of(source, shards)
+            yield Reading(groups, sampler.augmentation_seed, progress.step, end, sampler, order, tuple(plan.notes))
 
 
 @contextmanager
@@ -123,7 +146,8 @@ def evaluation_reading(
     """Opens `rank`'s part of an evaluation over `steps` batches of all ranks together, or over all rows. Local."""
     batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
     group = _group_steps(source, shards)
-    held = group * (means.threads + 1)
+    ahead = _groups_ahead(source, shards, means, group)
+    held = group * (ahead + 1)
     with Reader(shards, means.threads, held * source.batch_size, held) as reader:
 
         def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
@@ -137,12 +161,17 @@ def evaluation_reading(
             rows = [np.arange(*batch) for batch in batches[first:stop]]
             return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
 
-        with GroupReader(0, len(batches), group, rows_of, read, means.threads) as groups:
+        with GroupReader(0, len(batches), group, rows_of, read, ahead) as groups:
             yield Reading(groups, seed_of, 0, len(batches))
 
 
 def _group_steps(source: HDF5Input, shards: ShardSet) -> int:
     return min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // max(1, source.batch_size * shards.row_bytes)))
+
+
+def _groups_ahead(source: HDF5Input, shards: ShardSet, means: Means, group_steps: int) -> int:
+    limit = AHEAD_BYTES if means.memory_bytes is None else min(AHEAD_BYTES, means.memory_bytes // 4)
+    return max(1, min(means.threads, limit // max(1, group_steps * source.batch_size * shards.row_bytes)))
 
 
 @dataclass
@@ -155,17 +184,18 @@ class _Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def _plan(shards: ShardSet, sampler: Sampler, means: Means, group_steps: int) -> _Plan:
+def _plan(shards: ShardSet, sampler: Sampler, means: Means, held: int) -> _Plan:
+    """For so many batches held at the same time."""
     limit = means.memory_bytes
-    held = group_steps * (means.threads + 1)
     if sampler.shuffle == "none":
         return _Plan(held * sampler.batch_size, held)
     if sampler.shuffle == "global":
-        large = limit is not None and sum(shards.file_bytes) > limit
-        if limit is None or cache_bytes(shards, shards.rows, 0) <= limit:
-            return _Plan(shards.rows, 0, large)
+        large = means.node_bytes is not None and sum(shards.file_bytes) > means.node_bytes
+        whole = cache_bytes(shards, shards.rows, len(shards.paths))
+        if limit is None or whole <= limit:
+            return _Plan(shards.rows, len(shards.paths), large)
         note = (
-            f"the shards are compressed or chunked and take {cache_bytes(shards, shards.rows, 0) / GIB:.1f} GiB when "
+            f"the shards are compressed or chunked and take {whole / GIB:.1f} GiB when "
             f"decoded, more than the {limit / GIB:.1f} GiB this rank may use: shuffle 'global' decodes a chunk for "
             "each row. Take shuffle: block, or shards without compression (hpc-train shard)"
         )

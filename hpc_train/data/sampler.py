@@ -62,11 +62,16 @@ class DataProgress:
 
 @dataclass(frozen=True)
 class DataOrder:
-    """What the order of rows depends on, beside the ranks and how far the job has come."""
+    """What the order of rows depends on, beside the ranks and how far the job has come.
+
+    Attributes:
+        shards: A digest of the shards' names and sizes, and of the blocks in block mode.
+    """
 
     seed: int
     shuffle: ShuffleMode
     rows: int
+    shards: str
 
 
 def resumed(progress: DataProgress, saved: DataOrder | None, now: DataOrder | None) -> DataProgress:
@@ -112,11 +117,6 @@ class Sampler:
     shuffle: ShuffleMode = "global"
     progress: DataProgress = DataProgress()
     blocks: Blocks | None = None
-
-    @property
-    def order(self) -> DataOrder:
-        """What a checkpoint keeps of it, to know the order again."""
-        return DataOrder(self.seed, self.shuffle, self.rows)
 
     def progress_at(self, step: int) -> DataProgress:
         """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks."""

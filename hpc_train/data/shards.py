@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.blocks import Blocks
+from hpc_train.data.files import HDF5_ERRORS
 from hpc_train.data.layout import Chunked, Layout, Opaque, layout_from_json, layout_of, layout_to_json
 from hpc_train.errors import UserError
 
@@ -28,6 +29,8 @@ DTYPES = frozenset(
 BLOCK_BYTES = 4 << 20
 """About what a parallel file system gives in one piece: blocks are that large, where there are many of them."""
 MIN_BLOCKS = 1024
+MAX_BLOCK_ROWS = 1 << 16
+"""Chunks of more rows, such as labels may have, are decoded again for each block instead."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class ShardSet:
         rows = max(1, min(BLOCK_BYTES // max(1, self.row_bytes), -(-self.rows // MIN_BLOCKS)))
         starts = []
         for start, shard_rows, layouts in zip(self.starts, self.shard_rows, self.layouts, strict=True):
-            chunk = max((layout.chunk[0] for layout in layouts if isinstance(layout, Chunked)), default=1)
+            each = zip(layouts, self.columns, strict=True)
+            chunks = (layout.band_rows(c.row_bytes) for layout, c in each if isinstance(layout, Chunked))
+            chunk = max((size for size in chunks if size <= MAX_BLOCK_ROWS), default=1)
             starts.append(start + np.arange(0, shard_rows, -(-rows // chunk) * chunk))
         return Blocks(np.append(np.concatenate(starts), self.rows))
 
@@ -192,7 +197,7 @@ def _read_table(path: Path) -> Table:
             return {n: _describe(n, item) for n, item in file.items() if isinstance(item, h5py.Dataset)}
     except BlockingIOError:
         raise UserError(f"{path}: is being written by another process; wait until it is closed") from None
-    except (OSError, KeyError) as error:
+    except HDF5_ERRORS as error:
         if "already open for write" in str(error):
             raise UserError(
                 f"{path}: is being written, or was not closed after writing; wait, or repair it with h5clear -s"
@@ -203,7 +208,11 @@ def _read_table(path: Path) -> Table:
 def _describe(name: str, dataset: h5py.Dataset) -> tuple[int, Column | None, Layout | None]:
     if dataset.shape is None or dataset.ndim == 0:
         return 0, None, None
-    rows, dtype = int(dataset.shape[0]), dataset.dtype.newbyteorder("=").name
+    rows = int(dataset.shape[0])
+    try:
+        dtype = dataset.dtype.newbyteorder("=").name
+    except TypeError:  # a type that numpy has not
+        return rows, None, None
     if dtype not in DTYPES:
         return rows, None, None
     return rows, Column(name, tuple(map(int, dataset.shape[1:])), dtype), layout_of(dataset)

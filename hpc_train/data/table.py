@@ -57,7 +57,7 @@ class MappedTable:
         start = (places[0] or 0) + parts[0].offset % mmap.PAGESIZE
         count = (total - start) // row_bytes
         self._rows: np.ndarray = self._region.data[start : start + count * row_bytes].reshape(count, row_bytes)
-        long = row_bytes >= TOUCHED_ROW_BYTES and row_bytes % _WORD == 0
+        long = row_bytes >= TOUCHED_ROW_BYTES and row_bytes % _WORD == 0 and start % _WORD == 0
         self._words: np.ndarray | None = self._rows.reshape(-1).view(np.uint64) if long else None
         self._mapped: np.ndarray = np.zeros(len(parts), bool)
         self._all_mapped = False

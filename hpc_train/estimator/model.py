@@ -80,20 +80,26 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
 
 
 def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:
-    """Of the labels that a sparse cross-entropy compares with an output: classes, and the label that it leaves out."""
+    """Of the labels that Keras's sparse cross-entropy compares with an output: classes, and the label it leaves out.
+
+    Known for models with one output, and with outputs and losses by name.
+    """
     import keras
 
-    outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss
-    if isinstance(named, dict) and isinstance(loss, dict):
-        compared = [(label, loss.get(label), named[label]) for label in labels if label in named]
-    elif outputs and len(outputs) == len(labels) == 1 and not isinstance(loss, dict | list | tuple):
-        compared = [(labels[0], loss, outputs[0])]
-    else:
+    if type(model).compute_loss is not keras.Model.compute_loss:
         return {}
+    outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss
+    if isinstance(loss, dict) and isinstance(named, dict):
+        compared = [(label, loss.get(label), named[label]) for label in labels if label in named]
+    elif outputs and len(outputs) == len(labels) == 1:
+        alone = list(loss.values()) if isinstance(loss, dict) else loss if isinstance(loss, list | tuple) else [loss]
+        compared = [(labels[0], alone[0], outputs[0])] if len(alone) == 1 else []
+    else:
+        compared = []
     found = {}
     for label, own_loss, own_output in compared:
         known = own_loss in ("sparse_categorical_crossentropy", keras.losses.sparse_categorical_crossentropy)
-        if known or isinstance(own_loss, keras.losses.SparseCategoricalCrossentropy):
+        if known or type(own_loss) is keras.losses.SparseCategoricalCrossentropy:
             classes = own_output.shape[getattr(own_loss, "axis", -1)]
             if classes is not None:
                 found[label] = (int(classes), getattr(own_loss, "ignore_class", None))

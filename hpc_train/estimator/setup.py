@@ -16,7 +16,7 @@ from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.labels import LabelRange, check_classes, label_ranges
 from hpc_train.data.memory import available_bytes
 from hpc_train.data.pipeline import InputContext, OpenInput
-from hpc_train.data.reading import Means, training_sampler
+from hpc_train.data.reading import Means, order_of, training_sampler
 from hpc_train.data.record import RECORD_FILE, check_record, record_of
 from hpc_train.data.sampler import DataOrder, DataProgress, resumed
 from hpc_train.data.shards import ShardSet, find_shards
@@ -38,8 +38,11 @@ Shards = tuple[ShardSet | None, ShardSet | None]
 """Of training and of evaluation; None stands for an input that is a function."""
 
 
-def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path) -> Shards:
-    """Finds and checks the shards of both specs, on the chief, for all ranks. Collective."""
+def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path, step: int) -> Shards:
+    """Finds and checks the shards of both specs, on the chief, for all ranks. Collective.
+
+    Where the job goes on from a `step` beyond 0, they must be those with which it began.
+    """
 
     def find() -> list[dict[str, Any] | None]:
         found: list[ShardSet | None] = []
@@ -51,7 +54,8 @@ def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, jo
             training_sampler(train_spec.input_fn, train, 0, world.size)
         if train is not None and evaluation is not None:
             _check_alike(train, evaluation)
-        _check_unchanged(job_dir / RECORD_FILE, (train, evaluation))
+        if step > 0:
+            _check_unchanged(job_dir / RECORD_FILE, (train, evaluation))
         return [shards.to_json() if shards is not None else None for shards in found]
 
     train, evaluation = world.on_chief(find)
@@ -91,27 +95,28 @@ def _check_unchanged(record: Path, shards: Shards) -> None:
 
 
 def check_labels(world: World, shards: Shards, specs: tuple[TrainSpec, EvalSpec], model: keras.Model) -> None:
-    """Looks at every label that is one number a row, each rank at its part of the shards. Collective.
+    """Looks at labels that a sparse cross-entropy takes as they are stored, each rank at its part. Collective.
 
     Raises:
-        UserError: A label that does not fit into int64, or is not the number of one of the model's classes where a
-            sparse cross-entropy needs that and no `map_fn` comes between.
+        UserError: A label is not the number of one of the model's classes.
     """
-    sources = [spec.input_fn for spec in specs]
-    for found, source in zip(shards, sources, strict=True):
-        if found is None or not found.labels:
+    for found, source in zip(shards, [spec.input_fn for spec in specs], strict=True):
+        if found is None or not isinstance(source, HDF5Input) or source.map_fn is not None:
             continue
-        own = world.each(lambda found=found: label_ranges(found, world.rank, world.size, world.cores))  # type: ignore[misc]
+        wanted = sparse_classes(model, [column.name for column in found.labels])
+        ignored = {dataset: ignore for dataset, (_, ignore) in wanted.items()}
+        own = world.each(
+            lambda found=found, ignored=ignored: label_ranges(found, ignored, world.rank, world.size, world.cores)  # type: ignore[misc]
+        )
         ranges = [LabelRange(*r) for part in world.all_gather([astuple(r) for r in own]) for r in part]
-        if isinstance(source, HDF5Input) and source.map_fn is None:
-            for dataset, (classes, ignored) in sparse_classes(model, [c.name for c in found.labels]).items():
-                check_classes(ranges, dataset, classes, ignored)
+        for dataset, (classes, _) in wanted.items():
+            check_classes(ranges, dataset, classes)
 
 
 def means_for(world: World) -> Means:
     """This rank's share of the node's cores and memory. Collective."""
     memory = world.each(available_bytes)
-    return Means(world.cores, int(MEMORY_PART * memory / world.local_size))
+    return Means(world.cores, int(MEMORY_PART * memory / world.local_size), int(MEMORY_PART * memory))
 
 
 def where_from(
@@ -133,7 +138,7 @@ def where_from(
     saved_order = DataOrder(**saved) if saved else None
     order = None
     if isinstance(source, HDF5Input) and shards is not None:
-        order = DataOrder(source.seed, source.shuffle, shards.rows)
+        order = order_of(source, shards)
     return resumed(progress, saved_order, order), saved_order not in (None, order)
 
 

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,15 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
 
 
 def _describe(source: Any) -> Any:
-    return asdict(source) if isinstance(source, HDF5Input) else f"function {getattr(source, '__qualname__', source)}"
+    if not isinstance(source, HDF5Input):
+        return f"function {_name_of(source)}"
+    values = {field.name: getattr(source, field.name) for field in fields(source)}
+    return {**values, "map_fn": source.map_fn and _name_of(source.map_fn)}
+
+
+def _name_of(function: Any) -> str:
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def run_job(
@@ -106,10 +114,10 @@ def run_job(
     `load` finds the functions that a job file names.
     """
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
-    shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir)
-    device = set_up_tensorflow(world)
     manager = CheckpointManager(job_dir / "checkpoints", config.keep_checkpoint_max)
     first_step = world.on_chief(lambda: newest_step(job_dir, manager))
+    shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir, first_step)
+    device = set_up_tensorflow(world)
     place, reordered = where_from(world, manager, first_step, train_spec.input_fn, train_shards)
     context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
     with ExitStack() as stack:

@@ -24,7 +24,7 @@ def snapshot(step: int) -> Snapshot:
         "narrow": np.array([1.5, -2], ml_dtypes.bfloat16),
     }
     progress = DataProgress(step, 64 * step, ((0, 4), (128, 2)))
-    order = DataOrder(2**63 - 1, "block", 1000)
+    order = DataOrder(2**63 - 1, "block", 1000, "ab12")
     return Snapshot(model, {"adam/iteration": np.array(step, np.int64)}, progress, order, 4, step + 0.5)
 
 

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from hpc_train import HDF5Input, UserError
 from hpc_train.data.labels import check_classes, label_ranges
 from hpc_train.data.pipeline import FUNCTION_ADVICE, InputContext, open_evaluation, open_training
 from hpc_train.data.reader import Reader
-from hpc_train.data.reading import Means, training_reading
+from hpc_train.data.reading import Means, order_of, training_reading
 from hpc_train.data.record import check_record, record_of
 from hpc_train.data.sampler import DataProgress
 from hpc_train.data.shards import find_shards
 from hpc_train.estimator.feed import Feed
+from hpc_train.estimator.model import sparse_classes
 from hpc_train.monitoring.progress import InputWait
 
 
@@ -277,27 +279,73 @@ def test_fewer_rows_than_a_global_batch(folder: Path) -> None:
 
 
 def test_labels_are_looked_at(tmp_path: Path) -> None:
-    for i, (labels, dtype) in enumerate((([0, 1, 2], "i8"), ([3, 9, 4], ">i8"))):
+    for i, (labels, dtype) in enumerate((([0, 1, 2], "i8"), ([3, 9, 255], ">i8"))):
         with h5py.File(tmp_path / f"{i}.h5", "w") as file:
             file["x"] = np.zeros((3, 2))
             file["y"] = np.array(labels, dtype)
     shards = find_shards(HDF5Input(str(tmp_path / "*.h5")))
-    ranges = label_ranges(shards, 0, 2, 1) + label_ranges(shards, 1, 2, 1)
+    assert label_ranges(shards, {"z": None}, 0, 1, 1) == [], "only labels that matter are read"
+    ranges = [r for rank in range(2) for r in label_ranges(shards, {"y": 255}, rank, 2, 1)]
     assert [(Path(r.path).name, r.dataset, r.low, r.high) for r in ranges] == [("0.h5", "y", 0, 2), ("1.h5", "y", 3, 9)]
-    check_classes(ranges, "y", 10, None)
-    check_classes(ranges, "z", 2, None)
+    check_classes(ranges, "y", 10)
+    check_classes(ranges, "z", 2)
     with pytest.raises(UserError, match=r"1\.h5: dataset 'y' has the value 9, but the model's output has 9 classes"):
-        check_classes(ranges, "y", 9, None)
-    check_classes(ranges, "y", 9, 9)
-    with h5py.File(tmp_path / "0.h5", "a") as file:
-        file["y"][1] = -1
-    with pytest.raises(UserError, match="value -1"):
-        check_classes(label_ranges(shards, 0, 2, 1), "y", 10, None)
-    with h5py.File(tmp_path / "nan.h5", "w") as file:
-        file["x"], file["y"] = np.zeros((3, 2)), np.array([0, np.nan, 1])
-    nan = label_ranges(find_shards(HDF5Input(str(tmp_path / "nan.h5"))), 0, 1, 1)
-    with pytest.raises(UserError, match="value nan"):
-        check_classes(nan, "y", 10, None)
+        check_classes(ranges, "y", 9)
+    with pytest.raises(UserError, match="value 255"):
+        check_classes(label_ranges(shards, {"y": None}, 0, 1, 1), "y", 10)
+    for values, said in (([0, -1], "value -1"), ([0, np.nan], "value nan"), ([0, 2.5], "value 2.5")):
+        with h5py.File(tmp_path / "other.h5", "w") as file:
+            file["x"], file["y"] = np.zeros((2, 2)), np.array(values)
+        other = find_shards(HDF5Input(str(tmp_path / "other.h5")))
+        with pytest.raises(UserError, match=said):
+            check_classes(label_ranges(other, {"y": None}, 0, 1, 1), "y", 10)
+
+
+def test_which_labels_are_classes() -> None:
+    import keras
+
+    class Own(keras.losses.SparseCategoricalCrossentropy):
+        pass
+
+    class OwnLoss(keras.Model):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    def model(loss: Any, kind: Any = keras.Model) -> Any:
+        x = keras.Input((3,))
+        built = kind(x, keras.layers.Dense(4, name="out")(x))
+        built.compile("sgd", loss)
+        return built
+
+    sparse = keras.losses.SparseCategoricalCrossentropy(ignore_class=255)
+    assert sparse_classes(model(sparse), ["y"]) == {"y": (4, 255)}
+    assert sparse_classes(model("sparse_categorical_crossentropy"), ["y"]) == {"y": (4, None)}
+    assert sparse_classes(model([sparse]), ["y"]) == {"y": (4, 255)}
+    for loss in ("mse", Own(), "categorical_crossentropy"):
+        assert sparse_classes(model(loss), ["y"]) == {}
+    assert sparse_classes(model(sparse, OwnLoss), ["y"]) == {}
+    x = keras.Input((3,))
+    several = keras.Model(x, {"a": keras.layers.Dense(4)(x), "b": keras.layers.Dense(1)(x)})
+    several.compile("sgd", {"a": sparse, "b": "mse"})
+    assert sparse_classes(several, ["b", "a"]) == {"a": (4, 255)}
+
+
+def test_an_order_is_known_again_by_its_shards_and_blocks(folder: Path) -> None:
+    shards = find_shards(source_of(folder))
+    same = order_of(source_of(folder), find_shards(source_of(folder)))
+    assert order_of(source_of(folder), shards) == same
+    assert order_of(source_of(folder, seed=3), shards) != same
+    assert order_of(source_of(folder, shuffle="block"), shards).shards != same.shards
+    grown = replace(shards, file_bytes=(shards.file_bytes[0], shards.file_bytes[1] + 1))
+    assert order_of(source_of(folder), grown) != same
+
+
+def test_reading_ahead_keeps_to_the_memory_there_is(folder: Path) -> None:
+    source = source_of(folder)
+    shards = find_shards(source)
+    for limit, ahead in ((None, 8), (1 << 30, 8), (16_000, 1)):
+        with training_reading(source, shards, 0, 1, means=Means(8, limit)) as reading:
+            assert reading.groups.ahead == ahead
 
 
 def test_shards_that_changed_are_told(folder: Path) -> None:

@@ -22,7 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train import HDF5Input, UserError
-from hpc_train.data import contiguous, files, reading, table
+from hpc_train.data import contiguous, files, mapping, reading, table
+from hpc_train.data import layout as layout_module
 from hpc_train.data.buffers import BufferPool
 from hpc_train.data.chunks import ChunkCache, ChunkIndex
 from hpc_train.data.files import DataFile, ShortFileError
@@ -175,6 +176,7 @@ def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.M
     shards, x = shards_of(tmp_path, "gzip")
     decoded: Counter[int] = Counter()
     read = ChunkIndex.read
+    monkeypatch.setattr(layout_module, "MIN_BAND_BYTES", 1)
 
     def count(self: ChunkIndex, file: DataFile, band: int, out: np.ndarray) -> None:
         decoded[band] += 1
@@ -366,7 +368,8 @@ def test_other_errors_are_not_retried(tmp_path: Path, monkeypatch: pytest.Monkey
             reader.read(rows)
 
 
-def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+def test_a_damaged_chunk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_module, "MIN_BAND_BYTES", 1)
     shards, x = shards_of(tmp_path, "gzip")
     with h5py.File(shards.paths[0]) as file:
         chunk = file["x"].id.get_chunk_info(10)
@@ -431,6 +434,125 @@ def test_shards_that_do_not_fit_into_one_table(tmp_path: Path) -> None:
     with Reader(shards) as reader:
         rows = np.random.default_rng(1).integers(0, 200, 99)
         np.testing.assert_array_equal(reader.read(rows)[0], x[rows % 50] + (rows // 50)[:, None].astype(np.uint8))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_long_rows_at_odd_places(tmp_path: Path, count: int) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (31, 4096), np.uint8)
+    for i in range(count):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["label"] = np.arange(31, dtype=np.uint8)  # an odd number of bytes before the rows
+            file["image"] = x + i
+    shards = find_shards(HDF5Input(str(tmp_path / "*.h5")))
+    with mock.patch.object(contiguous, "MAX_HELD_BYTES", 0), Reader(shards) as reader:
+        rows = np.random.default_rng(1).integers(0, 31 * count, 40)
+        np.testing.assert_array_equal(reader.read(rows)[0], x[rows % 31] + (rows // 31)[:, None].astype(np.uint8))
+
+
+def test_what_is_kept_in_memory_is_bounded_over_all_columns(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(10):
+            file[f"x{i}"] = np.full(1000, i, np.float64)
+        file["y"] = np.arange(1000, dtype=np.uint8)
+    shards = find_shards(HDF5Input(str(tmp_path / "a.h5")))
+    with mock.patch.object(contiguous, "MAX_HELD_BYTES", 20_000), Reader(shards) as reader:
+        held = [column._plain is not None and column._plain.is_held for column in reader._columns]
+        assert sum(held) == 3, "the label and two features"
+        assert held[-1]
+        assert [a[0] for a in reader.read(np.array([7, 3]))] == [*range(10), 7]
+
+
+def test_small_chunks_are_decoded_several_at_once(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 9, (3001, 200), np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=x, chunks=(1, 200), compression="gzip")
+        file["y"] = np.arange(3001)
+    shards = find_shards(HDF5Input(str(tmp_path / "a.h5")))
+    layout = shards.layouts[0][0]
+    assert isinstance(layout, Chunked)
+    assert layout.band_rows(200) == 328
+    with Reader(shards, 2, 1000, 3) as reader:
+        for rows in (np.arange(3001), np.random.default_rng(1).integers(0, 3001, 99)):
+            np.testing.assert_array_equal(reader.read(rows)[0], x[rows])
+
+
+def test_datasets_that_grow_sideways_are_read_through_hdf5(tmp_path: Path) -> None:
+    x = np.arange(12 * 7).reshape(12, 7)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", data=x, chunks=(5, 3), maxshape=(12, None))
+        file["y"] = np.arange(12)
+    shards = find_shards(HDF5Input(str(tmp_path / "a.h5")))
+    assert isinstance(shards.layouts[0][0], Opaque)
+    with Reader(shards) as reader:
+        np.testing.assert_array_equal(reader.read(np.array([11, 0, 4]))[0], x[[11, 0, 4]])
+
+
+def test_reads_through_hdf5_are_retried_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    calls = iter([OSError("Can't read data (errno = 5, error message = 'Input/output error')")] * 2)
+
+    def read(path: str) -> str:
+        error = next(calls, None)
+        if error:
+            raise error
+        return path
+
+    assert DataFile("a.h5").through_hdf5(read) == "a.h5"
+    assert waits == [0.1, 0.5]
+    with pytest.raises(OSError, match=r"EIO: .*\(6 tries\).*a\.h5"):
+        DataFile("a.h5").through_hdf5(lambda path: (_ for _ in ()).throw(OSError("read failed, errno = 5, more")))
+    with pytest.raises(OSError, match=r"a\.h5: cannot be read: bad link"):
+        DataFile("a.h5").through_hdf5(lambda path: (_ for _ in ()).throw(RuntimeError("bad link")))
+
+
+def test_maps_are_given_up_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, x = shards_of(tmp_path, "contiguous")
+    monkeypatch.setattr(contiguous, "MAX_HELD_BYTES", 0)
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENODEV, "no maps here")
+
+    monkeypatch.setattr(mapping.Region, "put", refuse)
+    with Reader(shards) as reader:
+        for _ in range(10):
+            np.testing.assert_array_equal(reader.read(np.array([5, 2]))[0], x[[5, 2]])
+        plain = reader._columns[0]._plain
+        assert plain is not None
+        assert len(plain._old_tables) == contiguous.MAX_TABLES
+
+
+def test_damaged_files_are_told_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "good.h5", np.zeros((20, 4)), "gzip")
+    write(tmp_path / "good.h5", np.arange(20), "contiguous", "y")
+    good = (tmp_path / "good.h5").read_bytes()
+    random = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(good)
+        for place in random.integers(0, 2000, 3):
+            damaged[place] ^= 1 << int(random.integers(0, 8))
+        path = tmp_path / "bad.h5"
+        path.write_bytes(damaged)
+        try:
+            with Reader(find_shards(HDF5Input(str(path), features="x", label="y"))) as reader:
+                reader.read(np.arange(20))
+        except (UserError, OSError) as error:
+            assert "bad.h5" in str(error), error
+            refused += 1
+    assert refused > 30
+
+
+def test_datasets_of_strange_types_may_stand_beside(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", np.zeros((4, 2)), "contiguous")
+    write(tmp_path / "a.h5", np.arange(4), "contiguous", "y")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        wide = h5py.h5t.STD_I64LE.copy()
+        wide.set_size(16)
+        h5py.h5d.create(file.id, b"wide", wide, h5py.h5s.create_simple((4,)))
+    assert find_shards(HDF5Input(str(tmp_path / "a.h5"), features="x")).rows == 4
+    with pytest.raises(UserError, match="'wide' does not hold numbers"):
+        find_shards(HDF5Input(str(tmp_path / "a.h5"), features="wide", label="y"))
 
 
 def test_rows_of_many_megabytes(tmp_path: Path) -> None:
