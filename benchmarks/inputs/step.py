@@ -1,0 +1,106 @@
+"""A real training step of 5 ms, fed with rows of 3 KB: how much of it is spent waiting for input."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from support.timing import Competitor, interleave
+
+from inputs import ours
+from inputs.cases import ORDERS, Settings
+from inputs.files import Data
+from inputs.results import Results, StepWait
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+STEP_SECS = 0.005
+TOLERANCE = 0.03
+Step = Callable[[Any], "tf.Tensor"]
+
+
+def measure_step(data: Data, settings: Settings, results: Results) -> None:
+    """Trains on contiguous shards in each order, in turn with the same step on a batch that stays in memory."""
+    import tensorflow as tf
+
+    rows = slice(0, data.kind.batch)
+    resident = (tf.constant(data.images[rows]), tf.constant(data.labels[rows]))
+    step, width = calibrated_step(resident)
+    for order in ORDERS:
+        results.steps.append(_fed(step, resident, data, order, settings))
+    found = results.steps[-1].resident_step_secs
+    results.notes.append(f"Training step: a dense layer of {width} units, {1000 * found:.2f} ms a step without input.")
+
+
+def calibrated_step(batch: Any) -> tuple[Step, int]:
+    """A step whose hidden layer is just so wide that it takes 5 ms on one core; and that width."""
+    width = 64
+    for _ in range(6):
+        step = _make_step(batch, width)
+        secs = _step_secs(step, batch)
+        if abs(secs / STEP_SECS - 1) < TOLERANCE:
+            break
+        width = max(8, round(width * STEP_SECS / secs))
+    return step, width
+
+
+def _make_step(batch: Any, width: int) -> Step:
+    import keras
+    import tensorflow as tf
+
+    model = keras.Sequential(
+        [
+            keras.Input(batch[0].shape[1:], dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(width, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(1e-3)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    return lambda batch: step(*batch)
+
+
+def _step_secs(step: Step, batch: Any, steps: int = 40) -> float:
+    for _ in range(5):
+        step(batch).numpy()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step(batch).numpy()
+    return (time.perf_counter() - start) / steps
+
+
+def _fed(step: Step, resident: Any, data: Data, order: str, settings: Settings) -> StepWait:
+    shares: list[float] = []
+    opening = ours.training(data.paths["contiguous"], data.kind.batch, order, settings.threads)
+    with opening as training, ours.Feed(training.dataset) as feed:
+
+        def fed() -> int:
+            before, start = feed.waited_secs, time.perf_counter()
+            for _ in range(settings.steps):
+                step(next(feed)).numpy()
+            shares.append((feed.waited_secs - before) / (time.perf_counter() - start))
+            return settings.steps
+
+        def not_fed() -> int:
+            for _ in range(settings.steps):
+                step(resident).numpy()
+            return settings.steps
+
+        rates = interleave([Competitor("fed", fed), Competitor("resident", not_fed)], settings.rounds)
+    shares = shares[1:]  # the first run warmed up
+    fed_secs, resident_secs = (tuple(1 / rate for rate in rates[name].per_sec) for name in ("fed", "resident"))
+    return StepWait(order, tuple(shares), fed_secs, resident_secs)

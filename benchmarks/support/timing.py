@@ -1,0 +1,110 @@
+"""Timing in turns, A B B A: medians, spread and CPU seconds of competitors that do comparable work."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from statistics import median
+
+IDLE_SHARE = 0.2
+"""A process that uses less than this share of a core counts as idle."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """One way to do the work.
+
+    Attributes:
+        run: Does the work, timed; returns how much was done (bytes, steps).
+        prepare, finish: Before and after each run, not timed.
+    """
+
+    name: str
+    run: Callable[[], int]
+    prepare: Callable[[], None] = _nothing
+    finish: Callable[[], None] = _nothing
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one competitor reached: work a second and CPU seconds (of all threads) a unit of work, by repeat."""
+
+    per_sec: tuple[float, ...]
+    cpu_secs: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.per_sec)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Slowest and fastest repeat."""
+        return min(self.per_sec), max(self.per_sec)
+
+    @property
+    def cpu_median(self) -> float:
+        return median(self.cpu_secs)
+
+
+def interleave(competitors: Sequence[Competitor], rounds: int) -> dict[str, Rates]:
+    """Runs all competitors once to warm up, then `rounds` times there and back: A B C C B A.
+
+    What drifts on the machine meanwhile meets all of them alike. Each has 2 x `rounds` repeats.
+    """
+    for competitor in competitors:
+        _run_once(competitor)
+    samples: dict[str, list[tuple[float, float]]] = {competitor.name: [] for competitor in competitors}
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for competitor in [*competitors, *reversed(competitors)]:
+                samples[competitor.name].append(_run_once(competitor))
+    finally:
+        gc.enable()
+    return {name: Rates(*zip(*pairs, strict=True)) for name, pairs in samples.items()}
+
+
+def _run_once(competitor: Competitor) -> tuple[float, float]:
+    competitor.prepare()
+    cpu, wall = time.process_time(), time.perf_counter()
+    work = competitor.run()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    competitor.finish()
+    settle()
+    return work / wall, cpu / work
+
+
+def settle(limit_secs: float = 2.0) -> None:
+    """Waits until threads in the background (prefetch) have come to rest, so that they disturb nobody else's run."""
+    end = time.perf_counter() + limit_secs
+    while time.perf_counter() < end:
+        cpu, wall = time.process_time(), time.perf_counter()
+        time.sleep(0.004)
+        if time.process_time() - cpu < IDLE_SHARE * (time.perf_counter() - wall):
+            return
+
+
+def in_turn(deliver: Callable[[int], int], steps: int, limit_secs: float) -> Callable[[], int]:
+    """A run of `steps` calls of `deliver(step)`, or as many as fit into `limit_secs`; the next run goes on from there.
+
+    `deliver` returns how much it delivered.
+    """
+    numbers = cycle(range(steps))
+
+    def run() -> int:
+        end = time.perf_counter() + limit_secs
+        done = 0
+        for _ in range(steps):
+            done += deliver(next(numbers))
+            if time.perf_counter() >= end:
+                break
+        return done
+
+    return run
