@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import struct
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from hpc_train.data import filter_plugins
+from hpc_train.data.filter_plugins import BITSHUFFLE, BLOSC, BLOSC2, LZ4, ZSTD
+
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
-BZIP2, LZF, BLOSC, LZ4, BITSHUFFLE, ZSTD, BLOSC2 = 307, 32000, 32001, 32004, 32008, 32015, 32026
+BZIP2, LZF = 307, 32000
+
 
 _NAMES = {
     GZIP: "gzip",
@@ -47,18 +48,12 @@ _NAMES = {
     BLOSC2: "blosc2",
     32028: "sperr",
 }
-_IN_FILE_NAMES = {BLOSC: "blosc", LZ4: "lz4", BITSHUFFLE: "shuf", ZSTD: "zst", BLOSC2: "blosc2"}
-"""Plugins that are used, and what their libraries' names have in them as a rule."""
 _BITSHUFFLE_CODECS = {2: "lz4", 3: "zstd"}
 
 _CHECKSUM_BYTES = 4
 _WORDS_PER_ROW = 1024
 _BLOCK_ELEMENTS = 1 << 16
-_SPARE_VALUES = 8
 """Plugins read optional values without looking how many there are."""
-_REVERSE = 0x0100
-_PLUGIN_TYPE_FILTER = 0
-_CLASS_VERSION = 1
 
 _Undo = Callable[[np.ndarray, int, "np.ndarray | None"], np.ndarray]
 """Undoes a filter: takes its output (uint8), the size of its input, and where to write that if it likes."""
@@ -104,11 +99,13 @@ def why_not(filters: Sequence[Filter]) -> str | None:
             return compressed + "which this build of h5py keeps to itself"
         if stage.id == BZIP2 and _bz2() is None:
             return compressed + "which needs a Python that was built with the module bz2"
-        if stage.id in _IN_FILE_NAMES and _plugins.find(stage.id) is None:
-            if _hdf5plugin_folder() is None:
+        if stage.id in filter_plugins.IN_FILE_NAMES and filter_plugins.plugins.find(stage.id) is None:
+            if filter_plugins.hdf5plugin_folder() is None:
                 return compressed + "which needs the package hdf5plugin: pip install 'hpc_train[filters]'"
-            return compressed + "for which there is no plugin in " + " or ".join(map(str, _plugin_folders()))
-        if stage.id not in (GZIP, SHUFFLE, FLETCHER32, BZIP2, LZF, *_IN_FILE_NAMES):
+            return (
+                compressed + "for which there is no plugin in " + " or ".join(map(str, filter_plugins.plugin_folders()))
+            )
+        if stage.id not in (GZIP, SHUFFLE, FLETCHER32, BZIP2, LZF, *filter_plugins.IN_FILE_NAMES):
             return compressed + "which only HDF5 itself can read here"
     compressors = [stage for stage in filters if not stage.keeps_size]
     if len(compressors) > 1:
@@ -174,17 +171,16 @@ def _undo(stage: Filter, itemsize: int) -> _Undo:
     if stage.id == LZF:
         decompress = _lzf()
         return lambda data, size, out: _unlzf(decompress, data, size, out)
-    plugin = _plugins.find(stage.id)
+    plugin = filter_plugins.plugins.find(stage.id)
     assert plugin is not None
     if stage.id == BLOSC and plugin.blosc is not None:
         return lambda data, size, out: _unblosc(plugin.blosc, data, size, out)
-    values = (ctypes.c_uint * (len(stage.values) + _SPARE_VALUES))(*stage.values)
     check = _FRAME_CHECKS.get(stage.id)
 
     def undo(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
         if check and not check(data, size, stage.values):
             raise ValueError(f"no whole {stage} frame of a chunk's size")
-        return plugin.undo(stage, values, data, size, out)
+        return plugin.undo(str(stage), stage.flags, stage.values, data, size, out)
 
     return undo
 
@@ -379,148 +375,3 @@ _FRAME_CHECKS: dict[int, Callable[[np.ndarray, int, Sequence[int]], bool]] = {
     LZ4: _is_lz4_frame,
     BITSHUFFLE: _is_bitshuffle_frame,
 }
-
-
-_c = ctypes.PyDLL(None)  # functions that take no time, so they are called without releasing Python's lock
-_c.malloc.argtypes, _c.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-_c.free.argtypes, _c.free.restype = [ctypes.c_void_p], None
-
-
-class _FilterClass(ctypes.Structure):
-    """HDF5's H5Z_class2_t."""
-
-    _fields_ = (
-        ("version", ctypes.c_int),
-        ("id", ctypes.c_int),
-        ("encoder_present", ctypes.c_uint),
-        ("decoder_present", ctypes.c_uint),
-        ("name", ctypes.c_char_p),
-        ("can_apply", ctypes.c_void_p),
-        ("set_local", ctypes.c_void_p),
-        (
-            "filter",
-            ctypes.CFUNCTYPE(
-                ctypes.c_size_t,  # the length of the output; 0: it failed
-                ctypes.c_uint,  # flags
-                ctypes.c_size_t,
-                ctypes.POINTER(ctypes.c_uint),  # the values of the filter, and how many
-                ctypes.c_size_t,  # the length of the input
-                ctypes.POINTER(ctypes.c_size_t),  # the size of the buffer
-                ctypes.POINTER(ctypes.c_void_p),  # the buffer, which the filter frees and replaces
-            ),
-        ),
-    )
-
-
-class _Plugin:
-    """The filter in the library at `path`.
-
-    Raises:
-        OSError: Not a library.
-        AttributeError: Not an HDF5 plugin.
-        ValueError: A plugin of another kind, or one that cannot decode.
-    """
-
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
-        library.H5PLget_plugin_info.argtypes = library.H5PLget_plugin_type.argtypes = []
-        library.H5PLget_plugin_info.restype = ctypes.POINTER(_FilterClass)
-        if library.H5PLget_plugin_type() != _PLUGIN_TYPE_FILTER:
-            raise ValueError("not a filter")
-        filter_class = library.H5PLget_plugin_info().contents
-        if filter_class.version != _CLASS_VERSION or not filter_class.decoder_present:
-            raise ValueError("not a filter that decodes")
-        self.id: int = filter_class.id
-        self._filter = filter_class.filter
-        self._starting = threading.Lock()
-        self._started = False
-        self.blosc = getattr(library, "blosc_decompress_ctx", None) if self.id == BLOSC else None
-        if self.blosc is not None:
-            self.blosc.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-            self.blosc.restype = ctypes.c_int
-
-    def undo(self, stage: Filter, values: Any, data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
-        """The `size` bytes that `stage` was given when it wrote `data`."""
-        buffer = ctypes.c_void_p(_c.malloc(max(data.size, 1)))
-        if not buffer:
-            raise MemoryError
-        try:
-            ctypes.memmove(buffer, data.ctypes.data, data.size)
-            length = self._call(stage, values, data.size, buffer)
-            if length != size:
-                found = f"{length} bytes, not {size}" if 0 < length < 1 << 32 else "the stream is damaged"
-                raise ValueError(f"{stage}: {found}")
-            whole = np.empty(size, np.uint8) if out is None else out
-            ctypes.memmove(whole.ctypes.data, buffer, size)
-            return whole
-        finally:
-            _c.free(buffer)
-
-    def _call(self, stage: Filter, values: Any, length: int, buffer: ctypes.c_void_p) -> int:
-        room = ctypes.c_size_t(length)
-        flags, count = _REVERSE | stage.flags, len(stage.values)
-        arguments = (flags, count, values, length, ctypes.byref(room), ctypes.byref(buffer))
-        if self._started:
-            result = int(self._filter(*arguments))
-            if result == 0:
-                self._started = False
-        else:  # blosc2 sets itself up in its first call, and in the next one after it failed
-            with self._starting:
-                result = int(self._filter(*arguments))
-                self._started = result != 0
-        return result
-
-
-class _Plugins:
-    """The plugins that were looked for so far; libraries stay loaded."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[int, _Plugin] = {}
-        self._tried: set[Path] = set()
-
-    def find(self, number: int) -> _Plugin | None:
-        """The plugin of filter `number`, which is loaded if need be; None where there is none."""
-        with self._lock:
-            if number not in self._found:
-                for path in sorted(_libraries(), key=lambda path: _fit(path, number)):
-                    self._load(path)
-                    if number in self._found:
-                        break
-            return self._found.get(number)
-
-    def _load(self, path: Path) -> None:
-        if path in self._tried:
-            return
-        self._tried.add(path)
-        try:
-            plugin = _Plugin(path)
-        except (OSError, AttributeError, ValueError):
-            return
-        self._found.setdefault(plugin.id, plugin)
-
-
-_plugins = _Plugins()
-
-
-def _fit(path: Path, number: int) -> tuple[bool, int, str]:
-    """Sorts the library first that has the filter's name in its own, and little else."""
-    return _IN_FILE_NAMES[number] not in path.name.lower(), len(path.name), path.name
-
-
-def _libraries() -> Iterator[Path]:
-    for folder in _plugin_folders():
-        yield from (path for pattern in ("*.so*", "*.dylib") for path in folder.glob(pattern))
-
-
-def _plugin_folders() -> list[Path]:
-    listed = [Path(folder) for folder in os.environ.get("HDF5_PLUGIN_PATH", "").split(os.pathsep) if folder]
-    packaged = _hdf5plugin_folder()
-    return listed + ([packaged] if packaged else [])
-
-
-def _hdf5plugin_folder() -> Path | None:
-    try:
-        return Path(importlib.import_module("hdf5plugin").PLUGIN_PATH)
-    except ImportError:
-        return None

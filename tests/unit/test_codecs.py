@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.data import codecs
+from hpc_train.data import codecs, filter_plugins
 from hpc_train.data.codecs import Decoder, Filter, filters_of, name_of, why_not
 
 PIPELINES: dict[str, dict[str, Any]] = {
@@ -254,7 +254,7 @@ def test_threads_share_a_decoder(file: h5py.File, pipeline: str) -> None:
 
 def test_blosc_works_through_its_plugin_too(file: h5py.File, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = dataset_of(file, PIPELINES["blosc"], compressible((90, 30)), (40, 30))
-    monkeypatch.setattr(codecs._plugins.find(32001), "blosc", None)
+    monkeypatch.setattr(filter_plugins.plugins.find(32001), "blosc", None)
     decoder = decoder_of(dataset)
     np.testing.assert_array_equal(decoded(dataset, decoder), dataset[()])
     with pytest.raises(ValueError, match="no whole blosc frame"):
@@ -285,7 +285,7 @@ class TestWhyNot:
 
     @pytest.mark.parametrize(("name", "number"), PLUGINS.items())
     def test_without_hdf5plugin(self, monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
-        monkeypatch.setattr(codecs, "_plugins", codecs._Plugins())
+        monkeypatch.setattr(filter_plugins, "plugins", filter_plugins.Plugins())
         monkeypatch.setitem(sys.modules, "hdf5plugin", None)
         monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
         assert why_not([Filter(number, 0, (), "")]) == (
@@ -298,7 +298,7 @@ class TestWhyNot:
     def test_hdf5plugin_without_the_filter(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "libzstd.so").write_text("not a library")
         (tmp_path / "not_a_plugin.so").symlink_to(h5py.h5d.__file__)
-        monkeypatch.setattr(codecs, "_plugins", codecs._Plugins())
+        monkeypatch.setattr(filter_plugins, "plugins", filter_plugins.Plugins())
         monkeypatch.setattr(hdf5plugin, "PLUGIN_PATH", str(tmp_path))
         monkeypatch.setenv("HDF5_PLUGIN_PATH", "/nowhere")
         assert why_not([Filter(32015, 0, (), "")]) == (
@@ -308,7 +308,7 @@ class TestWhyNot:
     def test_libraries_of_any_name_are_found(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for i, name in enumerate(["bshuf", "zstd", "lz4"]):
             (tmp_path / f"{i}.so").symlink_to(Path(hdf5plugin.PLUGIN_PATH) / f"libh5{name}.so")
-        monkeypatch.setattr(codecs, "_plugins", codecs._Plugins())
+        monkeypatch.setattr(filter_plugins, "plugins", filter_plugins.Plugins())
         monkeypatch.setenv("HDF5_PLUGIN_PATH", str(tmp_path))
         monkeypatch.setitem(sys.modules, "hdf5plugin", None)
         assert why_not([Filter(32004, 0, (), "")]) is None
@@ -317,7 +317,7 @@ class TestWhyNot:
     def test_hdf5plugin_is_imported_only_where_it_is_needed(
         self, file: h5py.File, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(codecs, "_hdf5plugin_folder", lambda: pytest.fail("imported"))
+        monkeypatch.setattr(filter_plugins, "hdf5plugin_folder", lambda: pytest.fail("imported"))
         for pipeline in ("none", "gzip+shuffle+fletcher32", "lzf", "bzip2"):
             decoder_of(dataset_of(file, PIPELINES[pipeline], compressible((12,)), (12,)))
             del file["x"]
