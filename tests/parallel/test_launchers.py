@@ -50,7 +50,7 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     assert stat.S_IMODE(job.job_dir.stat().st_mode) == 0o700
     names = {path.name for path in job.job_dir.iterdir()}
     assert names == {
-        "job.yaml", "environment.json", "status.json", "metrics.jsonl",
+        "job.yaml", "environment.json", "data.json", "status.json", "metrics.jsonl",
         "checkpoints", "train", "eval", "export", "logs",
     }  # fmt: skip
     assert sorted(p.name for p in (job.job_dir / "checkpoints").iterdir()) == ["step-00000015", "step-00000020"]
