@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 
 from hpc_train.data import filter_plugins
-from hpc_train.data.filter_plugins import BITSHUFFLE, BLOSC, BLOSC2, LZ4, ZSTD
+from hpc_train.data.filter_plugins import BITSHUFFLE, BLOSC, LZ4, ZSTD
 
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF = 307, 32000
@@ -45,7 +45,7 @@ _NAMES = {
     32017: "sz",
     32018: "fcidecomp",
     32024: "sz3",
-    BLOSC2: "blosc2",
+    32026: "blosc2",
     32028: "sperr",
 }
 _BITSHUFFLE_CODECS = {2: "lz4", 3: "zstd"}

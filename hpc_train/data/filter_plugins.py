@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-BLOSC, LZ4, BITSHUFFLE, ZSTD, BLOSC2 = 32001, 32004, 32008, 32015, 32026
-IN_FILE_NAMES = {BLOSC: "blosc", LZ4: "lz4", BITSHUFFLE: "shuf", ZSTD: "zst", BLOSC2: "blosc2"}
+BLOSC, LZ4, BITSHUFFLE, ZSTD = 32001, 32004, 32008, 32015
+IN_FILE_NAMES = {BLOSC: "blosc", LZ4: "lz4", BITSHUFFLE: "shuf", ZSTD: "zst"}
 """Plugins that are used, and what their libraries' names have in them as a rule."""
 
 _SPARE_VALUES = 8
@@ -75,8 +75,6 @@ class Plugin:
             raise ValueError("not a filter that decodes")
         self.id: int = filter_class.id
         self._filter = filter_class.filter
-        self._starting = threading.Lock()
-        self._started = False
         self.blosc = getattr(library, "blosc_decompress_ctx", None) if self.id == BLOSC else None
         if self.blosc is not None:
             self.blosc.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -105,15 +103,7 @@ class Plugin:
         room = ctypes.c_size_t(length)
         padded = (ctypes.c_uint * (len(values) + _SPARE_VALUES))(*values)  # some filters read past the end
         arguments = (_REVERSE | flags, len(values), padded, length, ctypes.byref(room), ctypes.byref(buffer))
-        if self._started:
-            result = int(self._filter(*arguments))
-            if result == 0:
-                self._started = False
-        else:  # blosc2 sets itself up in its first call, and in the next one after it failed
-            with self._starting:
-                result = int(self._filter(*arguments))
-                self._started = result != 0
-        return result
+        return int(self._filter(*arguments))
 
 
 class Plugins:

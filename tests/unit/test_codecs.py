@@ -35,10 +35,9 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "lz4+shuffle": {**hdf5plugin.LZ4(nbytes=64), "shuffle": True},
     "bitshuffle": dict(hdf5plugin.Bitshuffle()),
     "bitshuffle+fletcher32": {**hdf5plugin.Bitshuffle(nelems=8, cname="zstd"), "fletcher32": True},
-    "blosc2": dict(hdf5plugin.Blosc2()),
     "bzip2": dict(hdf5plugin.BZip2()),
 }
-PLUGINS = {"blosc": 32001, "lz4": 32004, "bitshuffle": 32008, "zstd": 32015, "blosc2": 32026}
+PLUGINS = {"blosc": 32001, "lz4": 32004, "bitshuffle": 32008, "zstd": 32015}
 
 
 @pytest.fixture
