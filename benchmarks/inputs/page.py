@@ -172,7 +172,7 @@ def _summary(settings: Settings) -> Iterator[str]:
     if settings.quick:
         yield "A quick run, smaller than the buffers: it tries the benchmark, and none of its figures mean anything."
     yield (
-        "How fast hpc_train delivers batches from HDF5 shards. “reader” is its reading into numpy arrays, one thread, "
+        "How fast hpc_train delivers batches from HDF5 shards. “reader” is its reading into numpy arrays, "
         "without TensorFlow; “tf.data” is batches coming out of the training dataset, shuffling included, taken the "
         "way TFRecord's are. Both are checked against each number to reach; a target is reached only where all its "
         "parts are."
