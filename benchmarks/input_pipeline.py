@@ -1,6 +1,6 @@
 """How fast rows get from HDF5 shards into batches, against memcpy, TFRecord, h5py and from_generator.
 
-    python benchmarks/input_pipeline.py                 # about 8 minutes; writes benchmarks/results/input_pipeline.*
+    python benchmarks/input_pipeline.py                 # about 9 minutes; writes benchmarks/results/input_pipeline.*
     python benchmarks/input_pipeline.py --quick         # tries everything once; the figures mean nothing
 
 Needs the extra packages jinja2 (the report) and hdf5plugin (blosc; left out where it is missing).
@@ -41,7 +41,7 @@ STEP_ROWS = "3 KB"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=256, help="of rows of each size (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="A B B A rounds, two repeats each (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="A B B A rounds, two repeats each (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is made and removed again (default: TMPDIR)")
     parser.add_argument("--json", type=Path, default=RESULTS / "input_pipeline.json", help="one JSON object a line")
     parser.add_argument("--report", type=Path, default=RESULTS / "input_pipeline.html", help="the report page")

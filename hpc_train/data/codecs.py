@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,15 @@ import h5py
 import numpy as np
 
 from hpc_train.data import filter_plugins
-from hpc_train.data.filter_plugins import BITSHUFFLE, BLOSC, LZ4, ZSTD
+from hpc_train.data.filter_plugins import (
+    BITSHUFFLE,
+    BLOSC,
+    FRAME_CHECKS,
+    LZ4,
+    ZSTD,
+    bitshuffle_codec,
+    is_blosc_frame,
+)
 
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF = 307, 32000
@@ -48,7 +55,6 @@ _NAMES = {
     32026: "blosc2",
     32028: "sperr",
 }
-_BITSHUFFLE_CODECS = {2: "lz4", 3: "zstd"}
 
 _CHECKSUM_BYTES = 4
 _WORDS_PER_ROW = 1024
@@ -74,7 +80,7 @@ class Filter:
     @property
     def keeps_size(self) -> bool:
         """Whether its output is as long as its input, but for a checksum."""
-        return self.id in (SHUFFLE, FLETCHER32) or (self.id == BITSHUFFLE and not _bitshuffle_codec(self.values))
+        return self.id in (SHUFFLE, FLETCHER32) or (self.id == BITSHUFFLE and not bitshuffle_codec(self.values))
 
 
 def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
@@ -175,7 +181,7 @@ def _undo(stage: Filter, itemsize: int) -> _Undo:
     assert plugin is not None
     if stage.id == BLOSC and plugin.blosc is not None:
         return lambda data, size, out: _unblosc(plugin.blosc, data, size, out)
-    check = _FRAME_CHECKS.get(stage.id)
+    check = FRAME_CHECKS.get(stage.id)
 
     def undo(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
         if check and not check(data, size, stage.values):
@@ -318,60 +324,10 @@ def _lzf() -> Any:
 
 def _unblosc(decompress: Any, data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
     """Blosc's function that takes no lock: the one its plugin calls lets one thread in at a time."""
-    if not _is_blosc_frame(data, size, ()):
+    if not is_blosc_frame(data, size, ()):
         raise ValueError("no whole blosc frame of a chunk's size")
     whole = np.empty(size, np.uint8) if out is None else out
     length = decompress(data.ctypes.data, whole.ctypes.data, size, 1)
     if length != size:
         raise ValueError(f"blosc: {f'{length} bytes, not {size}' if length > 0 else 'the stream is damaged'}")
     return whole
-
-
-# What follows checks the lengths in a frame's headers, on which its plugin relies without knowing where the frame ends.
-
-
-def _is_blosc_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
-    return data.size >= 16 and struct.unpack_from("<IxxxxI", data.data, 4) == (size, data.size)
-
-
-def _is_lz4_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
-    if data.size < 12:
-        return False
-    whole, block = struct.unpack_from(">QI", data.data)
-    return whole == size and block > 0 and _has_blocks(data, -(-size // block), 0)
-
-
-def _is_bitshuffle_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
-    if len(values) < 3 or values[2] == 0 or size % values[2]:
-        return False
-    if not _bitshuffle_codec(values):
-        return True
-    if data.size < 12:
-        return False
-    whole, block = struct.unpack_from(">QI", data.data)
-    elements, block = size // values[2], block // values[2]
-    if whole != size or block == 0:
-        return False
-    blocks = elements // block + (elements % block >= 8)
-    return _has_blocks(data, blocks, elements % 8 * values[2])
-
-
-def _has_blocks(data: np.ndarray, blocks: int, rest: int) -> bool:
-    """Whether `blocks` blocks, each after its length, and `rest` bytes make up `data` after 12 bytes of header."""
-    end, view, length_at = 12, data.data, struct.Struct(">I").unpack_from
-    for _ in range(blocks):
-        if end + 4 > data.size:
-            return False
-        end += 4 + length_at(view, end)[0]
-    return end + rest == data.size
-
-
-def _bitshuffle_codec(values: Sequence[int]) -> str | None:
-    return _BITSHUFFLE_CODECS.get(values[4]) if len(values) > 4 else None
-
-
-_FRAME_CHECKS: dict[int, Callable[[np.ndarray, int, Sequence[int]], bool]] = {
-    BLOSC: _is_blosc_frame,
-    LZ4: _is_lz4_frame,
-    BITSHUFFLE: _is_bitshuffle_frame,
-}

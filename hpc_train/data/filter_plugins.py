@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ BLOSC, LZ4, BITSHUFFLE, ZSTD = 32001, 32004, 32008, 32015
 IN_FILE_NAMES = {BLOSC: "blosc", LZ4: "lz4", BITSHUFFLE: "shuf", ZSTD: "zst"}
 """Plugins that are used, and what their libraries' names have in them as a rule."""
 
+_BITSHUFFLE_CODECS = {2: "lz4", 3: "zstd"}
 _SPARE_VALUES = 8
 _REVERSE = 0x0100
 _PLUGIN_TYPE_FILTER = 0
@@ -161,3 +163,55 @@ def hdf5plugin_folder() -> Path | None:
         return Path(importlib.import_module("hdf5plugin").PLUGIN_PATH)
     except ImportError:
         return None
+
+
+# What follows checks the lengths in a frame's headers, on which its plugin relies without knowing where the frame ends.
+
+
+def is_blosc_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
+    """Whether `data` is a whole frame of `size` decoded bytes."""
+    return data.size >= 16 and struct.unpack_from("<IxxxxI", data.data, 4) == (size, data.size)
+
+
+def _is_lz4_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
+    if data.size < 12:
+        return False
+    whole, block = struct.unpack_from(">QI", data.data)
+    return whole == size and block > 0 and _has_blocks(data, -(-size // block), 0)
+
+
+def _is_bitshuffle_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
+    if len(values) < 3 or values[2] == 0 or size % values[2]:
+        return False
+    if not bitshuffle_codec(values):
+        return True
+    if data.size < 12:
+        return False
+    whole, block = struct.unpack_from(">QI", data.data)
+    elements, block = size // values[2], block // values[2]
+    if whole != size or block == 0:
+        return False
+    blocks = elements // block + (elements % block >= 8)
+    return _has_blocks(data, blocks, elements % 8 * values[2])
+
+
+def _has_blocks(data: np.ndarray, blocks: int, rest: int) -> bool:
+    """Whether `blocks` blocks, each after its length, and `rest` bytes make up `data` after 12 bytes of header."""
+    end, view, length_at = 12, data.data, struct.Struct(">I").unpack_from
+    for _ in range(blocks):
+        if end + 4 > data.size:
+            return False
+        end += 4 + length_at(view, end)[0]
+    return end + rest == data.size
+
+
+def bitshuffle_codec(values: Sequence[int]) -> str | None:
+    """The compressor behind bitshuffle, where there is one."""
+    return _BITSHUFFLE_CODECS.get(values[4]) if len(values) > 4 else None
+
+
+FRAME_CHECKS: dict[int, Callable[[np.ndarray, int, Sequence[int]], bool]] = {
+    BLOSC: is_blosc_frame,
+    LZ4: _is_lz4_frame,
+    BITSHUFFLE: _is_bitshuffle_frame,
+}
