@@ -1,13 +1,14 @@
-"""The command line: hpc-train train, launch, shard. Exit codes are those of hpc_train.errors."""
+"""The command line: hpc-train train, launch, checkpoints, shard. Exit codes are those of hpc_train.errors."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from hpc_train.checkpoint_cli import checkpoints
 from hpc_train.errors import EXIT_BAD_INPUT, UserError
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.shard_cli import app as shard_app
@@ -48,19 +49,37 @@ def launch(
     job_file: JobFile,
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks to start on this machine.")] = 1,
     job_dir: JobDir = None,
+    max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
     from hpc_train.config.job import load_job
     from hpc_train.jobs.local import launch as launch_ranks
 
     try:
-        load_job(job_file)
-        sys.exit(launch_ranks(ranks, job_file, job_dir))
+        job = load_job(job_file)
+        sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)
 
 
+_TOLERANT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(name="record-end", hidden=True, context_settings=_TOLERANT)
+def record_end_command(
+    job_file: JobFile,
+    code: Annotated[int, typer.Option(help="The exit code of the ranks' mpirun.")],
+    job_dir: JobDir = None,
+    requeue: Annotated[Literal["warning", "preemption"] | None, typer.Option(help="Why it goes on.")] = None,
+) -> None:
+    """For slurm/train.sh: note in the job-dir how the ranks ended; with --requeue, code 8 where that leads nowhere."""
+    from hpc_train.jobs.ending import find_job_dir, record_end
+
+    sys.exit(record_end(find_job_dir(job_file, job_dir), code, requeue))
+
+
+app.command(name="checkpoints")(checkpoints)
 app.add_typer(shard_app, name="shard", help="Write files of other formats as HDF5 shards, or inspect shards.")
 
 

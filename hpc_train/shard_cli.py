@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError
+from hpc_train.monitoring.units import size
 
 if TYPE_CHECKING:
     from hpc_train.data.inspect import FileReport
@@ -186,14 +187,6 @@ def _show(reports: list[FileReport]) -> None:
         else:
             Console(width=10_000, highlight=False).print(table)
         console.print()
-
-
-def size(count: int) -> str:
-    """Bytes, for people."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"
 
 
 @contextmanager

@@ -1,29 +1,73 @@
-"""The checkpoints of one job-dir: saved by rename, found, loaded, and thinned out."""
+"""The checkpoints of one job-dir: saved by rename, found, checked, loaded, and thinned out."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
-from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, sync_to_disk, write_snapshot
+from hpc_train.checkpoint.durable import retried, sync_to_disk
+from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
 from hpc_train.checkpoint.layout import (
+    Retention,
     checkpoint_name,
-    expired,
+    damaged_name,
+    is_damaged,
     is_temporary,
+    removed_name,
     replaced_name,
     replaced_step,
     step_of,
     temporary_name,
 )
+from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.data.sampler import DataOrder, DataProgress
+
+BEST_FILE = "best.json"
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far: the `metric` that was compared, its value, and the checkpoint's step."""
+
+    metric: str
+    mode: Literal["min", "max"]
+    value: float
+    step: int
+
+    def beaten_by(self, value: float) -> bool:
+        """Whether `value` is strictly better. NaN never is."""
+        return value < self.value if self.mode == "min" else value > self.value
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint, and the newer ones that are not whole, each with the reason."""
+
+    step: int | None
+    damaged: tuple[tuple[int, str], ...]
 
 
 class CheckpointManager:
-    """Saves and loads checkpoints under `folder`; for the chief alone. Making one touches nothing on disk."""
+    """Saves and loads checkpoints under `folder`; for the chief alone. Making one touches nothing on disk.
 
-    def __init__(self, folder: Path, keep_max: int) -> None:
-        self._folder, self._keep_max = folder, keep_max
+    Args:
+        note: Told what a user may want to know: an error that was waited out.
+    """
+
+    def __init__(self, folder: Path, retention: Retention, note: Callable[[str], None] = _silent) -> None:
+        self._folder, self._retention = folder, retention
+        self.note = note
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of `step` lies."""
@@ -31,48 +75,172 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        return sorted(step for path in self._folder.iterdir() if (step := step_of(path.name)) is not None)
+        return sorted(step for name in self._names() if (step := step_of(name)) is not None)
+
+    def set_aside(self) -> list[Path]:
+        """The damaged checkpoints that were set aside."""
+        return [self._folder / name for name in self._names() if is_damaged(name)]
+
+    def _names(self) -> list[str]:
+        return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
 
     def latest_step(self) -> int | None:
-        """The step of the newest checkpoint, or None where there is none."""
+        """The step of the newest checkpoint, whole or not, or None where there is none."""
         return max(self.steps(), default=None)
 
+    def find_whole(self) -> Found:
+        """Looks for the newest whole checkpoint, reading each byte; changes nothing.
+
+        Takes the place of one whose replacement was cut short, too (see `clean`).
+        """
+        damaged: list[tuple[int, str]] = []
+        candidates = {step: self.path(step) for step in self.steps()}
+        for name in self._names():
+            step = replaced_step(name)
+            if step is not None:
+                candidates.setdefault(step, self._folder / name)
+        for step in sorted(candidates, reverse=True):
+            try:
+                self._check(candidates[step], step)
+                return Found(step, tuple(damaged))
+            except (DamagedError, OSError) as error:
+                damaged.append((step, str(error)))
+        return Found(None, tuple(damaged))
+
+    def _check(self, folder: Path, step: int) -> None:
+        retried(lambda: check(folder, step), self.note)
+
+    def check(self, step: int, digests: bool) -> Manifest:
+        """Whether the checkpoint of `step` is whole; see manifest.check."""
+        return check(self.path(step), step, digests)
+
     def load(self, step: int) -> Snapshot:
-        """Reads the checkpoint of `step`; OSError where it cannot be read."""
-        return read_snapshot(self.path(step))
+        """Reads the checkpoint of `step`; OSError or DamagedError where it cannot be read."""
+        with self.reading(step) as folder:
+            return retried(lambda: read_snapshot(folder), self.note)
 
     def progress(self, step: int) -> tuple[DataProgress, DataOrder | None]:
-        """How far the checkpoint of `step` had read its data, and in which order; OSError where it cannot be read."""
-        return read_progress(self.path(step))
+        """How far the checkpoint of `step` had read its data, and in which order; raises as `load`."""
+        return retried(lambda: read_progress(self.path(step)), self.note)
+
+    @contextmanager
+    def reading(self, step: int) -> Iterator[Path]:
+        """Keeps the checkpoint of `step` from being removed meanwhile, by any process; gives its folder.
+
+        A lock on its manifest, shared by readers; on a file system without locks it protects nothing.
+
+        Raises:
+            FileNotFoundError: There is no such checkpoint, or it is being removed.
+        """
+        path = self.path(step)
+        descriptor = os.open(path / MANIFEST_FILE, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FileNotFoundError(f"{path}: is being removed") from None
+            except OSError:
+                pass
+            yield path
+        finally:
+            os.close(descriptor)
 
     def clean(self) -> None:
         """Removes what saves that were cut short left behind; one cut short while it replaced another is undone."""
-        if self._folder.is_dir():
-            for path in sorted(self._folder.iterdir()):
-                step = replaced_step(path.name)
-                if step is not None and not self.path(step).exists():
-                    path.rename(self.path(step))
-                elif is_temporary(path.name):
-                    shutil.rmtree(path, ignore_errors=True)
+        for name in self._names():
+            path, step = self._folder / name, replaced_step(name)
+            if step is not None and not self.path(step).exists():
+                path.rename(self.path(step))
+            elif is_temporary(name):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def put_aside(self, step: int) -> Path:
+        """Renames the damaged checkpoint of `step`, so that it is looked at no more, and returns its new path."""
+        aside = self._folder / damaged_name(step, self._names())
+        self.path(step).rename(aside)
+        sync_to_disk(self._folder)
+        return aside
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Writes `snapshot`, commits it by renaming its folder, then removes checkpoints beyond the newest ones."""
-        owner = f"{os.uname().nodename}-{os.getpid()}"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary, final = self._folder / temporary_name(snapshot.step, owner), self.path(snapshot.step)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        write_snapshot(temporary, snapshot)
-        if final.exists():
-            replaced = self._folder / replaced_name(snapshot.step, owner)
-            final.rename(replaced)
-            temporary.rename(final)
-            shutil.rmtree(replaced, ignore_errors=True)
-        else:
-            temporary.rename(final)
-        sync_to_disk(self._folder)
-        for step in expired(self.steps(), self._keep_max):
-            shutil.rmtree(self.path(step), ignore_errors=True)
+        """Writes `snapshot`, commits it by renaming its folder, then removes the checkpoints that are to go.
+
+        Raises:
+            OSError: With errno and path; errors that may pass have been waited out. Nothing is left of the attempt.
+        """
+        final = retried(lambda: self._save(snapshot), self.note)
+        self.thin_out()
         return final
+
+    def _save(self, snapshot: Snapshot) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        temporary, final = self._folder / temporary_name(snapshot.step, _owner()), self.path(snapshot.step)
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            write_checkpoint(temporary, snapshot)
+            if final.exists():
+                replaced = self._folder / replaced_name(snapshot.step, _owner())
+                final.rename(replaced)
+                temporary.rename(final)
+                shutil.rmtree(replaced, ignore_errors=True)
+            else:
+                temporary.rename(final)
+            sync_to_disk(self._folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return final
+
+    def thin_out(self) -> None:
+        """Removes the checkpoints that neither number, period nor merit keeps, except those that are being read."""
+        best = self.best()
+        for step in self._retention.expired(self._times(), best.step if best else None):
+            with suppress(OSError):
+                self._remove(step)
+
+    def _times(self) -> list[tuple[int, float]]:
+        times = []
+        for step in self.steps():
+            try:
+                times.append((step, read_manifest(self.path(step)).time))
+            except (DamagedError, OSError):
+                continue  # not whole: no room for it among those that stay, and not to be removed unseen
+        return times
+
+    def _remove(self, step: int) -> None:
+        descriptor = os.open(self.path(step) / MANIFEST_FILE, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            except OSError:
+                pass
+            gone = self._folder / removed_name(step, _owner())
+            self.path(step).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+    def best(self) -> Best | None:
+        """The best evaluation of a checkpoint that is still there."""
+        try:
+            best = Best(**json.loads((self._folder / BEST_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        return best if self.path(best.step).is_dir() else None
+
+    def note_best(self, best: Best) -> None:
+        """Keeps the checkpoint of `best` from now on, instead of the one that was best before."""
+        path = self._folder / BEST_FILE
+        temporary = path.with_name(f".{BEST_FILE}.{_owner()}.tmp")
+        try:
+            temporary.write_text(json.dumps(asdict(best)) + "\n")
+            sync_to_disk(temporary)
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _owner() -> str:
+    return f"{os.uname().nodename}-{os.getpid()}"

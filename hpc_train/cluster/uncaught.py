@@ -7,7 +7,7 @@ import traceback
 from types import TracebackType
 
 from hpc_train.cluster.world import World
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, RankError, UserError
+from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, JobEndedError, RankError, UserError
 
 
 def tell(world: World, error: BaseException) -> int:
@@ -17,7 +17,9 @@ def tell(world: World, error: BaseException) -> int:
     """
     known = world.knows_of(error)
     code = EXIT_BAD_INPUT if isinstance(error, UserError) else EXIT_FAILED
-    if isinstance(error, UserError):
+    if isinstance(error, JobEndedError):
+        code = error.code
+    if isinstance(error, UserError | JobEndedError):
         if world.is_chief or not known:
             for line in str(error).splitlines():
                 print(f"hpc-train: error: {line}", file=sys.stderr)

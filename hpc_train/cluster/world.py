@@ -123,6 +123,14 @@ class World:
             for start in range(0, flat.size, _PIECE_BYTES):
                 self._comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
 
+    def gather_arrays(self, array: np.ndarray) -> np.ndarray:
+        """Every rank's `array` (C-contiguous, one shape and dtype), stacked by rank. Collective."""
+        if self._comm is None:
+            return np.stack([array])
+        stacked = np.empty((self.size, *array.shape), array.dtype)
+        self._comm.Allgather(array.reshape(-1).view(np.uint8), stacked.reshape(-1).view(np.uint8))
+        return stacked
+
     def sum(self, array: np.ndarray) -> np.ndarray:
         """The sum of every rank's `array` (float64, one shape on all ranks). Collective."""
         if self._comm is None:

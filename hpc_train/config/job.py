@@ -157,11 +157,26 @@ def load_job(path: str | Path) -> JobConfig:
     job = None
     try:
         job = JobConfig.model_validate(document.value)
+        problems += _outside(document, job)
     except ValidationError as error:
         problems += [_explain(document, dict(e)) for e in error.errors()]
     if problems or job is None:
         raise UserError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(set(problems))))
     return _with_absolute_paths(job, path.absolute().parent)
+
+
+def _outside(document: Document, job: JobConfig) -> list[tuple[int, str]]:
+    """What names code outside the job file's folder: a job runs what is in it, or installed modules."""
+    named: dict[Location, str | None] = {("model",): job.model}
+    named |= {("data", part, "map_fn"): getattr(job.data, part).map_fn for part in ("train", "eval")}
+    problems = []
+    for location, name in named.items():
+        file = Path((name or "").rpartition(":")[0])
+        if file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
+            dotted = ".".join(map(str, location))
+            allowed = "a file in the job file's folder, or an installed package.module:function"
+            problems.append((document.line(location), f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
+    return problems
 
 
 def _with_absolute_paths(job: JobConfig, folder: Path) -> JobConfig:

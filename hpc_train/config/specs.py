@@ -40,7 +40,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _is_function(value: Any) -> Any:
-    named = isinstance(value, str) and re.match(FUNCTION_PATTERN, value)
+    named = isinstance(value, str) and re.fullmatch(FUNCTION_PATTERN[1:-1], value)
     if value is not None and not callable(value) and not named:
         raise ValueError(f"{value!r} is not allowed; allowed: a function, in a job file as file.py:function")
     return value
@@ -105,6 +105,13 @@ class RunOptions:
     save_checkpoints_steps: Count | None = None
     save_checkpoints_secs: PositiveFloat | None = None
     keep_checkpoint_max: Annotated[int, Field(ge=0, strict=True)] = 5
+    keep_checkpoint_every_n_hours: PositiveFloat | None = None
+    best_metric: str | None = "loss"
+    best_mode: Literal["min", "max"] = "min"
+    on_save_error: Literal["halt", "continue"] = "halt"
+    on_nan: Literal["halt", "skip", "rollback"] = "halt"
+    check_replicas_steps: Annotated[int, Field(ge=0, strict=True)] = 0
+    stall_timeout_secs: Seconds = 600.0
     save_summary_steps: Count = 100
     log_step_count_steps: Count = 100
     tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
@@ -134,6 +141,16 @@ class RunConfig(RunOptions):
         save_checkpoints_steps, save_checkpoints_secs: Interval between checkpoints; one of the two, 600 s when
             neither is given. The last step is always saved.
         keep_checkpoint_max: Newest checkpoints to keep; 0 keeps all.
+        keep_checkpoint_every_n_hours: Beyond those, keep the first checkpoint of each period of so many hours.
+        best_metric, best_mode: The checkpoint whose evaluation has the smallest (`"min"`) or largest (`"max"`) value of
+            this metric is kept too; `None` keeps none for its merit.
+        on_save_error: When a checkpoint cannot be written: `"halt"` ends the job with code 9, `"continue"` goes on and
+            tries again at the next one. The last checkpoint must succeed.
+        on_nan: When the loss or a gradient is not finite, no rank applies the update. `"halt"` ends the job with code
+            7; `"skip"` goes on with the next batch; `"rollback"` goes back to the last checkpoint and leaves the batch
+            out.
+        check_replicas_steps: Steps between comparisons of all ranks' variables, to the bit; 0: never.
+        stall_timeout_secs: A rank that does not move for so long is named and the job ended with code 6; 0: never.
         save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
         log_step_count_steps: Steps between log lines when the output is not a terminal.
         tf_random_seed: Seed of the initial weights and of dropout; `None` takes a random one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,16 @@ class Evaluator:
     def _run(self, batch: Any) -> None:
         self._model.test_step(batch)
 
-    def evaluate(self) -> dict[str, float]:
-        """The model's loss and metrics by name, the same on all ranks. Collective."""
+    def evaluate(self, moved: Callable[[], None]) -> dict[str, float]:
+        """The model's loss and metrics by name, the same on all ranks; `moved` is called at each batch. Collective."""
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [v.numpy() for v in variables]
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
             for batch in batches:
+                moved()
                 self._test_step(batch)
+        moved()
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
         flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
@@ -66,8 +69,16 @@ class Evaluator:
             total = first + flat[start : start + first.size].reshape(first.shape)
             variable.assign(total.astype(first.dtype))
             start += first.size
-        results = self._model.get_metrics_result()
+        results = self._results()
         self._model.reset_metrics()
+        return results
+
+    def metric_names(self) -> list[str]:
+        """Names of what `evaluate` gives."""
+        return list(self._results())
+
+    def _results(self) -> dict[str, float]:
+        results = self._model.get_metrics_result()
         return {name: value for metric, result in results.items() for name, value in _scalars(metric, result)}
 
     def check(self) -> None:

@@ -13,7 +13,8 @@ from hpc_train.cluster.world import World
 from hpc_train.config.job import JobConfig
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
-from hpc_train.estimator.train_and_evaluate import Result, run_job
+from hpc_train.estimator.run import Result
+from hpc_train.estimator.train_and_evaluate import run_job
 from hpc_train.resilience.signals import StopSignals
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
 from hpc_train.errors import UserError
 from hpc_train.estimator.feed import Feed
+from hpc_train.estimator.health import Health
+from hpc_train.estimator.train_step import Flags, TrainStep
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import InputWait, Rate, TrainingProgress
 from hpc_train.monitoring.status import StatusFile
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.resilience.watchdog import Watchdog
 
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
 
-End = Literal["max_steps", "end of input", "signal"]
+End = Literal["max_steps", "end of input", "signal", "rollback"]
 
 
 @dataclass(frozen=True)
@@ -45,34 +47,46 @@ class Reporting:
     learning_rate: Callable[[], float]
     input_advice: str
     input_wait: float | None = None
-    told_of_bad_loss: bool = False
     told_of_input_wait: bool = False
+
+
+class Events(Protocol):
+    """What happens beside the steps. Both are collective."""
+
+    def at_checkpoint(self, step: int, last: bool) -> None:
+        """It is time for a checkpoint after `step`, which may be the last one."""
+        ...
+
+    def at_comparison(self, step: int) -> None:
+        """It is time to compare the ranks' variables."""
+        ...
 
 
 def train(
     world: World,
     config: RunConfig,
     batches: Feed,
-    train_step: Callable[[Any, Any], Any],
+    train_step: TrainStep,
     first_step: int,
     max_steps: int | None,
-    at_checkpoint: Callable[[int, bool], None],
+    events: Events,
     signals: StopSignals,
+    health: Health,
+    watchdog: Watchdog,
     reporting: Reporting | None,
 ) -> Outcome:
     """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a signal. Collective.
 
-    Args:
-        train_step: See make_train_step; it averages three flags over the ranks: a signal was received, the chief's
-            clock asks for a checkpoint, and this rank has no further batch.
-        at_checkpoint: Called on all ranks with the step, and whether it is the last.
-    """
-    import tensorflow as tf
+    Ends with "rollback", too, where `health` decides so; the caller takes the state back and calls again.
 
+    Raises:
+        JobEndedError: The numbers went bad, and `health` ends the job.
+    """
     step, rate, wait = first_step, Rate(), InputWait()
     shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
     with shown:
         done = max_steps is not None and step >= max_steps
+        watchdog.at("waiting for input", step)
         batch = None if done else next(batches, None)
         have = world.all_gather(batch is not None)
         if not all(have):
@@ -83,30 +97,49 @@ def train(
         last_save = time.monotonic()
         while batch is not None:
             last_of_all = step + 1 == max_steps
+            watchdog.at("waiting for input", step)
             following = None if last_of_all else next(batches, None)
+            watchdog.at("training step", step + 1)
             overdue = (
                 world.is_chief
                 and config.checkpoint_interval_secs is not None
                 and time.monotonic() - last_save >= config.checkpoint_interval_secs
             )
-            exhausted = following is None and not last_of_all
-            flags = tf.constant([signals.received is not None, overdue, exhausted], tf.float32)
-            loss, stop, save, ended = train_step(batch, flags).numpy()
+            flags = Flags(
+                stop=signals.received is not None,
+                save=overdue,
+                exhausted=following is None and not last_of_all,
+                leave_out=step + 1 in health.left_out,
+            )
+            report = train_step(batch, flags)
             step += 1
+            if report.applied:
+                health.step_was_good()
+            elif not report.raised.leave_out:
+                blamed = [rank for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
+                action, told = health.step_was_bad(step, blamed)
+                if reporting:
+                    reporting.progress.say(f"warning: {told}")
+                if action == "rollback":
+                    return Outcome(step, "rollback", rate.mean, wait.mean)
+            elif reporting:
+                reporting.progress.say(f"step {step}: the batch is left out")
             rate.step(_rows(batch) * world.size)
             wait.step(batches.waited_secs)
-            batch = None if ended > 0 else following
-            if stop > 0 and not last_of_all:
+            batch = None if report.raised.exhausted else following
+            if report.raised.stop and not last_of_all:
                 end, batch = "signal", None
             elif batch is None:
                 end = "max_steps" if last_of_all else "end of input"
             waits = world.all_gather(wait.take()) if step % config.save_summary_steps == 0 or batch is None else []
             if reporting:
-                _report(reporting, config, step, max_steps, float(loss), rate, waits, batch is None)
+                _report(reporting, step, max_steps, report.loss, rate, waits, batch is None)
+            if config.check_replicas_steps and step % config.check_replicas_steps == 0:
+                events.at_comparison(step)
             steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
-            if save > 0 or steps_due or batch is None:
+            if report.raised.save or steps_due or batch is None:
                 rate.pause()
-                at_checkpoint(step, batch is None)
+                events.at_checkpoint(step, batch is None)
                 last_save = time.monotonic()
                 rate.resume()
                 wait.resume(batches.waited_secs)
@@ -121,7 +154,6 @@ def _rows(batch: Any) -> int:
 
 def _report(
     reporting: Reporting,
-    config: RunConfig,
     step: int,
     max_steps: int | None,
     loss: float,
@@ -129,9 +161,6 @@ def _report(
     waits: list[float | None],
     last: bool,
 ) -> None:
-    if not math.isfinite(loss) and not reporting.told_of_bad_loss:
-        reporting.told_of_bad_loss = True
-        reporting.progress.say(f"warning: the loss is {loss} at step {step}; training goes on")
     if waits:
         values = {
             "loss": loss,

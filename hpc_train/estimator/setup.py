@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.labels import LabelRange, check_classes, label_ranges
@@ -25,6 +25,7 @@ from hpc_train.errors import UserError
 from hpc_train.estimator.model import sparse_classes
 from hpc_train.monitoring.environment import describe_environment
 from hpc_train.monitoring.files import replace_text, write_json
+from hpc_train.resilience.job_lock import JobLock
 
 if TYPE_CHECKING:
     import keras
@@ -120,21 +121,22 @@ def means_for(world: World) -> Means:
 
 
 def where_from(
-    world: World, manager: CheckpointManager, step: int, source: Any, shards: ShardSet | None
+    world: World, manager: CheckpointManager, step: int | None, source: Any, shards: ShardSet | None
 ) -> tuple[DataProgress, bool]:
-    """Where the job goes on in its training data, and whether their order has changed. Collective."""
+    """Where the job goes on in its training data, and whether their order has changed. Collective.
+
+    Args:
+        step: Of the checkpoint to go on from; None: from the beginning.
+    """
 
     def find() -> list[Any]:
-        if step == 0:
+        if step is None:
             return [0, 0, [], None]
-        try:
-            progress, order = manager.progress(step)
-        except OSError as error:
-            raise UserError(unreadable(manager, step, error)) from None
+        progress, order = manager.progress(step)
         return [progress.step, progress.rows_read, progress.sizes, asdict(order) if order else None]
 
-    step, rows_read, sizes, saved = world.on_chief(find)
-    progress = DataProgress(step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
+    saved_step, rows_read, sizes, saved = world.on_chief(find)
+    progress = DataProgress(saved_step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
     saved_order = DataOrder(**saved) if saved else None
     order = None
     if isinstance(source, HDF5Input) and shards is not None:
@@ -142,15 +144,12 @@ def where_from(
     return resumed(progress, saved_order, order), saved_order not in (None, order)
 
 
-def unreadable(manager: CheckpointManager, step: int, error: OSError) -> str:
-    """What to tell of a checkpoint that cannot be read."""
-    others = [s for s in manager.steps() if s != step]
-    before = f"go on from step {others[-1]}" if others else "begin anew"
-    return f"{error}; remove {manager.path(step)} to {before}"
+def find_checkpoint(job_dir: Path, manager: CheckpointManager) -> Found:
+    """The newest whole checkpoint and the damaged ones above it.
 
-
-def newest_step(job_dir: Path, manager: CheckpointManager) -> int:
-    """The step of the newest checkpoint, 0 where there is none; UserError where `job_dir` cannot be written."""
+    Raises:
+        UserError: `job_dir` cannot be written, or there are checkpoints and none is whole.
+    """
     parent = job_dir
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -158,7 +157,20 @@ def newest_step(job_dir: Path, manager: CheckpointManager) -> int:
         raise UserError(f"{job_dir}: cannot be the job-dir, because {parent} is not a folder")
     if not os.access(parent, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f"{job_dir}: the job-dir cannot be written ({parent} is read-only, or belongs to others)")
-    return manager.latest_step() or 0
+    try:
+        found = manager.find_whole()
+    except OSError as error:
+        raise UserError(f"{job_dir}: its checkpoints cannot be listed: {error}") from None
+    if found.step is None and found.damaged:
+        raise UserError(
+            "\n".join(
+                [
+                    f"{job_dir}: no checkpoint is whole; restore one from a copy, or remove them all to begin anew:",
+                    *(f"  step {step}: {why}" for step, why in found.damaged),
+                ]
+            )
+        )
+    return found
 
 
 def context_for(world: World, source: Any, tf_random_seed: int | None) -> InputContext:
@@ -191,20 +203,40 @@ def about_rank(
 def begin_job_dir(
     job_dir: Path,
     manager: CheckpointManager,
+    late_lock: JobLock | None,
+    found: Found,
     description: dict[str, Any],
     ranks: list[dict[str, Any]],
     code_folder: Path,
     shards: Shards,
-) -> None:
-    """Makes the job-dir, for its owner alone, and writes job.yaml, environment.json and data.json. For the chief."""
+) -> list[str]:
+    """Makes the job-dir, for its owner alone, and writes job.yaml, environment.json and data.json. For the chief.
+
+    Sets damaged checkpoints aside, and removes what saves that were cut short left behind.
+
+    Args:
+        late_lock: To be acquired as soon as the job-dir is there; None where that has been done.
+
+    Returns:
+        What to tell the user of that.
+    """
+    told = []
     try:
         job_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if late_lock is not None and (note := late_lock.acquire()):
+            told.append(note)
         (job_dir / LOGS).mkdir(exist_ok=True)
         manager.clean()
+        for step, why in found.damaged:
+            aside = manager.put_aside(step)
+            told.append(f"warning: the checkpoint of step {step} is damaged and was set aside as {aside}: {why}")
+        if manager.latest_step() != found.step:
+            raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(description, default=str))
         replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
         parts = zip(("train", "eval"), shards, strict=True)
         write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in parts})
         write_json(job_dir / "environment.json", describe_environment(ranks, code_folder))
     except OSError as error:
-        raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror}") from None
+        raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror} ({error.filename})") from None
+    return told

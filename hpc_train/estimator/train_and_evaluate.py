@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, fields
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, TypeVar
 
+from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
-from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.layout import Retention
+from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.pipeline import Loader, OpenInput, open_training, refuse_name
-from hpc_train.errors import EXIT_FAILED, EXIT_STOPPED, RankError, UserError
+from hpc_train.estimator import random_state
+from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.exporters import export_saved_model, exported_from
 from hpc_train.estimator.feed import Feed
-from hpc_train.estimator.loop import Outcome, Reporting, train
-from hpc_train.estimator.model import ModelState, build_model
+from hpc_train.estimator.health import Health
+from hpc_train.estimator.loop import Reporting, train
+from hpc_train.estimator.model import build_model
+from hpc_train.estimator.run import Result, Run, check_best_metric
+from hpc_train.estimator.saving import Saving, told_of_failures, told_of_saves
 from hpc_train.estimator.setup import (
     LOGS,
     about_rank,
@@ -31,27 +39,25 @@ from hpc_train.estimator.setup import (
     check_labels,
     context_for,
     find_all_shards,
+    find_checkpoint,
     means_for,
-    newest_step,
-    unreadable,
     where_from,
 )
+from hpc_train.estimator.state import ModelState
 from hpc_train.estimator.train_step import make_train_step
 from hpc_train.monitoring.environment import rank_table
+from hpc_train.monitoring.files import Lenient
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import TrainingProgress, make_console
-from hpc_train.monitoring.status import StatusFile, mark_failed
+from hpc_train.monitoring.status import StatusFile, read_status, restarts
 from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.resilience.watchdog import watch_over
 from hpc_train.strategies.base import Alone, Strategy
 from hpc_train.strategies.sync import HorovodSync
 
-if TYPE_CHECKING:
-    import keras
-
-OTHERS_TELL_SECS = 10
-
-Result = tuple[dict[str, float], list[Path]]
+T = TypeVar("T")
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Result:
@@ -66,7 +72,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     Raises:
         UserError: The data, the model or the job-dir cannot be used; nothing has been written.
         RankError: Another rank failed while the job was set up.
-        SystemExit: With code 3, after a signal (SIGUSR1, SIGTERM, SIGINT) and a checkpoint.
+        JobEndedError: The numbers went bad, or a checkpoint could not be written; its `code` is the exit code.
+        SystemExit: With code 3, 4 or 5, after SIGUSR1, SIGTERM or SIGINT and a checkpoint.
         Whatever the model or the input raise.
 
     With several ranks, a failure once training has begun is printed by the rank that failed, and ends all ranks with
@@ -114,155 +121,171 @@ def run_job(
     `load` finds the functions that a job file names.
     """
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
-    manager = CheckpointManager(job_dir / "checkpoints", config.keep_checkpoint_max)
-    first_step = world.on_chief(lambda: newest_step(job_dir, manager))
-    shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir, first_step)
-    device = set_up_tensorflow(world)
-    place, reordered = where_from(world, manager, first_step, train_spec.input_fn, train_shards)
-    context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
+    manager = CheckpointManager(
+        job_dir / "checkpoints", Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
+    )
     with ExitStack() as stack:
-        opening = open_training(train_spec.input_fn, train_shards, context, place, means, load)
-        data = world.each(lambda: stack.enter_context(opening))
+        lock, notes = JobLock(job_dir), _Notes()
+        existed = world.on_chief(lambda: _lock_what_exists(lock, job_dir, notes.say))
+        if world.is_chief:
+            manager.note = notes.say
+            stack.callback(lock.release)
+        found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job_dir, manager))))
+        first_step = found.step or 0
+        shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir, first_step)
+        device = set_up_tensorflow(world)
+        context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
+
+        training = stack.enter_context(Reopened())
+
+        def open_data(step: int | None) -> tuple[OpenInput, bool]:
+            place, reordered = where_from(world, manager, step, train_spec.input_fn, train_shards)
+            opening = open_training(train_spec.input_fn, train_shards, context, place, means, load)
+            return world.each(lambda: training.enter(opening)), reordered
+
+        data, reordered = open_data(found.step)
         model = world.each(lambda: build_model(estimator, data.dataset))
         eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
         evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, load, world)
         world.each(evaluator.check)
+        world.each(lambda: check_best_metric(config.best_metric, evaluator.metric_names()))
         check_labels(world, shards, (train_spec, eval_spec), model)
         state = ModelState(model, world)
         world.each(state.check_ranks)
-        snapshot = world.each(lambda: _load(manager, first_step, state) if world.is_chief else None)
-        state.share(snapshot)
+
+        def restore(step: int | None) -> Snapshot | None:
+            snapshot = world.each(lambda: _load(manager, step, state) if world.is_chief else None)
+            state.share(snapshot)
+            random_state.restore(world, snapshot.rng if snapshot else None)
+            return snapshot
+
+        snapshot = restore(found.step)
         strategy: Strategy = world.each(lambda: HorovodSync(world) if world.size > 1 else Alone())
 
         ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, data))
-        world.on_chief(lambda: begin_job_dir(job_dir, manager, description, ranks, code_folder, shards))
+        late_lock = None if existed else lock
+        told = world.on_chief(
+            lambda: begin_job_dir(job_dir, manager, late_lock, found, description, ranks, code_folder, shards)
+        )
         failure = FailureReport(job_dir / LOGS, world.broadcast(uuid.uuid4().hex[:12]))
-        stack.enter_context(_ends_all_ranks(world, job_dir, failure))
-        reporting = None
+        stack.enter_context(ends_all_ranks(world, job_dir, failure, lock))
+        watchdog = stack.enter_context(watch_over(world, job_dir, failure, config.stall_timeout_secs))
+        reporting, saver = None, None
         if world.is_chief:
             console = make_console()
             console.print(rank_table(ranks))
+            before, lenient = read_status(job_dir), Lenient(notes.say)
             status = StatusFile(
-                job_dir, failure.path, step=first_step, max_steps=train_spec.max_steps, ranks=world.size
+                job_dir,
+                failure.path,
+                lenient,
+                step=first_step,
+                max_steps=train_spec.max_steps,
+                ranks=world.size,
+                restarts=restarts(os.environ),
             )
-            metrics = stack.enter_context(MetricsWriter(job_dir))
+            metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
             metrics.start(first_step, ranks=world.size)
             progress = TrainingProgress(console, first_step, train_spec.max_steps, config.log_step_count_steps)
             reporting = Reporting(metrics, status, progress, lambda: float(model.optimizer.learning_rate), data.advice)
-            reporting.status.update(state="running")
-            reporting.progress.say(_first_line(job_dir, train_spec, world, first_step))
+            notes.print_with(progress.say)
+            status.update(state="running")
+            progress.say(_first_line(job_dir, train_spec, world, first_step))
+            progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
+            for line in [*told, *_of_the_run_before(before)]:
+                progress.say(line)
             if reordered:
-                reporting.progress.say("the order of rows has changed: training goes on with a whole epoch of it")
+                progress.say("the order of rows has changed: training goes on with a whole epoch of it")
             for note in data.notes:
-                reporting.progress.say(f"warning: {note}")
+                progress.say(f"warning: {note}")
+            state.reserve()
+            saver = stack.enter_context(
+                BackgroundSaver(manager, told_of_saves(progress.say), told_of_failures(manager, progress.say))
+            )
 
-        run = _Run(world, job_dir, model, state, manager, data, evaluator, eval_spec, reporting, snapshot)
-        batches = stack.enter_context(Feed(data.dataset, lambda: data.failure))
-        outcome = train(
-            world,
-            config,
-            batches,
-            make_train_step(model, strategy),
-            first_step,
-            train_spec.max_steps,
-            run.at_checkpoint,
-            signals,
-            reporting,
-        )
-        return run.finish(outcome)
+        saving = Saving(world, config, manager, saver, state, found.step, snapshot, notes.say)
+        run = Run(world, config, eval_spec, model, state, saving, data, evaluator, signals, watchdog, reporting)
+        health = Health(config.on_nan)
+        train_step = make_train_step(model, strategy, state.carried, undo=config.on_nan != "halt")
+        if config.on_nan == "rollback" and found.step is None:
+            saving.save(0, data)
+        while True:
+            with Feed(run.data.dataset, lambda: run.data.failure) as batches:
+                outcome = train(
+                    world,
+                    config,
+                    batches,
+                    train_step,
+                    first_step,
+                    train_spec.max_steps,
+                    run,
+                    signals,
+                    health,
+                    watchdog,
+                    reporting,
+                )
+            if outcome.end != "rollback":
+                return run.finish(outcome)
+            watchdog.at("going back to the last checkpoint", outcome.step)
+            saving.wait()
+            first_step = world.on_chief(lambda: find_checkpoint(job_dir, manager).step or 0)
+            health.went_back_to(first_step)
+            saving.went_back_to(restore(first_step), first_step)
+            run.data, _ = open_data(first_step)
 
 
-class _Run:
-    """What happens beside the training steps. All methods are collective."""
+class Reopened:
+    """A context of which one is open at a time: `enter` leaves the one before. A context manager."""
 
-    def __init__(
-        self,
-        world: World,
-        job_dir: Path,
-        model: keras.Model,
-        state: ModelState,
-        manager: CheckpointManager,
-        data: OpenInput,
-        evaluator: Evaluator,
-        eval_spec: EvalSpec,
-        reporting: Reporting | None,
-        restored: Snapshot | None,
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Reopened:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._world, self._job_dir, self._model, self._state = world, job_dir, model, state
-        self._manager, self._data, self._evaluator, self._spec = manager, data, evaluator, eval_spec
-        self._reporting = reporting
-        self._checkpoint_time = restored.time if restored else 0.0
-        self._not_before = time.monotonic() + eval_spec.start_delay_secs
+        self._stack.__exit__(kind, error, trace)
 
-    def at_checkpoint(self, step: int, last: bool) -> None:
-        """Saves, then evaluates if it is time to; after the last step that is left to `finish`."""
-        self._save(step)
-        now = time.monotonic()
-        if not last and self._world.broadcast(now >= self._not_before):
-            self._not_before = now + self._spec.throttle_secs
-            self._evaluate(step)
-
-    def finish(self, outcome: Outcome) -> Result:
-        """The last evaluation, and the exports that an earlier run of the job has not made from this checkpoint."""
-        world, step = self._world, outcome.step
-        if outcome.end == "signal":
-            self._say(f"stopped by a signal after step {step}, which is saved; start the job again to go on")
-            self._status(state="stopped", step=step)
-            raise SystemExit(EXIT_STOPPED)
-        if world.on_chief(lambda: self._manager.latest_step() != step):
-            self._save(step)
-        # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
-        self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
-        metrics = self._evaluate(step)
-        folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
-        exports = [Path(p) for p in world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])]
-        self._status(
-            state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
-        )
-        waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
-        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s{waited}")
-        return {**metrics, "global_step": step}, exports
-
-    def _save(self, step: int) -> None:
-        self._state.average()
-        self._world.on_chief(lambda: self._write_checkpoint(step))
-
-    def _write_checkpoint(self, step: int) -> None:
-        snapshot = self._state.snapshot(self._data.progress_at(step), self._data.order)
-        self._say(f"checkpoint {self._manager.save(snapshot)}")
-        self._checkpoint_time = snapshot.time
-
-    def _evaluate(self, step: int) -> dict[str, float]:
-        metrics = self._evaluator.evaluate()
-        if self._reporting:
-            self._reporting.metrics.record(self._evaluator.kind, step, metrics)
-            self._status(state="running", evaluation={"step": step, **metrics})
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._say(f"{self._evaluator.kind} at step {step}: {shown}")
-        return metrics
-
-    def _export(self, folder: Path, step: int, metrics: dict[str, float]) -> Path:
-        taken = self._checkpoint_time
-        path = exported_from(folder, taken) or export_saved_model(self._model, folder, step, taken, metrics)
-        self._say(f"export {path}")
-        return path
-
-    def _say(self, text: str) -> None:
-        if self._reporting:
-            self._reporting.progress.say(text)
-
-    def _status(self, **fields: Any) -> None:
-        if self._reporting:
-            self._reporting.status.update(**fields)
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Leaves what was entered before, and enters `context`."""
+        self._stack.close()
+        return self._stack.enter_context(context)
 
 
-def _load(manager: CheckpointManager, step: int, state: ModelState) -> Snapshot | None:
-    if step == 0:
+class _Notes:
+    """Lines to be printed, kept until there is somewhere to print them."""
+
+    def __init__(self) -> None:
+        self._kept: list[str] = []
+        self._print: Callable[[str], None] | None = None
+
+    def say(self, text: str) -> None:
+        if self._print is None:
+            self._kept.append(text)
+        else:
+            self._print(text)
+
+    def print_with(self, function: Callable[[str], None]) -> None:
+        self._print = function
+        for text in self._kept:
+            function(text)
+
+
+def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) -> bool:
+    """Takes the lock of a job-dir that is there, and returns whether it is."""
+    if not job_dir.is_dir():
+        return False
+    if note := lock.acquire(lambda text: print(f"hpc-train: {text}", file=sys.stderr)):
+        say(note)
+    return True
+
+
+def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Snapshot | None:
+    if step is None:
         return None
-    try:
-        snapshot = manager.load(step)
-    except OSError as error:
-        raise UserError(unreadable(manager, step, error)) from None
+    snapshot = manager.load(step)
     state.check(snapshot, str(manager.path(step)))
     return snapshot
 
@@ -276,23 +299,12 @@ def _first_line(job_dir: Path, spec: TrainSpec, world: World, first_step: int) -
     return f"{begin} to step {spec.max_steps or 'end of input'}{batch}; job-dir {job_dir}"
 
 
-@contextmanager
-def _ends_all_ranks(world: World, job_dir: Path, failure: FailureReport) -> Iterator[None]:
-    """An exception of one rank ends the job: one report, the status set to failed, and no rank left waiting."""
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, SystemExit) and error.code == EXIT_STOPPED:
-            raise
-        try:
-            if isinstance(error, RankError):
-                time.sleep(OTHERS_TELL_SECS)  # the rank that failed tells it, and ends this one
-            elif (report := failure.claim(world.rank, error)) is not None:
-                if world.size > 1:
-                    sys.stderr.write(report)
-                    sys.stderr.flush()
-                mark_failed(job_dir, world.rank, error)
-        finally:
-            if world.size > 1:
-                world.abort(EXIT_FAILED)
-        raise
+def _of_the_run_before(status: dict[str, Any]) -> list[str]:
+    """What to tell where the run before this one ended without a word."""
+    if status.get("state") != "running":
+        return []
+    when = datetime.fromtimestamp(status.get("updated", 0)).astimezone().isoformat(" ", "seconds")
+    return [
+        f"the run before ended without a word: last heard of at {when}, at step {status.get('step')} "
+        f"(host {status.get('host')}, pid {status.get('pid')})"
+    ]

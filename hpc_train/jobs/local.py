@@ -1,20 +1,35 @@
-"""Starts the ranks of a job on this machine with mpirun."""
+"""Starts the ranks of a job on this machine with mpirun, and again after a crash."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from hpc_train.errors import UserError
-from hpc_train.resilience.signals import StopSignals
+from hpc_train.errors import EXIT_AT_ONCE, EXIT_STOPPED, UserError
+from hpc_train.jobs.ending import newest_step
+from hpc_train.jobs.mpirun_output import MpirunOutput, pump
+from hpc_train.jobs.supervisor import Ended, supervise
+from hpc_train.monitoring.status import STATUS_FILE, mark_ended
+from hpc_train.resilience.signals import STOP_CODES, StopSignals
 
 POLL_SECS = 0.1
+STOP_AGAIN_SECS, STOP_TIMES = 2.0, 5
+"""How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
+KILL_SECS = 10.0
+"""How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
+LEFT_OVER_SECS = 1.0
+"""How long what mpirun has started may outlive it."""
+RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 
 
 def mpirun_command(
@@ -22,8 +37,7 @@ def mpirun_command(
 ) -> tuple[list[str], dict[str, str]]:
     """The command that runs `program` on `ranks` ranks, and the variables to set for it. Pure.
 
-    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads; `--quiet`
-    keeps mpirun's own words about a failure away from the job's.
+    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads.
     """
     settings: dict[str, str] = {}
     if "Open MPI" not in version_text:
@@ -31,15 +45,16 @@ def mpirun_command(
     if as_root:
         settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         settings = {name: value for name, value in settings.items() if name not in env}
-    flags = ["--oversubscribe", "--bind-to", "none", "--quiet", "-np", str(ranks)]
+    flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
     return [mpirun, *flags, *program], settings
 
 
-def launch(ranks: int, job_file: Path, job_dir: Path | None) -> int:
-    """Runs `hpc-train train` on `ranks` ranks and returns their exit code.
+def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0) -> int:
+    """Runs `hpc-train train` on `ranks` ranks, after crashes up to `max_restarts` times again; the last exit code.
 
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
-    other would make it kill them within a second or two. A second Ctrl-C does just that.
+    other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
+    leaves without a word, it is named, and status.json in `job_dir` says so.
 
     Raises:
         UserError: There is no mpirun.
@@ -48,23 +63,113 @@ def launch(ranks: int, job_file: Path, job_dir: Path | None) -> int:
     if mpirun is None:
         raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
-    program = [sys.executable, "-m", "hpc_train", "train", str(job_file)]
-    if job_dir is not None:
-        program += ["--job-dir", str(job_dir)]
+    program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir)]
     command, settings = mpirun_command(mpirun, version, ranks, program, os.geteuid() == 0, os.environ)
     progress = "bar" if sys.stdout.isatty() else "lines"
     env = {"HPC_TRAIN_PROGRESS": progress, **os.environ, **settings}
-    # A session of its own keeps the terminal's Ctrl-C from mpirun.
-    with (
-        StopSignals() as signals,
-        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True) as process,
-    ):
-        try:
-            while process.poll() is None:
-                if signals.received is not None:
-                    process.send_signal(signal.SIGUSR1)
-                    signals.received = None
+    given = env.get(RESTARTS_VARIABLE, "")
+    earlier = int(given) if given.isdecimal() else 0
+    at_once = threading.Event()
+    with StopSignals(at_once.set) as signals:
+
+        def run(restarts: int) -> Ended:
+            return _run(command, {**env, RESTARTS_VARIABLE: str(earlier + restarts)}, job_dir, signals, at_once)
+
+        def wait(secs: float) -> bool:
+            end = time.monotonic() + secs
+            while signals.received is None and time.monotonic() < end:
                 time.sleep(POLL_SECS)
-        except KeyboardInterrupt:
-            process.terminate()
-        return process.wait()
+            return signals.received is None
+
+        return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _say)
+
+
+def _run(
+    command: list[str], env: dict[str, str], job_dir: Path, signals: StopSignals, at_once: threading.Event
+) -> Ended:
+    """Runs all ranks to their end, and leaves no process behind."""
+    before = _run_in(_status(job_dir))
+    read_end, write_end = os.pipe()
+    output = MpirunOutput()
+    # A session of its own keeps the terminal's Ctrl-C from mpirun.
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=write_end, start_new_session=True)
+    os.close(write_end)
+    writer = threading.Thread(target=pump, args=(read_end, output, sys.stderr.fileno()), daemon=True)
+    writer.start()
+    asked = killed = 0.0
+    times = 0
+    while not _has_ended(process.pid):
+        now = time.monotonic()
+        if at_once.is_set():
+            if not killed:
+                killed = now
+                process.terminate()
+            elif now - killed > KILL_SECS:
+                process.kill()
+        elif signals.received is not None and times < STOP_TIMES and now - asked > STOP_AGAIN_SECS:
+            asked, times = now, times + 1
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(POLL_SECS)
+    _end_session(process.pid)
+    code = process.wait()
+    code = 128 - code if code < 0 else code
+    writer.join(LEFT_OVER_SECS)
+    status, end = _status(job_dir), output.end
+    fresh = _run_in(status) != before
+    told = output.told or (fresh and status.get("state") != "running")
+    if killed:
+        code, why, told, end = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False, None
+    elif times and signals.received and code == EXIT_STOPPED:
+        code, why, told = STOP_CODES[signals.received], "stopped", True
+    elif times and signals.received and code == 128 + signal.SIGUSR1:
+        code, why, told = STOP_CODES[signals.received], "stopped before the ranks had begun", False
+    elif end is not None and (end.signal is not None or not told):
+        why, told = str(end), False
+    else:
+        why, end = f"the job ended with exit code {code}", None
+    if code != 0 and fresh:
+        mark_ended(job_dir, end.rank if end else None, end.signal_name if end else None, why)
+    return Ended(code, why, told or code == 0)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the child has; it keeps its number until it is waited for, and so does its session."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _end_session(leader: int) -> None:
+    """Ends what is left of the session of `leader`, which has ended: ranks that lost their mpirun, their children."""
+    grace = time.monotonic() + LEFT_OVER_SECS
+    while left := _members(leader):
+        if time.monotonic() > grace:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(POLL_SECS / 2)
+
+
+def _members(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):  # it has just ended
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(path.parent.name))
+    return found
+
+
+def _status(job_dir: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        status = json.loads((job_dir / STATUS_FILE).read_text())
+        return status if isinstance(status, dict) else {}
+    return {}
+
+
+def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:
+    """Which run has written `status`."""
+    return tuple(status.get(name) for name in ("host", "pid", "started"))
+
+
+def _say(text: str) -> None:
+    print(f"hpc-train: {text}", file=sys.stderr, flush=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
+import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,36 @@ from rich.table import Table
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "horovod", "mpi4py", "h5py", "numpy")
 RANK_COLUMNS = ("rank", "role", "host", "cores", "device", "shards", "seed")
 
+_NOTED = re.compile(
+    "(SLURM|OMPI|MPICH|I_MPI|UCX|FI|HOROVOD|HPC_TRAIN|TF|XLA|KERAS|CUDA|NVIDIA|NCCL|OMP|KMP|GOMP|MKL"
+    "|OPENBLAS|HDF5|MALLOC)_.+|(LD_LIBRARY_|LD_PRE|PYTHON|LOADED|CONDA_|VIRTUAL_).+|PATH|HOSTNAME|LANG|TMPDIR|TZ"
+)
+"""Names of the variables that decide how a job runs."""
+
+_SECRET_NAME = re.compile(
+    "TOKEN|SECRET|PASS(WORD|WD|PHRASE|CODE)|PASS$|PWD|KEY|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|JWT|BEARER|CERT",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"""
+      [a-z][a-z0-9+.-]*://[^/?\#\s]+@                                # a URL with user:password@ or token@
+    | [?&;][^=&\s]*(token|key|sig|secret|password|auth)[^=&\s]*=     # a URL with one among its parameters
+    | -----BEGIN | \b(bearer|basic)\s+\S | \b(password|passwd|secret|token)\s*[=:]
+    | (?<![a-z0-9])(
+        (AKIA|ASIA|AROA)[A-Z0-9]{16}                                 # Amazon; on the next line GitHub, Hugging Face, …
+      | (gh[oprsu]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|AIza|ya29\.|npm_|pypi-|wandb_|nvapi-)[\w-]{10}
+      | eyJ[\w-]{5,}\.                                               # a JSON web token
+      )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_WORD = re.compile(r"(?<![A-Za-z0-9/+])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])|[A-Za-z0-9_+-]{20,}")
+"""Long enough for a key; the first kind is Amazon's, which may hold slashes."""
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
 
 def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict[str, Any]:
-    """Versions, the commit of the user's code, and what each rank runs on. Holds no environment variables."""
+    """Versions, the commit of the user's code, what each rank runs on, and this process's `noted_variables`."""
     return {
         "hpc_train": importlib.import_module("hpc_train").__version__,
         "python": platform.python_version(),
@@ -26,7 +57,37 @@ def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict
         "platform": platform.platform(),
         "commit": _commit(code_folder),
         "ranks": ranks,
+        "environment": noted_variables(os.environ),
     }
+
+
+def noted_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `env` that decide how a job runs, by name, without any that may hold a secret. Pure."""
+    return {
+        name: value.encode(errors="surrogateescape").decode(errors="replace")
+        for name, value in sorted(env.items())
+        if _NOTED.fullmatch(name) and not looks_secret(name, value)
+    }
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable may hold a secret, by its name or by what it holds. Pure; in doubt it says so."""
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+        return True
+    return any(_looks_random(word) for word in _WORD.findall(_UUID.sub("", value)))
+
+
+def _looks_random(word: str) -> bool:
+    """Whether `word`, 20 characters or more, is a key rather than a name: hexadecimal digits, or all kinds mixed."""
+    if re.search("[0-9a-fA-F]{32}", word.replace("-", "")) and len(set(word)) > 6:
+        return True
+    kinds = [bool(re.search(kind, word)) for kind in ("[a-z]", "[A-Z]", "[0-9]")]
+    turns = sum(_kind(a) != _kind(b) for a, b in itertools.pairwise(word))
+    return all(kinds) and turns >= len(word) / 3
+
+
+def _kind(character: str) -> str:
+    return "0" if character.isdigit() else "a" if character.islower() else "A" if character.isupper() else "-"
 
 
 def rank_table(ranks: list[dict[str, Any]]) -> Table:

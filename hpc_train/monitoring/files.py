@@ -5,8 +5,33 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+class Lenient:
+    """Lets training go on where a file that only tells of it cannot be written: says so, once.
+
+    Args:
+        say: Prints a line.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._told = say, False
+
+    @contextmanager
+    def writing(self, path: Path, *errors: type[Exception]) -> Iterator[None]:
+        """Passes over an OSError, or one of `errors`, while `path` is written."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, (OSError, *errors)):
+                raise
+            if not self._told:
+                self._told = True
+                self._say(f"warning: {path}: cannot be written: {error}; training goes on without")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.monitoring.files import finite
+from hpc_train.monitoring.files import Lenient, finite
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,9 +24,10 @@ class MetricsWriter:
     stand above it were made after the checkpoint from which it went on.
     """
 
-    def __init__(self, job_dir: Path) -> None:
-        self._job_dir = job_dir
-        self._file = open(job_dir / METRICS_FILE, "a")  # noqa: SIM115 (closed in __exit__)
+    def __init__(self, job_dir: Path, lenient: Lenient) -> None:
+        self._job_dir, self._lenient = job_dir, lenient
+        self._file = open(job_dir / METRICS_FILE, "ab", buffering=0)  # noqa: SIM115 (closed in __exit__)
+        self._torn = False
         self._events: dict[str, tf.summary.SummaryWriter] = {}
 
     def __enter__(self) -> MetricsWriter:
@@ -35,9 +36,12 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import tensorflow as tf
+
         self._file.close()
-        for writer in self._events.values():
-            writer.close()
+        for kind_, writer in self._events.items():
+            with self._lenient.writing(self._job_dir / kind_, tf.errors.OpError):
+                writer.close()
 
     def start(self, step: int, **about: Any) -> None:
         """Notes that a run begins at `step`."""
@@ -48,14 +52,19 @@ class MetricsWriter:
         import tensorflow as tf
 
         self._line(kind, step, values)
-        if kind not in self._events:
-            self._events[kind] = tf.summary.create_file_writer(str(self._job_dir / kind))
-        with self._events[kind].as_default():
-            for name, value in values.items():
-                tf.summary.scalar(name, value, step=step)
-        self._events[kind].flush()
+        with self._lenient.writing(self._job_dir / kind, tf.errors.OpError):
+            if kind not in self._events:
+                self._events[kind] = tf.summary.create_file_writer(str(self._job_dir / kind))
+            with self._events[kind].as_default():
+                for name, value in values.items():
+                    tf.summary.scalar(name, value, step=step)
+            self._events[kind].flush()
 
     def _line(self, kind: str, step: int, values: dict[str, Any]) -> None:
         record = {"kind": kind, "step": step, "time": time.time(), **values}
-        self._file.write(json.dumps(finite(record)) + "\n")
-        self._file.flush()
+        line = (json.dumps(finite(record)) + "\n").encode()
+        with self._lenient.writing(self._job_dir / METRICS_FILE):
+            if self._torn:  # a line that a full disk has cut off
+                line = b"\n" + line
+            self._torn = True
+            self._torn = self._file.write(line) != len(line)

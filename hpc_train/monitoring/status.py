@@ -6,11 +6,13 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.monitoring.files import write_json
+from hpc_train.errors import JobEndedError
+from hpc_train.monitoring.files import Lenient, write_json
 
 STATUS_FILE = "status.json"
 MIN_SECS_BETWEEN_UPDATES = 1.0
@@ -19,13 +21,14 @@ MIN_SECS_BETWEEN_UPDATES = 1.0
 class StatusFile:
     """Keeps `<job_dir>/status.json`, replaced whole each time.
 
-    Fields: `state` (running, succeeded, failed or stopped: saved after a signal, to be started again), `step`,
-    `max_steps`, `loss`, `examples_per_sec`, `evaluation`, `exports`, `error` ({rank, message}), `host`, `pid`,
-    `ranks`, `started` and `updated` (seconds since 1970).
+    Fields: `state` (running, succeeded, failed, stopped: saved after a signal, to be started again, or requeued by
+    slurm/train.sh), `step`, `max_steps`, `loss`, `examples_per_sec`, `evaluation`, `exports`, `error` ({rank, message},
+    and `signal` where one killed the rank), `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since
+    1970).
     """
 
-    def __init__(self, job_dir: Path, failure_report: Path, **fields: Any) -> None:
-        self._path, self._failure_report = job_dir / STATUS_FILE, failure_report
+    def __init__(self, job_dir: Path, failure_report: Path, lenient: Lenient, **fields: Any) -> None:
+        self._path, self._failure_report, self._lenient = job_dir / STATUS_FILE, failure_report, lenient
         self._fields: dict[str, Any] = {"state": "running", **fields, "started": time.time()}
         self._fields.update(host=socket.gethostname(), pid=os.getpid())
         self._written = 0.0
@@ -39,15 +42,51 @@ class StatusFile:
         now = time.time()
         if "state" in fields or now - self._written >= MIN_SECS_BETWEEN_UPDATES:
             self._written = now
-            if not self._failure_report.exists():
-                write_json(self._path, {**self._fields, "updated": now})
+            with self._lenient.writing(self._path):
+                if not self._failure_report.exists():
+                    write_json(self._path, {**self._fields, "updated": now})
+
+
+def read_status(job_dir: Path) -> dict[str, Any]:
+    """What status.json says; empty where there is none, or none that can be read."""
+    with suppress(OSError, ValueError):
+        fields = json.loads((job_dir / STATUS_FILE).read_text())
+        return fields if isinstance(fields, dict) else {}
+    return {}
+
+
+def restarts(env: Mapping[str, str]) -> int:
+    """How often the job was started again, by Slurm and by `hpc-train launch`."""
+    counts = (env.get(name, "") for name in ("SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS"))
+    return sum(int(count) for count in counts if count.isdigit())
 
 
 def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:
     """Sets the state of the job to failed; for the rank that failed, whichever it is."""
     path = job_dir / STATUS_FILE
-    message = f"{type(error).__name__}: {error}"
-    end = {"state": "failed", "error": {"rank": rank, "message": message}, "updated": time.time()}
+    if isinstance(error, JobEndedError):
+        told = {"rank": error.rank, "message": str(error)}
+    else:
+        told = {"rank": rank, "message": f"{type(error).__name__}: {error}"}
+    end = {"state": "failed", "error": told, "updated": time.time()}
     with suppress(OSError, ValueError):  # a full or lost file system; what matters has been printed
         fields = json.loads(path.read_text()) if path.exists() else {}
         write_json(path, {**fields, **end})
+
+
+def mark_ended(job_dir: Path, rank: int | None, signal_name: str | None, message: str) -> bool:
+    """Sets the state of a job that has ended without saying so to failed, with what its launcher knows of the end.
+
+    For launchers, once no rank runs any more. What the job itself has said of its end stays. `rank` and `signal_name`
+    ("SIGKILL") are left out of the `error` where None. Returns whether the status was changed.
+    """
+    path = job_dir / STATUS_FILE
+    with suppress(OSError, ValueError):  # as in mark_failed
+        fields = json.loads(path.read_text())
+        if fields.get("state") != "running":
+            return False
+        known = {"rank": rank, "signal": signal_name, "message": message}
+        error = {name: value for name, value in known.items() if value is not None}
+        write_json(path, {**fields, "state": "failed", "error": error, "updated": time.time()})
+        return True
+    return False

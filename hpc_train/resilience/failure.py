@@ -6,6 +6,8 @@ import os
 import traceback
 from pathlib import Path
 
+from hpc_train.errors import JobEndedError
+
 
 class FailureReport:
     """The failure of one run, told by the first rank that fails.
@@ -23,7 +25,10 @@ class FailureReport:
 
         The exclusive creation of the file decides which rank is the first.
         """
-        report = f"rank {rank} failed:\n{''.join(traceback.format_exception(error))}"
+        if isinstance(error, JobEndedError):
+            report = f"hpc-train: error: {error}\n"
+        else:
+            report = f"rank {rank} failed:\n{''.join(traceback.format_exception(error))}"
         try:
             with open(self.path, "x") as file:
                 file.write(report)

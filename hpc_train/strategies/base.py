@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 class Strategy(Protocol):
     """Averages the tensors of one step over all ranks."""
 
+    @property
+    def ranks(self) -> int:
+        """How many take part."""
+        ...
+
     def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """The mean of each tensor over all ranks. Called inside a tf.function; collective."""
         ...
@@ -18,6 +23,8 @@ class Strategy(Protocol):
 
 class Alone:
     """The strategy of a single rank, which has nobody to average with."""
+
+    ranks = 1
 
     def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """The tensors themselves."""

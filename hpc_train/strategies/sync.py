@@ -22,6 +22,7 @@ class HorovodSync:
 
     def __init__(self, world: World) -> None:
         self._hvd = world.horovod()
+        self.ranks = world.size
 
     def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """The mean of each tensor over all ranks."""

@@ -1,0 +1,69 @@
+"""Writing that lasts: bytes forced to the disk, and passing errors of a file system waited out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hpc_train.data.files import PASSING_ERRORS, RETRY_WAITS_SECS, errno_of
+
+T = TypeVar("T")
+
+
+def retried(action: Callable[[], T], note: Callable[[str], None]) -> T:
+    """Runs `action` again after an error that may pass (EIO, ESTALE, …), some 20 s long at most.
+
+    Args:
+        note: Told of each error that is waited out.
+
+    Raises:
+        OSError: The last one, where it did not pass; any other at once.
+    """
+    for wait in RETRY_WAITS_SECS:
+        try:
+            return action()
+        except OSError as error:
+            if errno_of(error) not in PASSING_ERRORS:
+                raise
+            note(f"{error}; trying again in {wait:g} s")
+        time.sleep(wait)
+    return action()
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until what was written to a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def write_pieces(path: Path, pieces: list[tuple[int, memoryview]]) -> None:
+    """Writes each piece at its offset into the file `path`, which exists, and waits until all is on the disk."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        for offset, piece in pieces:
+            while len(piece):
+                try:
+                    written = os.pwrite(descriptor, piece[:MAX_WRITE_BYTES], offset)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(path)) from None
+                offset, piece = offset + written, piece[written:]
+        _sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+MAX_WRITE_BYTES = 8 << 20
+"""Written at once: between two writes others get their turn on the disk."""
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

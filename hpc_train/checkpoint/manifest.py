@@ -1,0 +1,144 @@
+"""manifest.json: what makes a checkpoint whole. Written last; each byte of the checkpoint is covered by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hpc_train.checkpoint.durable import sync_to_disk
+
+MANIFEST_FILE = "manifest.json"
+STATE_FILE = "state.h5"
+FORMAT = 3
+PIECE_BYTES = 8 << 20
+READ_BYTES = 1 << 20
+THREADS = 4
+
+
+class DamagedError(ValueError):
+    """A checkpoint is not whole; the message says why."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json tells of the state.h5 beside it.
+
+    Attributes:
+        time: When the snapshot was taken, in seconds since 1970.
+        bytes: Size of state.h5.
+        sha256: Digest of each `piece_bytes` of it, the last one shorter.
+    """
+
+    format: int
+    step: int
+    time: float
+    world_size: int
+    bytes: int
+    piece_bytes: int
+    sha256: tuple[str, ...]
+
+
+def write_manifest(folder: Path, step: int, time: float, world_size: int) -> Manifest:
+    """Digests `folder`/state.h5 and writes manifest.json beside it, on the disk when this returns."""
+    state = folder / STATE_FILE
+    size = state.stat().st_size
+    manifest = Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, _digests(state, size, PIECE_BYTES, 1))
+    fields = asdict(manifest)
+    path = folder / MANIFEST_FILE
+    with open(path, "x") as file:
+        file.write(json.dumps({**fields, "manifest_sha256": _own_digest(fields)}, indent=1) + "\n")
+    sync_to_disk(path)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks manifest.json alone.
+
+    Raises:
+        DamagedError: It is missing or damaged. OSError: it cannot be read.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: missing") from None
+    try:
+        fields = json.loads(text)
+        claimed = fields.pop("manifest_sha256")
+        if fields.get("format") != FORMAT:
+            raise DamagedError(f"{path}: format {fields.get('format')}, but this version reads format {FORMAT}")
+        if claimed != _own_digest(fields):
+            raise DamagedError(f"{path}: does not match its own digest")
+        return Manifest(**{**fields, "sha256": tuple(fields["sha256"])})
+    except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DamagedError(f"{path}: cannot be understood: {error}") from None
+
+
+def check(folder: Path, step: int, digests: bool = True) -> Manifest:
+    """Whether the checkpoint of `step` in `folder` is whole.
+
+    Args:
+        digests: Read all of state.h5; else its size alone.
+
+    Raises:
+        DamagedError: It is not. OSError: it cannot be read.
+    """
+    manifest = read_manifest(folder)
+    if manifest.step != step:
+        raise DamagedError(f"{folder / MANIFEST_FILE}: is of step {manifest.step}")
+    path = folder / STATE_FILE
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: missing") from None
+    if size != manifest.bytes:
+        raise DamagedError(f"{path}: {size:,} bytes, but it had {manifest.bytes:,}")
+    if digests:
+        found = _digests(path, size, manifest.piece_bytes, THREADS)
+        for i, (ours, theirs) in enumerate(zip(found, manifest.sha256, strict=True)):
+            if ours != theirs:
+                start = i * manifest.piece_bytes
+                end = min(size, start + manifest.piece_bytes)
+                raise DamagedError(f"{path}: bytes {start:,} to {end:,} do not match their digest")
+    return manifest
+
+
+def _own_digest(fields: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(path: Path, size: int, piece_bytes: int, threads: int) -> tuple[str, ...]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        starts = range(0, size, piece_bytes)
+        threads = min(threads, len(starts)) or 1
+        digest = _digest_of(descriptor, path, piece_bytes)
+        if threads == 1:
+            return tuple(map(digest, starts))
+        with ThreadPoolExecutor(threads) as pool:
+            return tuple(pool.map(digest, starts))
+    finally:
+        os.close(descriptor)
+
+
+def _digest_of(descriptor: int, path: Path, piece_bytes: int) -> Callable[[int], str]:
+    def digest(start: int) -> str:
+        found, at = hashlib.sha256(), start
+        buffer = memoryview(bytearray(min(READ_BYTES, piece_bytes)))
+        while at < start + piece_bytes:
+            try:
+                read = os.preadv(descriptor, [buffer[: start + piece_bytes - at]], at)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None
+            if not read:
+                break
+            found.update(buffer[:read])
+            at += read
+        return found.hexdigest()
+
+    return digest

@@ -1,0 +1,73 @@
+"""What to do about a step whose numbers went bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
+
+MAX_IN_A_ROW = 20
+"""Steps in a row that may be left out. After so many it is the model that is bad, not a batch."""
+MAX_ROLLBACKS = 5
+"""Times in a row that a job may go back without getting any further."""
+
+Policy = Literal["halt", "skip", "rollback"]
+
+
+class Health:
+    """Decides, alike on all ranks, what follows a step whose loss or gradients were not finite. Pure.
+
+    Attributes:
+        left_out: Steps whose batches are not to change the model.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._in_a_row = self._rollbacks = 0
+        self._went_back_to: int | None = None
+        self._any_good = False
+        self.left_out: set[int] = set()
+
+    def step_was_good(self) -> None:
+        """The last step was applied."""
+        self._in_a_row, self._any_good = 0, True
+
+    def went_back_to(self, step: int) -> None:
+        """The state is that of the checkpoint of `step` again."""
+        further = self._any_good and step != self._went_back_to
+        self._rollbacks = 1 if further else self._rollbacks + 1
+        self._went_back_to, self._any_good = step, False
+
+    def step_was_bad(self, step: int, ranks: Sequence[int]) -> tuple[Literal["skip", "rollback"], str]:
+        """What to do about `step`, and how to tell it.
+
+        Args:
+            ranks: Those whose own loss or gradients were not finite.
+
+        Raises:
+            JobEndedError: With code 7, where the job has to end.
+        """
+        shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        where = f"of rank {shown} are" if ranks else "are, averaged over the ranks,"
+        what = f"step {step}: loss or gradients {where} not finite (NaN or infinity)"
+        self._in_a_row += 1
+        if self._policy == "halt":
+            raise JobEndedError(
+                f"{what}; training ends before they reach the model (on_nan: halt). The last checkpoint stays. A "
+                "smaller learning rate or gradient clipping may help, and `on_nan: skip` or `rollback` leave such "
+                "batches out",
+                EXIT_NOT_FINITE,
+                ranks[0] if len(ranks) == 1 else None,
+            )
+        if self._in_a_row > MAX_IN_A_ROW:
+            raise JobEndedError(f"{what}, as were the {MAX_IN_A_ROW} steps before; training ends", EXIT_NOT_FINITE)
+        if self._policy == "skip":
+            return "skip", f"{what}; the step is left out (on_nan: skip)"
+        if self._rollbacks >= MAX_ROLLBACKS:
+            raise JobEndedError(
+                f"{what}; training ends, having gone back {MAX_ROLLBACKS} times without getting any further",
+                EXIT_NOT_FINITE,
+            )
+        self.left_out.add(step)
+        return "rollback", f"{what}; going back to the last checkpoint, this batch left out (on_nan: rollback)"

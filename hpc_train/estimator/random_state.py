@@ -1,0 +1,73 @@
+"""Random number generators outside the model: their states on every rank, for a checkpoint."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from hpc_train.cluster.world import World
+
+
+def gather(world: World) -> dict[str, np.ndarray]:
+    """The states of Python's, numpy's and TensorFlow's global generators, `[ranks, n]` each. Collective.
+
+    They matter to layers that draw numbers outside TensorFlow's graph. Keras's seed generators are variables of the
+    model, and the input draws its numbers from seeds of its own.
+    """
+    states = {name: np.asarray(array) for name, array in _own().items()}
+    return {name: world.gather_arrays(array) for name, array in states.items()}
+
+
+def restore(world: World, states: dict[str, np.ndarray] | None) -> None:
+    """Gives each rank its states back, where there are as many ranks as there were. Collective.
+
+    Args:
+        states: What `gather` gave, on the chief; None where there is nothing to restore.
+    """
+    own = _own()
+    same = states is not None and all(
+        name in states and states[name].shape == (world.size, *array.shape) for name, array in own.items()
+    )
+    if not world.broadcast(same):
+        return
+    for name, array in own.items():
+        all_ranks = states[name] if states else np.empty((world.size, *array.shape), array.dtype)
+        all_ranks = np.ascontiguousarray(all_ranks)
+        world.broadcast_arrays([all_ranks])
+        own[name] = all_ranks[world.rank]
+    _set(own)
+
+
+def _own() -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    _, words, gauss = random.getstate()
+    legacy: Any = np.random.get_state(legacy=True)
+    return {
+        "python": np.array([*words, *_bits(gauss)], np.uint32),
+        "numpy": np.array([*legacy[1], legacy[2], *_bits(legacy[4] if legacy[3] else None)], np.uint32),
+        "tensorflow": np.asarray(tf.random.get_global_generator().state.numpy(), np.int64),
+    }
+
+
+def _set(states: dict[str, np.ndarray]) -> None:
+    import tensorflow as tf
+
+    version, _, _ = random.getstate()
+    words = states["python"]
+    random.setstate((version, tuple(int(w) for w in words[:-3]), _number(words[-3:])))
+    words, gauss = states["numpy"][:-3], _number(states["numpy"][-3:])
+    np.random.set_state(("MT19937", words[:-1], int(words[-1]), int(gauss is not None), gauss or 0.0))
+    tf.random.get_global_generator().state.assign(states["tensorflow"])
+
+
+def _bits(number: float | None) -> list[int]:
+    """A normal number that a generator holds back for its next call: whether there is one, and its 64 bits."""
+    low, high = np.array([number or 0.0], np.float64).view(np.uint32)
+    return [int(number is not None), int(low), int(high)]
+
+
+def _number(bits: np.ndarray) -> float | None:
+    return float(np.ascontiguousarray(bits[1:], np.uint32).view(np.float64)[0]) if bits[0] else None

@@ -1,0 +1,130 @@
+"""One run of a job: what happens beside the training steps, and at the end."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.cluster.world import World
+from hpc_train.config.specs import EvalSpec, RunConfig
+from hpc_train.data.pipeline import OpenInput
+from hpc_train.errors import UserError
+from hpc_train.estimator.evaluation import Evaluator
+from hpc_train.estimator.exporters import export_saved_model, exported_from
+from hpc_train.estimator.loop import Outcome, Reporting
+from hpc_train.estimator.saving import Saving
+from hpc_train.estimator.state import ModelState
+from hpc_train.resilience.signals import STOP_CODES, StopSignals
+from hpc_train.resilience.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    import keras
+
+Result = tuple[dict[str, float], list[Path]]
+
+
+class Run:
+    """Checkpoints, evaluations and the end of one run. All methods are collective.
+
+    Attributes:
+        data: The training input, which a rollback opens anew.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: RunConfig,
+        eval_spec: EvalSpec,
+        model: keras.Model,
+        state: ModelState,
+        saving: Saving,
+        data: OpenInput,
+        evaluator: Evaluator,
+        signals: StopSignals,
+        watchdog: Watchdog,
+        reporting: Reporting | None,
+    ) -> None:
+        self._world, self._job_dir, self._spec = world, config.model_dir.absolute(), eval_spec
+        self._model, self._state, self._saving, self.data = model, state, saving, data
+        self._evaluator, self._signals, self._watchdog = evaluator, signals, watchdog
+        self._reporting = reporting
+        self._not_before = time.monotonic() + eval_spec.start_delay_secs
+
+    def at_checkpoint(self, step: int, last: bool) -> None:
+        """Saves, then evaluates if it is time to; after the last step that is left to `finish`."""
+        self._watchdog.at("checkpoint", step)
+        self._saving.save(step, self.data)
+        now = time.monotonic()
+        if not last and self._world.broadcast(now >= self._not_before):
+            self._not_before = now + self._spec.throttle_secs
+            self._evaluate(step)
+
+    def at_comparison(self, step: int) -> None:
+        """Compares the ranks' variables; JobEndedError names a rank whose differ."""
+        self._watchdog.at("comparing replicas", step)
+        self._state.compare(step)
+
+    def finish(self, outcome: Outcome) -> Result:
+        """The last evaluation, and the exports that an earlier run of the job has not made from this checkpoint."""
+        step = outcome.step
+        self._watchdog.at("checkpoint", step)
+        self._saving.save(step, self.data)
+        self._saving.wait()
+        if outcome.end == "signal":
+            name = self._first_signal()
+            self._say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
+            self._status(state="stopped", step=step)
+            raise SystemExit(STOP_CODES[name])
+        # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
+        self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
+        metrics = self._evaluate(step)
+        self._saving.wait()
+        self._watchdog.at("export", step)
+        folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
+        exported = self._world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])
+        exports = [Path(p) for p in exported]
+        self._status(
+            state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
+        )
+        waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
+        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s{waited}")
+        return {**metrics, "global_step": step}, exports
+
+    def _first_signal(self) -> str:
+        """The signal that stopped the job: Slurm's warning before the others, since it means to go on."""
+        received = self._world.all_gather(self._signals.received)
+        return next(name for name in STOP_CODES if name in received)
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        metrics = self._evaluator.evaluate(lambda: self._watchdog.at("evaluation", step))
+        if self._reporting:
+            self._reporting.metrics.record(self._evaluator.kind, step, metrics)
+            self._status(state="running", evaluation={"step": step, **metrics})
+            self._saving.note_evaluation(step, metrics)
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        self._say(f"{self._evaluator.kind} at step {step}: {shown}")
+        return metrics
+
+    def _export(self, folder: Path, step: int, metrics: dict[str, float]) -> Path:
+        taken = self._saving.taken
+        path = exported_from(folder, taken) or export_saved_model(self._model, folder, step, taken, metrics)
+        self._say(f"export {path}")
+        return path
+
+    def _say(self, text: str) -> None:
+        if self._reporting:
+            self._reporting.progress.say(text)
+
+    def _status(self, **fields: Any) -> None:
+        if self._reporting:
+            self._reporting.status.update(**fields)
+
+
+def check_best_metric(name: str | None, metrics: list[str]) -> None:
+    """UserError where evaluation will have no metric of that name."""
+    if name is not None and name not in metrics:
+        near = difflib.get_close_matches(name, metrics, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")

@@ -1,0 +1,157 @@
+"""What mpirun writes of its own accord when a rank ends: understood, and kept away from what the ranks write."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+from dataclasses import dataclass
+
+HOLD_SECS = 0.5
+"""How long a line of dashes may wait for what follows it."""
+
+_FENCE = re.compile(rb"(?<!-)-{74}\r?\n|(?<!=)={83}\r?\n")
+"""The line before and after each of mpirun's notices: dashes in Open MPI, equals signs in MPICH and its relatives."""
+_FENCE_BEGUN = re.compile(rb"(?<!-)-{1,74}\r?\Z|(?<!=)={1,83}\r?\Z")
+_OPENING = re.compile(
+    rb"Primary job +terminated normally, but|\S+ noticed that process rank|\S+ has exited due to process rank|"
+    rb"\S+ detected that one or more processes exited|MPI_ABORT was invoked on rank|"
+    rb"=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
+)
+_REMARK = re.compile(
+    rb"(?m)^(?:\[[^\]\s]+:\d+\] (?:\d+ more process(?:es)? ha(?:s|ve) sent help message \S+ / mpi-abort|"
+    rb'Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages)|'
+    rb"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*|This typically refers to a problem with your application\.|"
+    rb"Please see the FAQ page for debugging suggestions)\r?\n"
+)
+_EXIT_STRING = re.compile(rb"WITH THE EXIT STRING: .*\(signal (\d+)\)")
+_TOLD = re.compile(rb"rank \d+ failed:|hpc-train: error: |Traceback \(most recent call last\)")
+_NOTICE_BYTES = 1 << 14
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How the first rank to end did so, as far as mpirun tells.
+
+    `signal` is the number of the signal that killed it; `code` its exit code where it left by itself, None where mpirun
+    does not say.
+    """
+
+    rank: int | None
+    host: str | None = None
+    signal: int | None = None
+    code: int | None = None
+
+    @property
+    def signal_name(self) -> str | None:
+        """Such as SIGKILL."""
+        if self.signal is None:
+            return None
+        known = {number.value: number.name for number in signal.Signals}
+        return known.get(self.signal, f"signal {self.signal}")
+
+    def __str__(self) -> str:
+        who = ("a rank" if self.rank is None else f"rank {self.rank}") + (f" on {self.host}" if self.host else "")
+        if self.signal is not None:
+            return f"{who} was killed by {self.signal_name}"
+        return f"{who} left{f' with code {self.code}' if self.code else ''} without finishing"
+
+
+def understand(notice: str) -> RankEnd | None:
+    """What the text of one of mpirun's notices says of a rank's end. Pure."""
+    patterns = (
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
+        r"has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+) ",
+        r"Process name: \[.*?,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)",
+        r"= +RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+= +KILLED BY SIGNAL: (?P<signal>\d+)",
+        r"= +(RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?P<host>\S+)\s+= +EXIT (CODE|STATUS): (?P<code>\d+)",
+    )
+    for pattern in patterns:
+        if found := re.search(pattern, notice):
+            values = found.groupdict()
+            number = {name: int(values[name]) if values.get(name) else None for name in ("rank", "signal", "code")}
+            return RankEnd(number["rank"], values.get("host"), number["signal"], number["code"])
+    return None
+
+
+class MpirunOutput:
+    """A filter for mpirun's standard error: takes its notices out, and passes on at once what the ranks write.
+
+    Attributes:
+        end: How the first rank to end did so, or None.
+        told: Whether a rank has told of a failure itself.
+    """
+
+    def __init__(self) -> None:
+        self.end: RankEnd | None = None
+        self.told = False
+        self._held = b""
+
+    @property
+    def holding(self) -> bool:
+        """Whether something waits for what follows it."""
+        return bool(self._held)
+
+    def feed(self, data: bytes) -> bytes:
+        """What of `data`, and of what was held, is to be written now."""
+        text, out = self._held + data, b""
+        self._held = b""
+        while fence := _FENCE.search(text):
+            rest = text[fence.end() :]
+            if not _OPENING.match(rest):
+                if b"\n" not in rest and len(rest) < 200:
+                    self._held = text[fence.start() :]
+                    return out + self._passed(text[: fence.start()])
+                out, text = out + self._passed(text[: fence.end()]), rest
+                continue
+            closing = _FENCE.search(rest)
+            if closing is None and len(rest) < _NOTICE_BYTES:
+                self._held = text[fence.start() :]
+                return out + self._passed(text[: fence.start()])
+            end = closing.end() if closing else 0
+            self._learn(rest[:end])
+            out, text = out + self._passed(text[: fence.start()]), rest[end:]
+        begun = _FENCE_BEGUN.search(text)
+        if begun:
+            self._held, text = text[begun.start() :], text[: begun.start()]
+        return out + self._passed(text)
+
+    def flush(self) -> bytes:
+        """What was held, since nothing follows it."""
+        text, self._held = self._held, b""
+        self._learn(text)
+        return self._passed(text)
+
+    def _passed(self, text: bytes) -> bytes:
+        if _TOLD.search(text):
+            self.told = True
+        if (found := _EXIT_STRING.search(text)) and self.end is not None:
+            self.end = RankEnd(self.end.rank, self.end.host, signal=int(found[1]))
+        return _REMARK.sub(b"", text)
+
+    def _learn(self, notice: bytes) -> None:
+        if b"MPI_ABORT was invoked" in notice:
+            self.told = True
+        if self.end is None:
+            self.end = understand(notice.decode(errors="replace"))
+
+
+def pump(source: int, output: MpirunOutput, target: int) -> None:
+    """Writes what comes from the descriptor `source` to `target` through `output`, until its end; closes `source`."""
+    try:
+        while True:
+            if output.holding and not select.select([source], [], [], HOLD_SECS)[0]:
+                _write_all(target, output.flush())
+            data = os.read(source, 1 << 16)
+            if not data:
+                _write_all(target, output.flush())
+                return
+            _write_all(target, output.feed(data))
+    finally:
+        os.close(source)
+
+
+def _write_all(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]

@@ -1,0 +1,302 @@
+"""One job, one job-dir: a lock that names its holder, and that a dead job does not leave behind for ever."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from hpc_train.errors import UserError
+
+LOCK_FILE = "lock.json"
+HEARTBEAT_SECS = 10.0
+"""How often the holder touches its lock, for those who cannot see by other means whether it lives."""
+WATCH_SECS = 25.0
+"""A lock that nobody has touched for so long was left by a dead job: two heartbeats are missing."""
+SETTLE_SECS = 2.0
+"""After taking over a lock that was watched: how long to wait for another who may have done so in the same moment."""
+
+_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+"""What flock says where the file system has none."""
+
+Record = dict[str, Any]
+Verdict = Literal["take", "watch"]
+
+
+def my_record(env: Mapping[str, str]) -> Record:
+    """Who this process is, for the file.
+
+    `host`, `pid`, `process_start` (clock ticks since the machine was started), `slurm_job_id` ("A_a" for a task of an
+    array, None outside Slurm), `slurm_restarts`, and `started` (now, seconds since 1970).
+    """
+    job, restarts = env.get("SLURM_JOB_ID"), env.get("SLURM_RESTART_COUNT", "")
+    if "SLURM_ARRAY_TASK_ID" in env:
+        job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "process_start": _process_start(),
+        "slurm_job_id": job,
+        "slurm_restarts": int(restarts) if restarts.isdecimal() else 0,
+        "started": time.time(),
+    }
+
+
+def judge(found: Record, mine: Record, flocked: bool) -> Verdict:
+    """What to do about the lock of `found`, whose flock we have got, or could not ask for (not `flocked`). Pure.
+
+    On one host the kernel has let go of a dead process's flock, so having got it is proof. It is none across hosts:
+    on some file systems flock is the node's own affair (Lustre's localflock, NFS's local_lock). A job that Slurm has
+    started again cannot still run elsewhere.
+    """
+    if flocked and found.get("host") == mine["host"]:
+        return "take"
+    same_job = mine["slurm_job_id"] is not None and found.get("slurm_job_id") == mine["slurm_job_id"]
+    return "take" if same_job and found.get("slurm_restarts") != mine["slurm_restarts"] else "watch"
+
+
+def describe(record: Record) -> str:
+    """`record` in words: host, pid, and Slurm job where it is one."""
+    words = f"host {record.get('host', 'unknown')}, pid {record.get('pid', 'unknown')}"
+    return f"{words}, Slurm job {record['slurm_job_id']}" if record.get("slurm_job_id") else words
+
+
+def refusal(job_dir: Path, holder: Record) -> str:
+    """What a job is told that finds its job-dir in use by `holder`."""
+    since = ""
+    if isinstance(holder.get("started"), int | float):
+        when = datetime.fromtimestamp(holder["started"]).astimezone().isoformat(" ", "seconds")
+        since = f" since {when}"
+    return (
+        f"{job_dir}: another job uses this job-dir{since}: {describe(holder)}; "
+        "wait until it has ended, stop it, or give this job another --job-dir"
+    )
+
+
+class JobLock:
+    """The right to write in `job_dir`, kept in `<job_dir>/lock.json`; for the chief alone. A context manager.
+
+    The file is locked with flock, which ends with the process, however that ends. For file systems where flock does
+    not reach other nodes, or is missing, the holder also touches the file every HEARTBEAT_SECS, and a job on another
+    node watches it for WATCH_SECS before it takes it for a dead job's.
+
+    Attributes:
+        taken_by: Who has taken the lock over from this job, in words, or None. It happens where flock does not reach
+            other nodes and this process was stopped for longer than WATCH_SECS: it must write no more.
+    """
+
+    def __init__(self, job_dir: Path) -> None:
+        self._job_dir, self._path = job_dir, job_dir / LOCK_FILE
+        self._file: int | None = None
+        self._record: Record = {}
+        self._released = threading.Event()
+        self._heart: threading.Thread | None = None
+        self.taken_by: str | None = None
+
+    def acquire(self, say: Callable[[str], None] | None = None) -> str | None:
+        """Takes the lock; the folder must exist.
+
+        `say` is told where this will take WATCH_SECS. Returns a line to print where the lock was a dead job's.
+
+        Raises:
+            UserError: Another job holds it, or the file cannot be written.
+        """
+        if self._file is not None:
+            raise RuntimeError(f"{self._path}: this lock is held already")
+        self._record = my_record(os.environ)
+        try:
+            file, note = self._take(say)
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot be written: {error.strerror}; the job-dir must be a folder that this job may "
+                "write to, with space left"
+            ) from None
+        self._file = file
+        _held.append(self)
+        self._released.clear()
+        self._heart = threading.Thread(target=self._beat, args=(file,), name="job lock", daemon=True)
+        self._heart.start()
+        return note
+
+    def release(self) -> None:
+        """Removes the file and lets go. Without effect where the lock is not held."""
+        if self._file is None or self._heart is None:
+            return
+        self._released.set()
+        self._heart.join()
+        with suppress(OSError):  # the job-dir may have vanished, or can no longer be written
+            if _is_at(self._file, self._path) and _read(self._file) == self._record:
+                self._path.unlink()  # while it is locked: whoever has opened it meanwhile finds that it is gone
+        os.close(self._file)
+        _held.remove(self)
+        self._file = None
+
+    def __enter__(self) -> JobLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _take(self, say: Callable[[str], None] | None) -> tuple[int, str | None]:
+        """The open file, locked, with our record in it, and what to tell."""
+        patience = time.monotonic() + SETTLE_SECS
+        while True:
+            file, created = _open(self._path)
+            try:
+                flock, found = _flock(file), _read(file)
+                undecided = found is None and time.monotonic() < patience  # created, and not yet written by its owner
+                if flock == "theirs" and not undecided:
+                    raise UserError(refusal(self._job_dir, found or {}))
+                if flock != "theirs" and _is_at(file, self._path):
+                    if created or (found is None and not undecided and flock == "ours"):
+                        self._write(file, created)
+                        return file, None
+                    if not undecided and self._take_over(file, found or {}, flock == "ours", say):
+                        return (
+                            file,
+                            f"took over the lock of a job that ended without leaving it: {describe(found or {})}",
+                        )
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+            time.sleep(0.05)
+
+    def _take_over(self, file: int, found: Record, flocked: bool, say: Callable[[str], None] | None) -> bool:
+        """Makes the lock of `found` ours where that job is dead; False where it has left, so that all begins anew."""
+        watched = judge(found, self._record, flocked) == "watch"
+        if watched:
+            if say is not None:
+                say(
+                    f"the job-dir is locked by {describe(found)}; looking for {WATCH_SECS:.0f} s whether that job lives"
+                )
+            before, end = os.fstat(file).st_mtime_ns, time.monotonic() + WATCH_SECS
+            while time.monotonic() < end:
+                time.sleep(min(1.0, WATCH_SECS / 10))
+                # Opened anew: NFS asks the server then, and else remembers the times of a file for up to a minute.
+                try:
+                    fresh = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    return False
+                try:
+                    touched, holder = os.fstat(fresh).st_mtime_ns != before, _read(fresh)
+                finally:
+                    os.close(fresh)
+                if touched:
+                    raise UserError(refusal(self._job_dir, holder or found))
+        self._write(file, created=False)
+        if watched:
+            time.sleep(SETTLE_SECS)
+            holder = _read_at(self._path)
+            if holder != self._record:  # another has watched as long, and was later to write
+                raise UserError(refusal(self._job_dir, holder or {}))
+        return True
+
+    def _write(self, file: int, created: bool) -> None:
+        text = (json.dumps(self._record, indent=2) + "\n").encode()
+        try:
+            os.pwrite(file, text, 0)
+            os.ftruncate(file, len(text))
+            os.fsync(file)
+        except OSError:
+            if created:
+                self._path.unlink(missing_ok=True)
+            raise
+
+    def _beat(self, file: int) -> None:
+        while self.taken_by is None and not self._released.wait(HEARTBEAT_SECS):
+            with suppress(OSError):  # a file system that is gone for a while, or a job-dir that has vanished
+                os.utime(file)
+                holder = _read_at(self._path)
+                if holder is not None and holder != self._record:
+                    self.taken_by = describe(holder)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: with its copy of the file open, the lock would outlive the parent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+_held: list[JobLock] = []
+
+
+def _after_fork_in_child() -> None:
+    for lock in _held:
+        lock._leave_to_parent()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """`path` open for reading and writing, and whether this call has created it."""
+    while True:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), True
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # removed just now
+                return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+
+
+def _flock(file: int) -> Literal["ours", "theirs", "unknown"]:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "theirs"
+    except OSError as error:
+        if error.errno in _NO_FLOCK:
+            return "unknown"
+        raise
+    return "ours"
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the open `file` is still what lies at `path`."""
+    try:
+        there, here = path.stat(), os.fstat(file)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _read(file: int) -> Record | None:
+    """The record in the open `file`; None where there is no whole one (yet)."""
+    try:
+        record = json.loads(os.pread(file, 1 << 16, 0))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_at(path: Path) -> Record | None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(file)
+    finally:
+        os.close(file)
+
+
+def _process_start() -> int | None:
+    """When this process was started, in clock ticks since the machine was: with it a pid means one process alone."""
+    try:
+        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

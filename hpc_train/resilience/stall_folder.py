@@ -1,0 +1,134 @@
+"""The folder where ranks tell each other, through files alone, that they stand still or that they do not.
+
+    logs/stall-<run_id>/
+      rank-<r>.json      rank r has not moved for half of stall_timeout_secs: host, pid, phase, step, secs, stacks
+      answer-<r>.json    rank r moves on, but has seen that another does not
+      verdict.txt        why the job was ended; whoever creates it ends the job
+
+Nothing of it exists while all ranks move. Whoever still runs writes its file again and again, so one that has not been
+written for long belongs to a rank that runs no more. Ages are differences of the file system's own times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpc_train.monitoring.files import write_json
+from hpc_train.resilience.stall import Report
+
+_STALLED, _ANSWER = "rank", "answer"
+
+
+class StallFolder:
+    """One rank's view of the folder. Every method reads or writes files and may hang if the file system does.
+
+    Args:
+        stale_secs: A file older than that, compared with this rank's own, belongs to a rank that runs no more.
+    """
+
+    def __init__(self, path: Path, rank: int, stale_secs: float) -> None:
+        self.path, self._rank, self._stale_secs = path, rank, stale_secs
+        self._wrote = False
+
+    def report(self, fields: Mapping[str, Any]) -> None:
+        """Says that this rank stands still."""
+        self._write(_STALLED, _ANSWER, fields)
+
+    def answer(self, fields: Mapping[str, Any]) -> None:
+        """Says that this rank moves, if another stands still; else takes away what this one has written."""
+        if not self.path.is_dir():
+            return
+        if any(rank != self._rank for rank in self._ranks(_STALLED)):
+            self._write(_ANSWER, _STALLED, fields)
+        else:
+            self.clean()
+
+    def clean(self) -> None:
+        """Takes away what this rank has written, and the folder with it where nothing else is in there."""
+        if self._wrote:
+            for kind in (_STALLED, _ANSWER):
+                self._file(kind, self._rank).unlink(missing_ok=True)
+            self._wrote = False
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def lower(self, most: int) -> int:
+        """How many ranks below this one stand still and could judge in its place; counts to `most`."""
+        count, now = 0, self._now()
+        for rank in sorted(rank for rank in self._ranks(_STALLED) if rank < self._rank):
+            if count == most:
+                break
+            count += self._load(self._file(_STALLED, rank), now) is not None
+        return count
+
+    def read(self) -> dict[int, Report]:
+        """What the ranks that run say of themselves, `secs` as of now. `report` must have been called just before."""
+        reports: dict[int, Report] = {}
+        now = self._now()
+        for kind in (_ANSWER, _STALLED):
+            for rank in self._ranks(kind):
+                found = self._load(self._file(kind, rank), now)
+                if found is not None and (rank not in reports or found.secs < reports[rank].secs):
+                    reports[rank] = found
+        return reports
+
+    def claim(self, message: str) -> bool:
+        """Writes the verdict; False if there is one."""
+        try:
+            with open(self.path / "verdict.txt", "x") as file:
+                file.write(message + "\n")
+        except FileExistsError:
+            return False
+        return True
+
+    def verdict(self) -> str | None:
+        """The verdict of whichever rank has claimed it."""
+        with suppress(FileNotFoundError):
+            return (self.path / "verdict.txt").read_text().strip()
+        return None
+
+    def withdraw(self) -> None:
+        """Takes the verdict back."""
+        (self.path / "verdict.txt").unlink(missing_ok=True)
+
+    def _write(self, kind: str, instead_of: str, fields: Mapping[str, Any]) -> None:
+        path = self._file(kind, self._rank)
+        self._wrote = True
+        try:
+            write_json(path, dict(fields))
+        except FileNotFoundError:  # not there yet, or another rank has just taken it away
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(path, dict(fields))
+        self._file(instead_of, self._rank).unlink(missing_ok=True)  # afterwards: a running rank always has a file
+
+    def _file(self, kind: str, rank: int) -> Path:
+        return self.path / f"{kind}-{rank}.json"
+
+    def _ranks(self, kind: str) -> list[int]:
+        with suppress(FileNotFoundError):
+            parts = [name.removesuffix(".json").rpartition("-") for name in os.listdir(self.path)]
+            return sorted(int(number) for start, _, number in parts if start == kind and number.isdigit())
+        return []
+
+    def _load(self, path: Path, now: float) -> Report | None:
+        """A report, aged to now; None if its rank runs no more."""
+        try:
+            # Opening it makes a network file system ask its server.
+            with open(path) as file:
+                age = now - os.fstat(file.fileno()).st_mtime
+                said = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+        if age > self._stale_secs:
+            return None
+        step, secs = int(said["step"]), float(said["secs"]) + max(0.0, age)
+        return Report(int(said["rank"]), str(said["host"]), int(said["pid"]), str(said["phase"]), step, secs)
+
+    def _now(self) -> float:
+        """The file system's time of this rank's own last report."""
+        return self._file(_STALLED, self._rank).stat().st_mtime

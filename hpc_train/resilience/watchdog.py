@@ -1,0 +1,286 @@
+"""Watchdog: a job in which a rank stops answering ends in bounded time, and says which rank it was.
+
+A collective call cannot tell why another rank does not come. So the main thread says what it begins (`at`), and a
+thread beside it looks whether that goes on. While all ranks move, nothing is sent and nothing is written. A rank that
+has not moved for half of the time says so in a file (see stall_folder.py); the others answer it. At the full time the
+lowest of those that stand still judges (see stall.py) and ends the job, or another in its place a little later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+from hpc_train.cluster.world import World
+from hpc_train.errors import EXIT_STALLED
+from hpc_train.monitoring.status import mark_ended
+from hpc_train.resilience.bounded import Bounded
+from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.stall import WAITS, Verdict, doing, judge
+from hpc_train.resilience.stall_folder import StallFolder
+
+T = TypeVar("T")
+End = Callable[[str, "int | None"], None]
+Mark = tuple[str, int, float]
+"""Phase, step, and time.monotonic() when the main thread came there."""
+
+STAND_INS = 4
+"""Ranks that may judge: the lowest ones, each a second after the one before it, in case that is no longer able to."""
+GRACE_SECS = 10.0
+"""What another rank is given to end the job once it has said that it will, and MPI to do it."""
+
+_OTHERS = f"{WAITS}the others ("
+
+
+def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs: float) -> Watchdog:
+    """The watchdog of this rank, to be entered by the main thread. Collective.
+
+    A stalled job ends with exit code 6, one message on stderr, the state failed in status.json, and, beside
+    `failure`'s report, a folder stall-<run_id> with what every rank was doing. 0 seconds: it does nothing.
+    """
+    places = world.all_gather(f"host {world.host}, pid {os.getpid()}")
+    folder = failure.path.with_name(f"stall-{failure.path.stem.removeprefix('failure-')}")
+    end = end_job(world, job_dir, failure)
+    return Watchdog(world.rank, world.size, world.host, folder, timeout_secs, end, places)
+
+
+class Watchdog:
+    """Watches the thread that calls `at`. A context manager: leaving it ends the watch.
+
+    Args:
+        rank, size: This rank, and how many there are.
+        host: This rank's node.
+        folder: All ranks see it; made when a rank stands still, removed when all move again or at a normal end.
+        timeout_secs: The time without a call of `at` on any of the ranks after which the job is ended, within
+            about 15 s. A rank that moves while others wait for it is waited for. 0: no thread, no watch.
+        end: Called with a message and the lowest blamed rank, None where nobody can be blamed; ends the job.
+        places: Host and process of every rank, for messages.
+
+    A process that was stopped and goes on, alone or with its node, starts to count anew. One whose watchdog cannot
+    run, since code outside Python keeps Python's lock, is a rank that does not answer; a job of it alone goes on.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        host: str,
+        folder: Path,
+        timeout_secs: float,
+        end: End,
+        places: Sequence[str] = (),
+    ) -> None:
+        self._rank, self._size, self._host, self._end, self._timeout = rank, size, host, end, timeout_secs
+        self._places = list(places) or [f"host {host}" if r == rank else "host unknown" for r in range(size)]
+        self._period, self._poll = min(1.0, timeout_secs / 20), min(30.0, timeout_secs / 16)
+        self._slack = max(5 * self._period, 1.0)
+        self._folder = StallFolder(folder, rank, timeout_secs / 2)
+        self._files = Bounded(max(2.0, min(10.0, timeout_secs / 10)))
+        self._mark = ("start", 0, time.monotonic())
+        self._awake = self._anew = self._next_round = self._next_judgement = 0.0
+        self._standing, self._claimed, self._claimed_since, self._left = False, False, 0.0, False
+        self._stop, self._deciding = threading.Event(), threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def at(self, phase: str, step: int) -> None:
+        """The main thread moves on to `phase` of `step`. Costs some 0.3 µs.
+
+        Phases are free text that fits "rank 1 has not moved for 600 s: <phase> at step 41". Those that begin with
+        "waiting for " say that others have to come: "waiting for input", "waiting for the chief".
+        """
+        self._mark = (phase, step, time.monotonic())
+
+    def waits(self, begins: bool) -> None:
+        """The main thread begins or ends to wait for the other ranks, in the phase and step that it is in.
+
+        To be called around collective calls: a rank that does something while others wait for it can then be named.
+        """
+        phase, step, _ = self._mark
+        if begins and not phase.startswith(_OTHERS):
+            phase = f"{_OTHERS}{phase})"
+        elif not begins and phase.startswith(_OTHERS):
+            phase = phase[len(_OTHERS) : -1]
+        self._mark = (phase, step, time.monotonic())
+
+    def __enter__(self) -> Watchdog:
+        if self._timeout > 0:
+            self._awake = self._anew = time.monotonic()
+            self._next_round = self._awake + self._poll
+            self._thread = threading.Thread(target=self._watch, name="hpc_train-watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is None:
+            return
+        # A watchdog that is ending the job holds the lock, and this process has not long to live.
+        held = self._deciding.acquire(timeout=3 * GRACE_SECS)
+        self._left = True
+        if held:
+            self._deciding.release()
+        self._thread.join(self._files.limit_secs + 1)
+        with suppress(OSError, TimeoutError):
+            self._files.call(self._folder.clean)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._period):
+            self._woke(self._period)
+            mark = self._mark
+            secs, now = self._stood(mark), time.monotonic()
+            standing = secs >= self._timeout / 2
+            if standing != self._standing or now >= self._next_round:
+                self._standing, self._next_round = standing, now + self._poll
+                try:
+                    self._ask(partial(self._tell, mark, secs, standing))
+                except (OSError, TimeoutError):
+                    self._next_round = now + self._period
+            if secs < self._timeout:
+                self._next_judgement = self._claimed_since = 0.0
+            elif now >= self._next_judgement:
+                self._judge(mark, secs)
+
+    def _stood(self, mark: Mark) -> float:
+        """Seconds since `mark` in which this process was not stopped itself."""
+        return time.monotonic() - max(mark[2], self._anew)
+
+    def _woke(self, allowed_secs: float) -> None:
+        """Starts to count anew if more than `allowed_secs` went by since the last call: this process was stopped."""
+        now = time.monotonic()
+        if now - self._awake > allowed_secs + self._slack:
+            self._anew, self._next_round = now, 0.0
+        self._awake = now
+
+    def _ask(self, action: Callable[[], T]) -> T:
+        try:
+            return self._files.call(action)
+        finally:
+            self._woke(self._files.limit_secs)
+
+    def _tell(self, mark: Mark, secs: float, standing: bool) -> None:
+        told: dict[str, Any] = {
+            "rank": self._rank,
+            "host": self._host,
+            "pid": os.getpid(),
+            "phase": mark[0],
+            "step": mark[1],
+        }
+        told["secs"] = round(secs, 3)
+        if standing:
+            self._folder.report({**told, "stacks": stacks()})
+        else:
+            self._folder.answer(told)
+
+    def _judge(self, mark: Mark, secs: float) -> None:
+        try:
+            found = self._ask(partial(self._decide, mark, secs))
+        except (OSError, TimeoutError) as error:
+            if secs < self._timeout + min(self._rank, STAND_INS) + self._files.limit_secs:
+                return
+            reason = f"cannot be used: {error}" if str(error) else f"does not answer: {self._folder.path}"
+            found = Verdict(
+                f"rank {self._rank} ({self._places[self._rank]}) has not moved for {secs:.0f} s: {doing(*mark[:2])}; "
+                f"it cannot ask the others, since the job-dir {reason}"
+            )
+        if not isinstance(found, Verdict):
+            self._next_judgement = time.monotonic() + found
+            return
+        with self._deciding:
+            if self._left or self._mark is not mark or self._stood(mark) < self._timeout:
+                if self._claimed:
+                    self._claimed = False
+                    with suppress(OSError, TimeoutError):
+                        self._ask(self._folder.withdraw)
+                return
+            self._end(
+                f"{found.message}; ended because of stall_timeout_secs={self._timeout:g}; "
+                f"what the ranks were doing: {self._folder.path}",
+                found.blamed[0] if found.blamed else None,
+            )
+            self._stop.set()
+
+    def _decide(self, mark: Mark, secs: float) -> Verdict | float:
+        """The verdict, or the seconds until it is to be looked for again."""
+        said = self._folder.verdict()
+        if said is not None:  # another rank is ending the job, and may not succeed
+            self._claimed_since = self._claimed_since or time.monotonic()
+            return Verdict(said) if time.monotonic() - self._claimed_since > GRACE_SECS else self._period
+        self._tell(mark, secs, standing=True)
+        before = self._folder.lower(STAND_INS)
+        if before == STAND_INS:
+            return self._period if secs < self._timeout + GRACE_SECS else self._poll
+        if secs < self._timeout + before:
+            return self._period
+        reports = self._folder.read()
+        verdict = judge(reports, self._places, secs, self._timeout)
+        if verdict is None:
+            youngest = min(report.secs for report in reports.values())
+            return max(self._period, min(self._poll, self._timeout - youngest))
+        self._claimed = self._folder.claim(verdict.message)
+        return verdict if self._claimed else self._period
+
+
+def stacks() -> dict[str, list[str]]:
+    """Where every thread of this process is: by name, "file:line function", the innermost last. Opens no file."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = {}
+    for ident, innermost in sys._current_frames().items():
+        lines: list[str] = []
+        frame: FrameType | None = innermost
+        while frame is not None:
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            frame = frame.f_back
+        found[f"{names.get(ident, 'thread')} ({ident})"] = lines[::-1]
+    return found
+
+
+def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
+    """A function that ends all ranks with code 6 after telling why, unless a rank has told of a failure before."""
+
+    def end(message: str, blamed: int | None) -> None:
+        def claim() -> bool:
+            try:
+                failure.path.parent.mkdir(parents=True, exist_ok=True)
+                with open(failure.path, "x") as file:
+                    file.write(f"{message}\n")
+            except FileExistsError:
+                return False
+            mark_ended(job_dir, blamed, None, message)
+            return True
+
+        first = True
+        with suppress(OSError, TimeoutError):
+            first = Bounded(GRACE_SECS / 2).call(claim)
+        if not first:
+            time.sleep(GRACE_SECS)  # a rank that has told of a failure is ending this one
+        _leave_after(GRACE_SECS)
+        if first:
+            os.write(2, f"hpc-train: error: {message}\n".encode())
+        world.abort(EXIT_STALLED)
+
+    return end
+
+
+def _leave_after(secs: float) -> None:
+    """Ends this process if it still runs by then: MPI_Abort waits for mpirun, and holds Python's lock meanwhile."""
+    import ctypes
+
+    def leave() -> None:
+        time.sleep(secs)
+        os._exit(EXIT_STALLED)
+
+    threading.Thread(target=leave, daemon=True).start()
+    # Where no Python thread can run, only a signal is left; its default action ends the process.
+    ctypes.CDLL(None).signal(int(signal.SIGALRM), None)
+    signal.setitimer(signal.ITIMER_REAL, secs + 2)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
+from hpc_train.estimator.health import MAX_IN_A_ROW, MAX_ROLLBACKS, Health
+
+
+def test_halt_names_step_and_ranks() -> None:
+    with pytest.raises(JobEndedError, match=r"step 7: loss or gradients of rank 2 are not finite") as raised:
+        Health("halt").step_was_bad(7, [2])
+    assert (raised.value.code, raised.value.rank) == (EXIT_NOT_FINITE, 2)
+    with pytest.raises(JobEndedError, match="of rank 0, 1, 2, 3, 4, 5, 6, 7 and 2 more are") as raised:
+        Health("halt").step_was_bad(7, range(10))
+    assert raised.value.rank is None
+    with pytest.raises(JobEndedError, match="averaged over the ranks"):
+        Health("halt").step_was_bad(7, [])
+
+
+def test_skipping_ends_where_it_is_no_longer_a_batch_that_is_bad() -> None:
+    health = Health("skip")
+    for step in range(MAX_IN_A_ROW):
+        assert health.step_was_bad(step, [0])[0] == "skip"
+    health.step_was_good()
+    for step in range(MAX_IN_A_ROW):
+        assert health.step_was_bad(100 + step, [0])[0] == "skip"
+    with pytest.raises(JobEndedError, match=f"as were the {MAX_IN_A_ROW} steps before"):
+        health.step_was_bad(200, [0])
+    assert not health.left_out
+
+
+def test_rollbacks_are_limited_unless_training_gets_further() -> None:
+    health = Health("rollback")
+    for checkpoint in range(3 * MAX_ROLLBACKS):
+        assert health.step_was_bad(10 * checkpoint + 5, [1])[0] == "rollback"
+        health.went_back_to(10 * checkpoint)
+        health.step_was_good()
+    assert health.left_out == {10 * n + 5 for n in range(3 * MAX_ROLLBACKS)}
+    for n in range(MAX_ROLLBACKS):
+        assert health.step_was_bad(1000 + n, [1])[0] == "rollback"
+        health.went_back_to(1000)
+        health.step_was_good()
+    with pytest.raises(JobEndedError, match="without getting any further"):
+        health.step_was_bad(1010, [1])
+    stuck = Health("rollback")
+    for n in range(MAX_ROLLBACKS):
+        stuck.step_was_bad(n, [0])
+        stuck.went_back_to(n)
+    with pytest.raises(JobEndedError, match="without getting any further"):
+        stuck.step_was_bad(99, [0])
