@@ -7,7 +7,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -44,6 +45,7 @@ class World:
         rank, size: This rank's number, and how many there are.
         local_rank, local_size: The same on this node.
         host: Name of this node.
+        on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
     """
 
@@ -53,6 +55,7 @@ class World:
         self.size: int = comm.Get_size() if comm else 1
         self.local_rank, self.local_size, self.cores = local_rank, local_size, 1
         self.host = socket.gethostname()
+        self.on_wait: Callable[[bool], None] = lambda begins: None
         self._horovod: Any = None
         self._known: BaseException | None = None
 
@@ -90,15 +93,23 @@ class World:
             self._horovod = hvd
         return self._horovod
 
+    @contextmanager
+    def _waiting(self) -> Iterator[MPI.Intracomm]:
+        assert self._comm is not None
+        self.on_wait(True)
+        yield self._comm
+        self.on_wait(False)
+
     def broadcast(self, value: T) -> T:
         """The chief's `value` (anything JSON can hold), on every rank. Collective."""
         if self._comm is None:
             return value
         data = np.frombuffer(json.dumps(value).encode() if self.is_chief else b"", np.uint8)
         length = np.array([data.size], np.int64)
-        self._comm.Bcast(length, root=CHIEF_RANK)
-        data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
-        self._comm.Bcast(data, root=CHIEF_RANK)
+        with self._waiting() as comm:
+            comm.Bcast(length, root=CHIEF_RANK)
+            data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
+            comm.Bcast(data, root=CHIEF_RANK)
         sent: T = json.loads(data.tobytes())
         return sent
 
@@ -108,9 +119,10 @@ class World:
             return [value]
         data = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.empty(self.size, np.int64)
-        self._comm.Allgather(np.array([data.size], np.int64), lengths)
-        gathered = np.empty(int(lengths.sum()), np.uint8)
-        self._comm.Allgatherv(data, [gathered, lengths])
+        with self._waiting() as comm:
+            comm.Allgather(np.array([data.size], np.int64), lengths)
+            gathered = np.empty(int(lengths.sum()), np.uint8)
+            comm.Allgatherv(data, [gathered, lengths])
         ends = np.cumsum(lengths)
         return [json.loads(gathered[end - n : end].tobytes()) for end, n in zip(ends, lengths, strict=True)]
 
@@ -121,14 +133,16 @@ class World:
         for array in arrays:
             flat = array.reshape(-1).view(np.uint8)
             for start in range(0, flat.size, _PIECE_BYTES):
-                self._comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
+                with self._waiting() as comm:
+                    comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
 
     def gather_arrays(self, array: np.ndarray) -> np.ndarray:
         """Every rank's `array` (C-contiguous, one shape and dtype), stacked by rank. Collective."""
         if self._comm is None:
             return np.stack([array])
         stacked = np.empty((self.size, *array.shape), array.dtype)
-        self._comm.Allgather(array.reshape(-1).view(np.uint8), stacked.reshape(-1).view(np.uint8))
+        with self._waiting() as comm:
+            comm.Allgather(array.reshape(-1).view(np.uint8), stacked.reshape(-1).view(np.uint8))
         return stacked
 
     def sum(self, array: np.ndarray) -> np.ndarray:
@@ -136,7 +150,8 @@ class World:
         if self._comm is None:
             return array
         total = np.empty_like(array)
-        self._comm.Allreduce(array, total)
+        with self._waiting() as comm:
+            comm.Allreduce(array, total)
         return total
 
     def each(self, action: Callable[[], T]) -> T:

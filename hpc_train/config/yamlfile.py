@@ -18,6 +18,10 @@ from hpc_train.errors import UserError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
+MAX_VALUES = 20_000
+"""Keys and values of one file, so that no file takes more than a second or two to read."""
+MAX_DIGITS = 100
+SHOWN_CHARACTERS = 60
 
 Location = tuple[str | int, ...]
 
@@ -42,12 +46,30 @@ for _tag, _pattern, _first in (
 
 
 class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver):
-    def __init__(self, text: str) -> None:
+    """Composes nodes, and refuses aliases, depth and number while it does: what is refused takes no memory."""
+
+    def __init__(self, text: str, path: Path) -> None:
         yaml.reader.Reader.__init__(self, text)
         yaml.scanner.Scanner.__init__(self)
         yaml.parser.Parser.__init__(self)
         yaml.composer.Composer.__init__(self)
         _Resolver.__init__(self)
+        self._path, self._depth, self._values = path, 0, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        where = f"{self._path}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise UserError(f"{where}: an alias (*name); write the value out")
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise UserError(f"{where}: more than {MAX_VALUES:,} keys and values, which no job file needs")
+        if self._depth > MAX_DEPTH:
+            raise UserError(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,8 @@ def read_yaml(path: Path) -> Document:
     """Reads one YAML document.
 
     Raises:
-        UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML.
+        UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML. Any file is refused
+            or read within seconds and some 100 MB.
     """
     try:
         with open(path, "rb") as file:
@@ -81,36 +104,24 @@ def read_yaml(path: Path) -> Document:
     if len(raw) > MAX_BYTES:
         raise UserError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no job file needs")
     try:
-        node = _Loader(raw.decode("utf-8")).get_single_node()
+        node = _Loader(raw.decode("utf-8"), path).get_single_node()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark else ""
         raise UserError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
     lines: dict[Location, int] = {}
     mistakes: list[tuple[int, str]] = []
-    value = None if node is None else _build(node, (), path, lines, mistakes, set())
+    value = None if node is None else _build(node, (), lines, mistakes)
     return Document(path, value, lines, tuple(mistakes))
 
 
-def _build(
-    node: yaml.Node,
-    at: Location,
-    path: Path,
-    lines: dict[Location, int],
-    mistakes: list[tuple[int, str]],
-    seen: set[int],
-) -> Any:
+def _build(node: yaml.Node, at: Location, lines: dict[Location, int], mistakes: list[tuple[int, str]]) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(at, line)
-    if len(at) > MAX_DEPTH:
-        raise UserError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
-    if id(node) in seen:
-        raise UserError(f"{path}:{line}: an alias (*name); write the value out")
-    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         _check_tag(node, "map", line, mistakes)
         mapping: dict[str, Any] = {}
@@ -124,11 +135,11 @@ def _build(
                 mistakes.append((key_line, f"{_dotted(here)}: given twice; first on line {lines[here]}"))
                 continue
             lines[here] = key_line
-            mapping[key] = _build(value_node, here, path, lines, mistakes, seen)
+            mapping[key] = _build(value_node, here, lines, mistakes)
         return mapping
     if isinstance(node, yaml.SequenceNode):
         _check_tag(node, "seq", line, mistakes)
-        return [_build(item, (*at, i), path, lines, mistakes, seen) for i, item in enumerate(node.value)]
+        return [_build(item, (*at, i), lines, mistakes) for i, item in enumerate(node.value)]
     return _scalar(node, line, mistakes)
 
 
@@ -137,13 +148,15 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     try:
         if kind == "int":
+            if len(text) > MAX_DIGITS:
+                raise ValueError
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
             return float(
                 text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan")
             )
     except ValueError:
-        mistakes.append((line, f"{text!r} is not a number"))
+        mistakes.append((line, f"{_shown(text)} is not a number that can be used"))
         return text
     if kind == "bool":
         return text.lower() == "true"
@@ -155,8 +168,12 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
 
 def _check_tag(node: yaml.Node, expected: str, line: int, mistakes: list[tuple[int, str]]) -> None:
     if node.tag != f"tag:yaml.org,2002:{expected}":
-        mistakes.append((line, f"the tag {node.tag!r} is not allowed; write the plain value"))
+        mistakes.append((line, f"the tag {_shown(node.tag)} is not allowed; write the plain value"))
 
 
 def _dotted(location: Location) -> str:
     return ".".join(str(part) for part in location)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…")

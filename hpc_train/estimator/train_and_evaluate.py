@@ -7,12 +7,11 @@ import shlex
 import sys
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
@@ -30,6 +29,7 @@ from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.health import Health
 from hpc_train.estimator.loop import Reporting, train
 from hpc_train.estimator.model import build_model
+from hpc_train.estimator.reopened import Reopened
 from hpc_train.estimator.run import Result, Run, check_best_metric
 from hpc_train.estimator.saving import Saving, told_of_failures, told_of_saves
 from hpc_train.estimator.setup import (
@@ -48,7 +48,7 @@ from hpc_train.estimator.train_step import make_train_step
 from hpc_train.monitoring.environment import rank_table
 from hpc_train.monitoring.files import Lenient
 from hpc_train.monitoring.metrics import MetricsWriter
-from hpc_train.monitoring.progress import TrainingProgress, make_console
+from hpc_train.monitoring.progress import Notes, TrainingProgress, make_console
 from hpc_train.monitoring.status import StatusFile, read_status, restarts
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
@@ -56,8 +56,6 @@ from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
 from hpc_train.strategies.base import Alone, Strategy
 from hpc_train.strategies.sync import HorovodSync
-
-T = TypeVar("T")
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Result:
@@ -125,7 +123,7 @@ def run_job(
         job_dir / "checkpoints", Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     )
     with ExitStack() as stack:
-        lock, notes = JobLock(job_dir), _Notes()
+        lock, notes = JobLock(job_dir), Notes()
         existed = world.on_chief(lambda: _lock_what_exists(lock, job_dir, notes.say))
         if world.is_chief:
             manager.note = notes.say
@@ -232,45 +230,6 @@ def run_job(
             health.went_back_to(first_step)
             saving.went_back_to(restore(first_step), first_step)
             run.data, _ = open_data(first_step)
-
-
-class Reopened:
-    """A context of which one is open at a time: `enter` leaves the one before. A context manager."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Reopened:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def enter(self, context: AbstractContextManager[T]) -> T:
-        """Leaves what was entered before, and enters `context`."""
-        self._stack.close()
-        return self._stack.enter_context(context)
-
-
-class _Notes:
-    """Lines to be printed, kept until there is somewhere to print them."""
-
-    def __init__(self) -> None:
-        self._kept: list[str] = []
-        self._print: Callable[[str], None] | None = None
-
-    def say(self, text: str) -> None:
-        if self._print is None:
-            self._kept.append(text)
-        else:
-            self._print(text)
-
-    def print_with(self, function: Callable[[str], None]) -> None:
-        self._print = function
-        for text in self._kept:
-            function(text)
 
 
 def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) -> bool:

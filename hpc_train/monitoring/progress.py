@@ -105,6 +105,27 @@ class TrainingProgress:
         self._console.print(text, highlight=False, markup=False)
 
 
+class Notes:
+    """Lines to be printed, kept until there is somewhere to print them."""
+
+    def __init__(self) -> None:
+        self._kept: list[str] = []
+        self._print: Callable[[str], None] | None = None
+
+    def say(self, text: str) -> None:
+        """Prints `text`, now or later."""
+        if self._print is None:
+            self._kept.append(text)
+        else:
+            self._print(text)
+
+    def print_with(self, function: Callable[[str], None]) -> None:
+        """Prints what was kept, and all that comes, with `function`."""
+        self._print = function
+        for text in self._kept:
+            function(text)
+
+
 class InputWait:
     """Which part of the time training waits for input: lately, and on the whole.
 

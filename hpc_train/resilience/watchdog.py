@@ -50,7 +50,9 @@ def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs
     places = world.all_gather(f"host {world.host}, pid {os.getpid()}")
     folder = failure.path.with_name(f"stall-{failure.path.stem.removeprefix('failure-')}")
     end = end_job(world, job_dir, failure)
-    return Watchdog(world.rank, world.size, world.host, folder, timeout_secs, end, places)
+    watchdog = Watchdog(world.rank, world.size, world.host, folder, timeout_secs, end, places)
+    world.on_wait = watchdog.waits
+    return watchdog
 
 
 class Watchdog:
