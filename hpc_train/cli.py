@@ -71,7 +71,7 @@ def record_end_command(
     job_file: JobFile,
     code: Annotated[int, typer.Option(help="The exit code of the ranks' mpirun.")],
     job_dir: JobDir = None,
-    requeue: Annotated[Literal["warning", "preemption"] | None, typer.Option(help="Why it goes on.")] = None,
+    requeue: Annotated[Literal["warning", "preemption", "lost-node"] | None, typer.Option()] = None,
 ) -> None:
     """For slurm/train.sh: note in the job-dir how the ranks ended; with --requeue, code 8 where that leads nowhere."""
     from hpc_train.jobs.ending import find_job_dir, record_end

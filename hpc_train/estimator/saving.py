@@ -18,10 +18,11 @@ from hpc_train.checkpoint.manager import Best, CheckpointManager
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.pipeline import OpenInput
-from hpc_train.errors import EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
+from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
 from hpc_train.estimator import random_state
 from hpc_train.estimator.state import ModelState
 from hpc_train.monitoring.units import size
+from hpc_train.resilience.job_lock import JobLock
 
 WARNING_SECS_VARIABLE = "HPC_TRAIN_WARNING_SECS"
 """How long before it ends a job Slurm warns it; set by slurm/train.sh."""
@@ -44,13 +45,14 @@ class Saving:
         config: RunConfig,
         manager: CheckpointManager,
         saver: BackgroundSaver | None,
+        lock: JobLock,
         state: ModelState,
         at_hand: int | None,
         restored: Snapshot | None,
         say: Callable[[str], None],
     ) -> None:
         self._world, self._config, self._manager, self._saver = world, config, manager, saver
-        self._state, self._say = state, say
+        self._lock, self._state, self._say = lock, state, say
         self._best = _best_of(manager, restored, config) if saver else None
         self._at_hand = at_hand
         self.taken = restored.time if restored else 0.0
@@ -68,6 +70,12 @@ class Saving:
 
         def begin() -> None:
             assert self._saver is not None
+            if self._lock.taken_by is not None:
+                raise JobEndedError(
+                    f"another job has taken over this job-dir while this process stood still: {self._lock.taken_by}; "
+                    "this one writes no more",
+                    EXIT_FAILED,
+                )
             start = time.monotonic()
             self._settle(self._config.on_save_error == "halt")
             if (waited := time.monotonic() - start) > LONG_WAIT_SECS:

@@ -201,7 +201,7 @@ def run_job(
                 BackgroundSaver(manager, told_of_saves(progress.say), told_of_failures(manager, progress.say))
             )
 
-        saving = Saving(world, config, manager, saver, state, found.step, snapshot, notes.say)
+        saving = Saving(world, config, manager, saver, lock, state, found.step, snapshot, notes.say)
         run = Run(world, config, eval_spec, model, state, saving, data, evaluator, signals, watchdog, reporting)
         health = Health(config.on_nan)
         train_step = make_train_step(model, strategy, state.carried, undo=config.on_nan != "halt")

@@ -26,19 +26,20 @@ from hpc_train.errors import (
 from hpc_train.monitoring.files import write_json
 from hpc_train.monitoring.status import STATUS_FILE
 
-Requeue = Literal["warning", "preemption"]
+Requeue = Literal["warning", "preemption", "lost-node"]
+"""Why slurm/train.sh has Slurm start a job again."""
 
 MAX_IDLE_RUNS = 3
-"""So many runs in a row that Slurm's warning ended, and that saved nothing, are the last of their job."""
-WARNED_FILE = "logs/warned.jsonl"
-"""One line for each run that Slurm's warning ended (WarnedRun)."""
+"""So many runs in a row that saved nothing are the last of their job; preempted ones do not count."""
+REQUEUES_FILE = "logs/requeues.jsonl"
+"""One line for each run that was to be started again, other than after preemption (CutRun)."""
 
 _AFTER_SAVING = (EXIT_STOPPED, EXIT_TERMINATED, EXIT_INTERRUPTED)
 
 
 @dataclass(frozen=True)
-class WarnedRun:
-    """A run that ended because of Slurm's warning.
+class CutRun:
+    """A run that ended before the job was done, and not by preemption.
 
     Attributes:
         job: SLURM_JOB_ID, which a job keeps when it is started again.
@@ -67,16 +68,16 @@ def record_end(job_dir: Path | None, code: int, requeue: Requeue | None) -> int:
     """Notes in `job_dir` that the ranks have ended with `code` (EXIT_NOT_REQUEUED: stopped, and not requeued either).
 
     Args:
-        requeue: Why the job is about to go back into the queue ("warning" or "preemption"), or None if it is not.
+        requeue: Why the job is about to go back into the queue, or None if it is not.
 
     Returns:
         0; or EXIT_NOT_REQUEUED where it must not, since it makes no progress. That is printed, with what to do.
 
-    Writes status.json and WARNED_FILE; nothing where there is no job-dir, and no error for what cannot be written.
+    Writes status.json and REQUEUES_FILE; nothing where there is no job-dir, and no error for what cannot be written.
     """
     if code == EXIT_BAD_INPUT:
         return 0  # the job-dir may be another job's
-    if requeue == "warning" and (problem := _count_run(job_dir, os.environ)) is not None:
+    if requeue not in (None, "preemption") and (problem := _count_run(job_dir, os.environ)) is not None:
         print(f"train.sh: {problem}", flush=True)
         _set_state(job_dir, "stopped", problem)
         return EXIT_NOT_REQUEUED
@@ -114,7 +115,7 @@ def newest_step(job_dir: Path) -> int | None:
     return max((step for name in names if (step := step_of(name)) is not None), default=None)
 
 
-def idle_runs(runs: Sequence[WarnedRun], restarts: int) -> int:
+def idle_runs(runs: Sequence[CutRun], restarts: int) -> int:
     """How many runs in a row, up to now, have saved nothing; `runs` are those of this job, the last one included.
 
     Where there is no checkpoint at all, none of the 1 + `restarts` runs has saved one, however it ended. Pure.
@@ -128,32 +129,32 @@ def idle_runs(runs: Sequence[WarnedRun], restarts: int) -> int:
 
 
 def _count_run(job_dir: Path | None, env: Any) -> str | None:
-    """Adds this run to WARNED_FILE. Returns why the job should not be started again, or None."""
+    """Adds this run to REQUEUES_FILE. Returns why the job should not be started again, or None."""
     job = str(env.get("SLURM_JOB_ID"))
     restarts = env.get("SLURM_RESTART_COUNT", "0")
-    runs: list[WarnedRun] = []
+    runs: list[CutRun] = []
     step = None
     if job_dir is not None and job_dir.is_dir():
         runs, step = _read_runs(job_dir, job), newest_step(job_dir)
-        this = WarnedRun(job, step, _saved_since(job_dir, step, runs))
+        this = CutRun(job, step, _saved_since(job_dir, step, runs))
         runs.append(this)
         with suppress(OSError):
-            (job_dir / WARNED_FILE).parent.mkdir(exist_ok=True)
-            with open(job_dir / WARNED_FILE, "a") as file:
+            (job_dir / REQUEUES_FILE).parent.mkdir(exist_ok=True)
+            with open(job_dir / REQUEUES_FILE, "a") as file:
                 file.write(json.dumps({**asdict(this), "time": time.time()}) + "\n")
     idle = idle_runs(runs, int(restarts) if restarts.isdecimal() else 0)
     if idle < MAX_IDLE_RUNS:
         return None
     newest = "no checkpoint" if step is None else f"no checkpoint newer than step {step}"
     return (
-        f"not put back into the queue: {idle} runs in a row have saved {newest} before their time limit; submit again "
-        "with more time (--time), or have checkpoints saved more often (save_checkpoints_steps or _secs)"
+        f"not put back into the queue: {idle} runs in a row have saved {newest}; submit again with "
+        "more time (--time), or have checkpoints saved more often (save_checkpoints_steps or _secs)"
     )
 
 
-def _read_runs(job_dir: Path, job: str) -> list[WarnedRun]:
+def _read_runs(job_dir: Path, job: str) -> list[CutRun]:
     try:
-        lines = (job_dir / WARNED_FILE).read_text().splitlines()
+        lines = (job_dir / REQUEUES_FILE).read_text().splitlines()
     except OSError:
         return []
     runs = []
@@ -161,11 +162,11 @@ def _read_runs(job_dir: Path, job: str) -> list[WarnedRun]:
         with suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
             run = json.loads(line)
             if run["job"] == job:
-                runs.append(WarnedRun(job, run["step"], run["saved"]))
+                runs.append(CutRun(job, run["step"], run["saved"]))
     return runs
 
 
-def _saved_since(job_dir: Path, step: int | None, runs: Sequence[WarnedRun]) -> bool:
+def _saved_since(job_dir: Path, step: int | None, runs: Sequence[CutRun]) -> bool:
     """Whether the run that has just ended saved the checkpoint of `step`; `runs` are those before it."""
     if step is None:
         return False

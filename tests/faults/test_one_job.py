@@ -1,0 +1,81 @@
+"""Two jobs do not share a job-dir, and a dead job does not keep it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from tests.faults.launched import KILL, STUCK, Launched, faulty, processes, wait_until
+from tests.support import Job, train
+
+MakeJob = Callable[..., Job]
+HOST = os.uname().nodename
+LONG = {"train": {"max_steps": 10**6}, "run": {"save_checkpoints_steps": 10**6}}
+
+
+def test_a_second_job_on_one_job_dir_is_refused_and_told_of_the_first(make_job: MakeJob) -> None:
+    job = make_job(model=faulty("pass", pause=0.01), **LONG)
+    with Launched(job, SLURM_JOB_ID="4711") as first:
+        first.wait_for("began-0")
+        (chief,) = [pid for pid, rank in processes(job.folder).items() if rank == 0]
+        assert json.loads((job.job_dir / "lock.json").read_text())["pid"] == chief
+        before = first.status
+        for ranks in (0, 2):
+            second = train(job, ranks, timeout=200)
+            assert second.returncode == 2, second.stderr
+            assert second.stderr.count("another job uses this job-dir since") == 1, second.stderr
+            assert f"host {HOST}, pid {chief}, Slurm job 4711; wait until it has ended" in second.stderr
+        with Launched(job, "--max-restarts", "9", name="second") as second_launch:
+            assert second_launch.end(150) == 2
+        assert f"pid {chief}" in second_launch.err
+        assert "restart" not in second_launch.err
+        status = first.status
+        assert status["state"] == "running", "the second has left it alone"
+        assert (status["pid"], status["started"]) == (before["pid"], before["started"])
+        first.process.send_signal(signal.SIGTERM)
+        assert first.end(150) == 4, first.err
+    assert not (job.job_dir / "lock.json").exists()
+    assert (first.status["state"], first.status["step"] > before["step"]) == ("stopped", True)
+
+
+def test_the_lock_of_a_killed_job_is_taken_over_with_a_line(make_job: MakeJob) -> None:
+    job = make_job(model=faulty(KILL, rank=0, call=2))
+    done = train(job, 0, timeout=200)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    dead = json.loads((job.job_dir / "lock.json").read_text())["pid"]
+    (job.folder / "model.py").write_text(faulty("pass"))
+    done = train(job, 0, timeout=200)
+    assert done.returncode == 0, done.stderr
+    line = f"took over the lock of a job that ended without leaving it: host {HOST}, pid {dead}"
+    assert (done.stdout + done.stderr).count(line) == 1, done.stdout + done.stderr
+    assert not (job.job_dir / "lock.json").exists()
+
+
+def test_a_stopped_job_keeps_its_job_dir_and_a_killed_one_does_not(make_job: MakeJob) -> None:
+    """All processes of the first are stopped: they are alive, however long they say nothing."""
+    job = make_job(model=faulty(STUCK, rank=0, call=2), **LONG)
+    with Launched(job, ranks=1) as first:
+        first.wait_for("struck-0")
+        pids = processes(job.folder)
+        (chief,) = [pid for pid, rank in pids.items() if rank == 0]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        second = train(job, 0, timeout=200)
+        assert second.returncode == 2, second.stderr
+        assert f"pid {chief}" in second.stderr
+        first.process.kill()
+        first.process.wait()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes(job.folder), 20, lambda: "the end of all ranks")
+        time.sleep(0.5)
+    (job.folder / "model.py").write_text(faulty("pass"))
+    job.file.write_text(job.file.read_text().replace("max_steps: 1000000", "max_steps: 4"))
+    third = train(job, 0, timeout=200)
+    assert third.returncode == 0, third.stderr
+    assert "took over the lock" in third.stdout + third.stderr

@@ -1,0 +1,236 @@
+"""The job's lock, with real processes; what flock does not do on some file systems is played by a broken flock."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from hpc_train.errors import UserError
+from hpc_train.resilience import job_lock
+from hpc_train.resilience.job_lock import JobLock, describe, judge, my_record, refusal
+from tests.support import environment
+
+HOLDER = """
+import errno, os, sys, time
+from pathlib import Path
+from hpc_train.resilience import job_lock
+job_lock.HEARTBEAT_SECS = 0.1
+if "no flock" in sys.argv:
+    def missing(*_): raise OSError(errno.ENOLCK, "No locks available")
+    job_lock.fcntl.flock = missing
+if "elsewhere" in sys.argv:
+    job_lock.socket.gethostname = lambda: "n2"
+print(job_lock.JobLock(Path(sys.argv[1])).acquire(), flush=True)
+if "fork" in sys.argv and os.fork() == 0:
+    time.sleep(60)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(job_dir: Path, *how: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of `job_dir` until it is killed; ended at the end with its children."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(job_dir), *how],
+        env=environment(**env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "None\n"
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait(timeout=10)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds instead of half a minute; the holder's heart beats ten times in them."""
+    monkeypatch.setattr(job_lock, "WATCH_SECS", 1.0)
+    monkeypatch.setattr(job_lock, "SETTLE_SECS", 0.3)
+
+
+def no_flock(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def mine(**changes: object) -> job_lock.Record:
+    return {**my_record({"SLURM_JOB_ID": "45"}), **changes}
+
+
+def test_the_record_says_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "46")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "45")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    with JobLock(tmp_path):
+        record = json.loads((tmp_path / "lock.json").read_text())
+        assert (tmp_path / "lock.json").stat().st_mode & 0o777 == 0o600
+    assert record["pid"] == os.getpid()
+    assert record["slurm_job_id"] == "45_2"
+    assert abs(record["started"] - time.time()) < 60
+    assert isinstance(record["process_start"], int)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_a_second_job_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
+    with holder(tmp_path, SLURM_JOB_ID="4711") as first:
+        with pytest.raises(UserError) as refused:
+            JobLock(tmp_path).acquire()
+        assert f"host {os.uname().nodename}, pid {first.pid}, Slurm job 4711" in str(refused.value)
+        assert "give this job another --job-dir" in str(refused.value)
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == first.pid, "left as it was"
+
+
+def test_a_lock_that_was_left_and_released_can_be_taken_again(tmp_path: Path) -> None:
+    lock = JobLock(tmp_path)
+    for _ in range(2):
+        assert lock.acquire() is None
+        with pytest.raises(RuntimeError):
+            lock.acquire()
+        lock.release()
+        lock.release()
+    assert JobLock(tmp_path).acquire() is None
+
+
+def test_the_lock_of_a_dead_job_is_taken_over_at_once_with_a_line(tmp_path: Path) -> None:
+    with holder(tmp_path, SLURM_JOB_ID="4711") as first:
+        kill(first)
+        before = time.monotonic()
+        lock = JobLock(tmp_path)
+        note = lock.acquire()
+        assert time.monotonic() - before < 1
+        assert note is not None and f"pid {first.pid}, Slurm job 4711" in note
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+        lock.release()
+    assert not (tmp_path / "lock.json").exists()
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with holder(tmp_path, "fork") as first:
+        kill(first)  # its child lives on
+        note = JobLock(tmp_path).acquire()
+        assert note is not None and f"pid {first.pid}" in note
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"host": "n', "[1]"])
+def test_a_file_without_a_record_does_not_stop_a_job(tmp_path: Path, soon: None, text: str) -> None:
+    (tmp_path / "lock.json").write_text(text)
+    with JobLock(tmp_path):
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("flock", ["flock", "no flock"])
+def test_a_job_elsewhere_is_watched(tmp_path: Path, soon: None, monkeypatch: pytest.MonkeyPatch, flock: str) -> None:
+    """Its heart beats; and here flock says that nobody holds the lock, or nothing at all."""
+    if flock == "no flock":
+        monkeypatch.setattr(job_lock.fcntl, "flock", no_flock)
+    said: list[str] = []
+    with holder(tmp_path, "elsewhere", "no flock") as first:
+        with pytest.raises(UserError, match="host n2"):
+            JobLock(tmp_path).acquire(said.append)
+        kill(first)
+        before = time.monotonic()
+        note = JobLock(tmp_path).acquire(said.append)
+        assert 1 < time.monotonic() - before < 5
+        assert note is not None and f"host n2, pid {first.pid}" in note
+    assert len(said) == 2 and "host n2" in said[1]
+
+
+def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
+    code = HOLDER.replace("print(", "job_lock.WATCH_SECS, job_lock.SETTLE_SECS = 1.0, 1.0\nprint(", 1)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), "no flock"],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + 30
+        while all(process.poll() is None for process in both):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (lost,) = [process for process in both if process.poll() is not None]
+        (won,) = [process for process in both if process is not lost]
+        assert won.stdout is not None and lost.stderr is not None
+        assert "took over" in won.stdout.readline()
+        assert f"pid {won.pid}" in lost.stderr.read()
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+
+
+def test_a_lock_that_was_taken_away_is_noticed_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_lock, "HEARTBEAT_SECS", 0.05)
+    with JobLock(tmp_path) as lock:
+        (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
+        deadline = time.monotonic() + 5
+        while lock.taken_by is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert lock.taken_by == "host n2, pid 1, Slurm job 45"
+    assert (tmp_path / "lock.json").exists(), "the other's"
+
+
+def test_a_job_dir_that_has_vanished_or_cannot_be_written(tmp_path: Path) -> None:
+    with JobLock(tmp_path):
+        (tmp_path / "lock.json").unlink()
+    with pytest.raises(UserError, match=r"gone/lock\.json: cannot be written: No such file or directory"):
+        JobLock(tmp_path / "gone").acquire()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_lock_that_cannot_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def pwrite(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(job_lock.os, "pwrite", pwrite)
+    with pytest.raises(UserError, match=os.strerror(number)):
+        JobLock(tmp_path).acquire()
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_is_taken_for_dead() -> None:
+    me = mine()
+    assert judge(mine(pid=1), me, flocked=True) == "take", "the kernel let go of it"
+    assert judge(mine(pid=1), me, flocked=False) == "watch"
+    assert judge(mine(host="n2"), me, flocked=True) == "watch"
+    assert judge(mine(host="n2", slurm_restarts=1), me, flocked=True) == "take", "requeued: it cannot run twice"
+    assert judge(mine(host="n2", slurm_restarts=1), me, flocked=False) == "take"
+    assert judge(mine(host="n2", slurm_job_id="46"), me, flocked=True) == "watch"
+    assert judge(mine(host="n2", slurm_job_id=None), mine(slurm_job_id=None), flocked=True) == "watch"
+
+
+def test_words() -> None:
+    record = {"host": "n1", "pid": 123, "slurm_job_id": None, "started": 0}
+    assert describe(record) == "host n1, pid 123"
+    said = refusal(Path("runs/a"), {**record, "slurm_job_id": "45_2"})
+    assert said.startswith("runs/a: another job uses this job-dir since 19")
+    assert ": host n1, pid 123, Slurm job 45_2; wait until" in said
+    assert "host unknown, pid unknown" in refusal(Path("runs/a"), {})
