@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ from hpc_train.errors import EXIT_AT_ONCE, EXIT_STOPPED, UserError
 from hpc_train.jobs.ending import newest_step
 from hpc_train.jobs.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.supervisor import Ended, supervise
-from hpc_train.monitoring.status import STATUS_FILE, mark_ended
+from hpc_train.monitoring.status import mark_ended, read_status
 from hpc_train.resilience.signals import STOP_CODES, StopSignals
 
 POLL_SECS = 0.1
@@ -88,7 +87,7 @@ def _run(
     command: list[str], env: dict[str, str], job_dir: Path, signals: StopSignals, at_once: threading.Event
 ) -> Ended:
     """Runs all ranks to their end, and leaves no process behind."""
-    before = _run_in(_status(job_dir))
+    before = _run_in(read_status(job_dir))
     read_end, write_end = os.pipe()
     output = MpirunOutput()
     # A session of its own keeps the terminal's Ctrl-C from mpirun.
@@ -114,7 +113,7 @@ def _run(
     code = process.wait()
     code = 128 - code if code < 0 else code
     writer.join(LEFT_OVER_SECS)
-    status, end = _status(job_dir), output.end
+    status, end = read_status(job_dir), output.end
     fresh = _run_in(status) != before
     told = output.told or (fresh and status.get("state") != "running")
     if killed:
@@ -157,13 +156,6 @@ def _members(session: int) -> list[int]:
             if int(fields[3]) == session and fields[0] not in "ZX":
                 found.append(int(path.parent.name))
     return found
-
-
-def _status(job_dir: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        status = json.loads((job_dir / STATUS_FILE).read_text())
-        return status if isinstance(status, dict) else {}
-    return {}
 
 
 def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:

@@ -53,7 +53,8 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
         "job.yaml", "environment.json", "data.json", "status.json", "metrics.jsonl",
         "checkpoints", "train", "eval", "export", "logs",
     }  # fmt: skip
-    assert sorted(p.name for p in (job.job_dir / "checkpoints").iterdir()) == ["step-00000015", "step-00000020"]
+    kept = ["best.json", "step-00000015", "step-00000020"]
+    assert sorted(p.name for p in (job.job_dir / "checkpoints").iterdir()) == kept
     resolved = yaml.safe_load((job.job_dir / "job.yaml").read_text())
     assert resolved["run"]["keep_checkpoint_max"] == 2
     assert resolved["eval"]["steps"] is None
