@@ -57,18 +57,20 @@ def list_checkpoints(folder: Path, verify: bool) -> list[Entry]:
     """The checkpoints in `folder`, oldest first, then those that were set aside as damaged."""
     from hpc_train.checkpoint.layout import Retention
     from hpc_train.checkpoint.manager import CheckpointManager
-    from hpc_train.checkpoint.manifest import DamagedError
+    from hpc_train.checkpoint.manifest import DamagedError, FormatError
 
     manager = CheckpointManager(folder, Retention())
     best = manager.best()
     entries = []
     for step in manager.steps():
-        path = manager.path(step)
-        size = sum(file.stat().st_size for file in path.iterdir())
+        path, size = manager.path(step), 0
         is_best = best is not None and best.step == step
         try:
+            size = sum(file.stat().st_size for file in path.iterdir())
             manifest = manager.check(step, digests=verify)
-        except (DamagedError, OSError) as error:
+        except (DamagedError, FormatError, OSError) as error:
+            if not path.is_dir():
+                continue  # the running job has just removed it
             entries.append(Entry(step, None, size, None, False, verify, is_best, str(error), str(path)))
         else:
             ranks = manifest.world_size

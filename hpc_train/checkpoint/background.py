@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
 
+from hpc_train.checkpoint.durable import Moved, idle
 from hpc_train.checkpoint.format import Snapshot, refuse_nan
 from hpc_train.checkpoint.manager import Best, CheckpointManager
+
+POLL_SECS = 0.5
 
 
 class BackgroundSaver:
@@ -31,6 +34,7 @@ class BackgroundSaver:
         self._manager, self._saved, self._failed = manager, saved, failed
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-checkpoint")
         self._pending: list[Future[None]] = []
+        self._moves = self._seen = 0
 
     def __enter__(self) -> BackgroundSaver:
         self._pool.submit(int)  # the thread starts here, and not in the first save, which would wait for it
@@ -49,13 +53,17 @@ class BackgroundSaver:
         """Marks the checkpoint of `best` as the one to keep, once it is there."""
         self._pending.append(self._pool.submit(self._note_best, best))
 
-    def wait(self) -> None:
-        """Waits until everything that was begun is done.
+    def wait(self, moved: Moved = idle) -> None:
+        """Waits until everything that was begun is done; `moved` is called as long as it gets further.
 
         Raises:
             OSError: A checkpoint could not be written, with errno and path. NotFiniteError: one held NaN.
         """
         pending, self._pending = self._pending, []
+        while wait(pending, POLL_SECS).not_done:
+            if self._moves > self._seen:
+                self._seen = self._moves
+                moved()
         errors = [error for future in pending if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
@@ -63,12 +71,18 @@ class BackgroundSaver:
     def _save(self, snapshot: Snapshot) -> None:
         try:
             refuse_nan(snapshot)
-            path = self._manager.save(snapshot)
+            path = self._manager.save(snapshot, self._move)
         except BaseException as error:
             self._failed(error)
             raise
         self._saved(path, time.time() - snapshot.time, snapshot.nbytes)
 
+    def _move(self) -> None:
+        self._moves += 1
+
     def _note_best(self, best: Best) -> None:
-        if self._manager.path(best.step).is_dir():
-            self._manager.note_best(best)
+        try:
+            if self._manager.path(best.step).is_dir():
+                self._manager.note_best(best)
+        except OSError as error:
+            self._manager.note(f"warning: the checkpoint of step {best.step} is the best, but may not stay: {error}")

@@ -11,6 +11,12 @@ from typing import TypeVar
 from hpc_train.data.files import PASSING_ERRORS, RETRY_WAITS_SECS, errno_of
 
 T = TypeVar("T")
+Moved = Callable[[], None]
+"""Called whenever a long operation has come a bit further: what takes long is not taken for stuck."""
+
+
+def idle() -> None:
+    """A Moved that nobody listens to."""
 
 
 def retried(action: Callable[[], T], note: Callable[[str], None]) -> T:
@@ -42,24 +48,38 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_pieces(path: Path, pieces: list[tuple[int, memoryview]]) -> None:
-    """Writes each piece at its offset into the file `path`, which exists, and waits until all is on the disk."""
-    descriptor = os.open(path, os.O_WRONLY)
+def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], moved: Moved = idle) -> None:
+    """Writes the file `path` of `size` bytes, each piece at its offset, and waits until all is on the disk.
+
+    Raises:
+        OSError: With errno and path.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    unsynced = 0
     try:
+        os.ftruncate(descriptor, size)
         for offset, piece in pieces:
             while len(piece):
-                try:
-                    written = os.pwrite(descriptor, piece[:MAX_WRITE_BYTES], offset)
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror, str(path)) from None
-                offset, piece = offset + written, piece[written:]
-        _sync(descriptor, path)
+                written = os.pwrite(descriptor, piece[:MAX_WRITE_BYTES], offset)
+                offset, piece, unsynced = offset + written, piece[written:], unsynced + written
+                if unsynced >= MAX_UNSYNCED_BYTES:
+                    os.fsync(descriptor)
+                    unsynced = 0
+                moved()
+        os.fsync(descriptor)
+        moved()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 
 
 MAX_WRITE_BYTES = 8 << 20
 """Written at once: between two writes others get their turn on the disk."""
+
+
+MAX_UNSYNCED_BYTES = 256 << 20
+"""Written between two waits for the disk: a slow disk is seen to move."""
 
 
 def _sync(descriptor: int, path: Path) -> None:

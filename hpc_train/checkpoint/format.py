@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -29,12 +30,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpc_train.checkpoint.durable import sync_to_disk, write_pieces
+from hpc_train.checkpoint.draft import Draft
+from hpc_train.checkpoint.durable import Moved, idle, sync_to_disk, write_pieces
 from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, write_manifest
 from hpc_train.data.files import HDF5_ERRORS, errno_of
 from hpc_train.data.sampler import DataOrder, DataProgress
 
 _GROUPS = ("model", "optimizer", "rng")
+COUNTER = r"_\d+(?=[/ _]|$)"
+"""What Keras appends to the names of layers (dense, dense_1, …), counting those of the process."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,9 @@ class NotFiniteError(ValueError):
 
 
 def fingerprint(model: Mapping[str, np.ndarray], optimizer: Mapping[str, np.ndarray]) -> str:
-    """A digest of all variables' paths, shapes and dtypes: the same model has the same one."""
+    """A digest of all variables' paths, shapes and dtypes, without the numbers that Keras gives a process's layers."""
     lines = [
-        f"{kind} {path} {array.dtype.name} {list(array.shape)}"
+        f"{kind} {re.sub(COUNTER, '', path)} {array.dtype.name} {list(array.shape)}"
         for kind, arrays in (("model", model), ("optimizer", optimizer))
         for path, array in arrays.items()
     ]
@@ -96,8 +100,8 @@ def refuse_nan(snapshot: Snapshot) -> None:
                         raise NotFiniteError(f"{kind} variable {path} holds NaN")
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
-    """Writes `snapshot` into `folder`, which exists and is empty, its manifest last; all is on the disk afterwards.
+def write_checkpoint(folder: Path, snapshot: Snapshot, moved: Moved = idle) -> None:
+    """Writes `snapshot` into `folder`, which exists, its manifest last; all is on the disk afterwards.
 
     HDF5 lays out the file, and the variables are written past it: so other threads run meanwhile.
 
@@ -105,16 +109,13 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         OSError: With errno and path.
     """
     path = folder / STATE_FILE
-    pieces: list[tuple[int, memoryview]] = []
-    try:
-        with h5py.File(path, "x") as file:
-            _write_about(file, snapshot)
-            for name in _GROUPS:
-                pieces += _lay_out(file.create_group(name), getattr(snapshot, name))
-    except OSError as error:
-        raise OSError(errno_of(error), str(error).splitlines()[0], str(path)) from error
-    write_pieces(path, pieces)
-    write_manifest(folder, snapshot.step, snapshot.time, snapshot.world_size)
+    draft = Draft()
+    with h5py.File(draft, "w") as file:
+        _write_about(file, snapshot)
+        pieces = [p for name in _GROUPS for p in _lay_out(file.create_group(name), getattr(snapshot, name))]
+    moved()
+    write_pieces(path, draft.size, [*draft.pieces(), *pieces], moved)
+    write_manifest(folder, snapshot.step, snapshot.time, snapshot.world_size, moved)
     sync_to_disk(folder)
 
 
@@ -156,10 +157,15 @@ def _opened(folder: Path) -> Iterator[h5py.File]:
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except HDF5_ERRORS as error:
-        number = errno_of(error)
-        if number is not None:
-            raise OSError(number, str(error).splitlines()[0], str(path)) from error
+        if errno_of(error) is not None:
+            raise _with_number(error, path) from error
         raise DamagedError(f"{path}: not a readable checkpoint: {error}") from error
+
+
+def _with_number(error: BaseException, path: Path) -> BaseException:
+    """The OSError that HDF5 tells of in words alone, or `error` itself where it tells of none."""
+    number = errno_of(error)
+    return error if number is None else OSError(number, os.strerror(number), str(path))
 
 
 def _write_about(file: h5py.File, snapshot: Snapshot) -> None:
@@ -207,12 +213,7 @@ def _lay_out(group: h5py.Group, arrays: dict[str, np.ndarray]) -> list[tuple[int
         number.write(identifier, b"index", index)
         if stored.size:
             pieces.append((identifier.get_offset(), stored.reshape(-1).view(np.uint8).data))
-        time.sleep(PAUSE_SECS)
     return pieces
-
-
-PAUSE_SECS = 2e-5
-"""HDF5 keeps the interpreter while it works: here the training thread takes it, not 5 ms later by force."""
 
 
 class _AttributeType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpc_train.checkpoint.durable import retried, sync_to_disk
+from hpc_train.checkpoint.durable import Moved, idle, retried, sync_to_disk
 from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
 from hpc_train.checkpoint.layout import (
     Retention,
@@ -75,7 +76,8 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first."""
-        return sorted(step for name in self._names() if (step := step_of(name)) is not None)
+        found = ((step_of(name), name) for name in self._names())
+        return sorted(step for step, name in found if step is not None and (self._folder / name).is_dir())
 
     def set_aside(self) -> list[Path]:
         """The damaged checkpoints that were set aside."""
@@ -88,10 +90,14 @@ class CheckpointManager:
         """The step of the newest checkpoint, whole or not, or None where there is none."""
         return max(self.steps(), default=None)
 
-    def find_whole(self) -> Found:
+    def find_whole(self, moved: Moved = idle) -> Found:
         """Looks for the newest whole checkpoint, reading each byte; changes nothing.
 
-        Takes the place of one whose replacement was cut short, too (see `clean`).
+        Looks at one whose replacement was cut short, too (see `clean`). A lasting EIO counts as damage: one bad place
+        on a disk.
+
+        Raises:
+            OSError: One cannot be read for another reason. FormatError: another version wrote it.
         """
         damaged: list[tuple[int, str]] = []
         candidates = {step: self.path(step) for step in self.steps()}
@@ -101,18 +107,26 @@ class CheckpointManager:
                 candidates.setdefault(step, self._folder / name)
         for step in sorted(candidates, reverse=True):
             try:
-                self._check(candidates[step], step)
+                self._check(candidates[step], step, moved)
                 return Found(step, tuple(damaged))
-            except (DamagedError, OSError) as error:
+            except DamagedError as error:
+                damaged.append((step, str(error)))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
                 damaged.append((step, str(error)))
         return Found(None, tuple(damaged))
 
-    def _check(self, folder: Path, step: int) -> None:
-        retried(lambda: check(folder, step), self.note)
+    def _check(self, folder: Path, step: int, moved: Moved) -> None:
+        retried(lambda: check(folder, step, moved=moved), self.note)
 
     def check(self, step: int, digests: bool) -> Manifest:
         """Whether the checkpoint of `step` is whole; see manifest.check."""
-        return check(self.path(step), step, digests)
+        try:
+            with self.reading(step) as folder:
+                return check(folder, step, digests)
+        except FileNotFoundError:
+            return check(self.path(step), step, digests)
 
     def load(self, step: int) -> Snapshot:
         """Reads the checkpoint of `step`; OSError or DamagedError where it cannot be read."""
@@ -161,23 +175,25 @@ class CheckpointManager:
         sync_to_disk(self._folder)
         return aside
 
-    def save(self, snapshot: Snapshot) -> Path:
+    def save(self, snapshot: Snapshot, moved: Moved = idle) -> Path:
         """Writes `snapshot`, commits it by renaming its folder, then removes the checkpoints that are to go.
 
         Raises:
             OSError: With errno and path; errors that may pass have been waited out. Nothing is left of the attempt.
         """
-        final = retried(lambda: self._save(snapshot), self.note)
+        final = retried(lambda: self._save(snapshot, moved), self.note)
         self.thin_out()
         return final
 
-    def _save(self, snapshot: Snapshot) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def _save(self, snapshot: Snapshot, moved: Moved) -> Path:
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            sync_to_disk(self._folder.parent)
         temporary, final = self._folder / temporary_name(snapshot.step, _owner()), self.path(snapshot.step)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
-            temporary.mkdir()
-            write_checkpoint(temporary, snapshot)
+            temporary.mkdir(exist_ok=True)
+            write_checkpoint(temporary, snapshot, moved)
             if final.exists():
                 replaced = self._folder / replaced_name(snapshot.step, _owner())
                 final.rename(replaced)
@@ -208,7 +224,7 @@ class CheckpointManager:
         return times
 
     def _remove(self, step: int) -> None:
-        descriptor = os.open(self.path(step) / MANIFEST_FILE, os.O_RDONLY)
+        descriptor = os.open(self.path(step) / MANIFEST_FILE, os.O_RDWR)  # as NFS wants it for an exclusive lock
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,10 +241,15 @@ class CheckpointManager:
     def best(self) -> Best | None:
         """The best evaluation of a checkpoint that is still there."""
         try:
-            best = Best(**json.loads((self._folder / BEST_FILE).read_text()))
-        except (OSError, ValueError, TypeError):
+            found = json.loads((self._folder / BEST_FILE).read_text())
+            best = Best(str(found["metric"]), found["mode"], float(found["value"]), int(found["step"]))
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        return best if self.path(best.step).is_dir() else None
+        return best if best.mode in ("min", "max") and self.path(best.step).is_dir() else None
+
+    def forget_best(self) -> None:
+        """Keeps no checkpoint for its merit from now on."""
+        (self._folder / BEST_FILE).unlink(missing_ok=True)
 
     def note_best(self, best: Best) -> None:
         """Keeps the checkpoint of `best` from now on, instead of the one that was best before."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpc_train.checkpoint.durable import sync_to_disk
+from hpc_train.checkpoint.durable import Moved, idle, write_pieces
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.h5"
@@ -22,6 +22,10 @@ THREADS = 4
 
 class DamagedError(ValueError):
     """A checkpoint is not whole; the message says why."""
+
+
+class FormatError(ValueError):
+    """A checkpoint is of another format than this version's; the message names both."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,15 @@ class Manifest:
     sha256: tuple[str, ...]
 
 
-def write_manifest(folder: Path, step: int, time: float, world_size: int) -> Manifest:
+def write_manifest(folder: Path, step: int, time: float, world_size: int, moved: Moved = idle) -> Manifest:
     """Digests `folder`/state.h5 and writes manifest.json beside it, on the disk when this returns."""
     state = folder / STATE_FILE
     size = state.stat().st_size
-    manifest = Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, _digests(state, size, PIECE_BYTES, 1))
+    manifest = Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, _digests(state, size, PIECE_BYTES, 1, moved))
     fields = asdict(manifest)
     path = folder / MANIFEST_FILE
-    with open(path, "x") as file:
-        file.write(json.dumps({**fields, "manifest_sha256": _own_digest(fields)}, indent=1) + "\n")
-    sync_to_disk(path)
+    text = (json.dumps({**fields, "manifest_sha256": _own_digest(fields)}, indent=1) + "\n").encode()
+    write_pieces(path, len(text), [(0, memoryview(text))])
     return manifest
 
 
@@ -60,33 +63,37 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads and checks manifest.json alone.
 
     Raises:
-        DamagedError: It is missing or damaged. OSError: it cannot be read.
+        DamagedError: It is missing or damaged. FormatError: another version wrote it. OSError: it cannot be read.
     """
     path = folder / MANIFEST_FILE
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         fields = json.loads(text)
         claimed = fields.pop("manifest_sha256")
-        if fields.get("format") != FORMAT:
-            raise DamagedError(f"{path}: format {fields.get('format')}, but this version reads format {FORMAT}")
+        if claimed == _own_digest(fields) and fields.get("format") != FORMAT:
+            raise FormatError(f"{path}: format {fields.get('format')}, but this version reads format {FORMAT}")
         if claimed != _own_digest(fields):
             raise DamagedError(f"{path}: does not match its own digest")
         return Manifest(**{**fields, "sha256": tuple(fields["sha256"])})
-    except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, (DamagedError, FormatError)):
+            raise
         raise DamagedError(f"{path}: cannot be understood: {error}") from None
 
 
-def check(folder: Path, step: int, digests: bool = True) -> Manifest:
+def check(folder: Path, step: int, digests: bool = True, moved: Moved = idle) -> Manifest:
     """Whether the checkpoint of `step` in `folder` is whole.
 
     Args:
         digests: Read all of state.h5; else its size alone.
 
     Raises:
-        DamagedError: It is not. OSError: it cannot be read.
+        DamagedError: It is not. FormatError: another version wrote it. OSError: it cannot be read.
     """
     manifest = read_manifest(folder)
     if manifest.step != step:
@@ -99,7 +106,7 @@ def check(folder: Path, step: int, digests: bool = True) -> Manifest:
     if size != manifest.bytes:
         raise DamagedError(f"{path}: {size:,} bytes, but it had {manifest.bytes:,}")
     if digests:
-        found = _digests(path, size, manifest.piece_bytes, THREADS)
+        found = _digests(path, size, manifest.piece_bytes, THREADS, moved)
         for i, (ours, theirs) in enumerate(zip(found, manifest.sha256, strict=True)):
             if ours != theirs:
                 start = i * manifest.piece_bytes
@@ -112,12 +119,12 @@ def _own_digest(fields: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def _digests(path: Path, size: int, piece_bytes: int, threads: int) -> tuple[str, ...]:
+def _digests(path: Path, size: int, piece_bytes: int, threads: int, moved: Moved) -> tuple[str, ...]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         starts = range(0, size, piece_bytes)
         threads = min(threads, len(starts)) or 1
-        digest = _digest_of(descriptor, path, piece_bytes)
+        digest = _digest_of(descriptor, path, piece_bytes, moved)
         if threads == 1:
             return tuple(map(digest, starts))
         with ThreadPoolExecutor(threads) as pool:
@@ -126,7 +133,7 @@ def _digests(path: Path, size: int, piece_bytes: int, threads: int) -> tuple[str
         os.close(descriptor)
 
 
-def _digest_of(descriptor: int, path: Path, piece_bytes: int) -> Callable[[int], str]:
+def _digest_of(descriptor: int, path: Path, piece_bytes: int, moved: Moved) -> Callable[[int], str]:
     def digest(start: int) -> str:
         found, at = hashlib.sha256(), start
         buffer = memoryview(bytearray(min(READ_BYTES, piece_bytes)))
@@ -139,6 +146,7 @@ def _digest_of(descriptor: int, path: Path, piece_bytes: int) -> Callable[[int],
                 break
             found.update(buffer[:read])
             at += read
+        moved()
         return found.hexdigest()
 
     return digest

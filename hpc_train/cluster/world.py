@@ -136,13 +136,14 @@ class World:
                 with self._waiting() as comm:
                     comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
 
-    def gather_arrays(self, array: np.ndarray) -> np.ndarray:
-        """Every rank's `array` (C-contiguous, one shape and dtype), stacked by rank. Collective."""
+    def gather_arrays(self, array: np.ndarray) -> np.ndarray | None:
+        """Every rank's `array` (C-contiguous, one shape and dtype) stacked by rank, on the chief alone. Collective."""
         if self._comm is None:
             return np.stack([array])
-        stacked = np.empty((self.size, *array.shape), array.dtype)
+        stacked = np.empty((self.size, *array.shape), array.dtype) if self.is_chief else None
         with self._waiting() as comm:
-            comm.Allgather(array.reshape(-1).view(np.uint8), stacked.reshape(-1).view(np.uint8))
+            received = None if stacked is None else stacked.reshape(-1).view(np.uint8)
+            comm.Gather(array.reshape(-1).view(np.uint8), received, root=CHIEF_RANK)
         return stacked
 
     def sum(self, array: np.ndarray) -> np.ndarray:

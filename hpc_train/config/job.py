@@ -43,6 +43,9 @@ from hpc_train.errors import UserError
 
 _TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
 
+MAX_MISTAKES = 100
+"""Of one job file, told one by one."""
+
 
 def hides_no_module(function: str) -> str:
     """ValueError where the file of `file.py:function` has the name of a module that this package needs."""
@@ -161,8 +164,19 @@ def load_job(path: str | Path) -> JobConfig:
     except ValidationError as error:
         problems += [_explain(document, dict(e)) for e in error.errors()]
     if problems or job is None:
-        raise UserError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(set(problems))))
+        raise UserError("\n".join(_told(path, sorted(set(problems)))))
     return _with_absolute_paths(job, path.absolute().parent)
+
+
+def _told(path: Path, problems: list[tuple[int, str]]) -> list[str]:
+    lines = [f"{path}:{line}: {_shortened(text)}" for line, text in problems[:MAX_MISTAKES]]
+    more = len(problems) - MAX_MISTAKES
+    return [*lines, f"{path}: and {more} more mistakes"] if more > 0 else lines
+
+
+def _shortened(text: str) -> str:
+    """Without the middle of a value that fills pages."""
+    return text if len(text) <= 1000 else f"{text[:200]} … {text[-600:]}"
 
 
 def _outside(document: Document, job: JobConfig) -> list[tuple[int, str]]:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-FUNCTION_PATTERN = r"^[^:]*[^:\s]:[A-Za-z_][A-Za-z0-9_]*$"
+FUNCTION_PATTERN = r"^([^:\n]*[^:\s/]\.py|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*):[A-Za-z_][A-Za-z0-9_]*$"
 """`file.py:function` or `package.module:function`."""
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
 

@@ -13,33 +13,48 @@ from hpc_train.errors import EXIT_FAILED, JobEndedError, RankError
 from hpc_train.monitoring.status import mark_failed
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
-from hpc_train.resilience.signals import STOP_CODES
 
-OTHERS_TELL_SECS = 10
+OTHERS_TELL_SECS = 10.0
+"""What the rank that tells of a failure is given before another one ends all ranks."""
+OTHERS_BEGIN_SECS = 300.0
+"""What it is given to begin: the chief finishes the checkpoint that it is writing first."""
+
+
+class JobStopped(SystemExit):
+    """All ranks leave together, having saved after a signal."""
 
 
 @contextmanager
 def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: JobLock) -> Iterator[None]:
     """An exception of one rank ends the job, with the code of a JobEndedError or else EXIT_FAILED. Local.
 
-    A SystemExit with the code of a stop signal, on which all ranks agree, passes.
+    JobStopped, on which all ranks agree, passes.
     """
     try:
         yield
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in STOP_CODES.values():
+        if isinstance(error, JobStopped):
             raise
         code = error.code if isinstance(error, JobEndedError) else EXIT_FAILED
         try:
-            if isinstance(error, RankError):
-                time.sleep(OTHERS_TELL_SECS)  # the rank that failed tells it, and ends this one
-            elif (report := failure.claim(world.rank, error)) is not None:
+            report = None if isinstance(error, RankError) else failure.claim(world.rank, error)
+            if report is not None:
                 if world.size > 1:
                     sys.stderr.write(report)
                     sys.stderr.flush()
                 mark_failed(job_dir, world.rank, error)
+            elif world.size > 1:
+                _leave_it_to_others(failure)
         finally:
             if world.size > 1:
                 lock.release()
                 world.abort(code)
         raise
+
+
+def _leave_it_to_others(failure: FailureReport) -> None:
+    """Waits for the rank that tells of the failure, which then ends this one."""
+    deadline = time.monotonic() + OTHERS_BEGIN_SECS
+    while not failure.path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(OTHERS_TELL_SECS)

@@ -25,19 +25,12 @@ class Health:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._in_a_row = self._rollbacks = 0
-        self._went_back_to: int | None = None
-        self._any_good = False
+        self._furthest = 0
         self.left_out: set[int] = set()
 
     def step_was_good(self) -> None:
         """The last step was applied."""
-        self._in_a_row, self._any_good = 0, True
-
-    def went_back_to(self, step: int) -> None:
-        """The state is that of the checkpoint of `step` again."""
-        further = self._any_good and step != self._went_back_to
-        self._rollbacks = 1 if further else self._rollbacks + 1
-        self._went_back_to, self._any_good = step, False
+        self._in_a_row = 0
 
     def step_was_bad(self, step: int, ranks: Sequence[int]) -> tuple[Literal["skip", "rollback"], str]:
         """What to do about `step`, and how to tell it.
@@ -54,7 +47,7 @@ class Health:
         self._in_a_row += 1
         if self._policy == "halt":
             raise JobEndedError(
-                f"{what}; training ends before they reach the model (on_nan: halt). The last checkpoint stays. A "
+                f"{what}; training ends before they reach the model (on_nan: halt). What was saved stays. A "
                 "smaller learning rate or gradient clipping may help, and `on_nan: skip` or `rollback` leave such "
                 "batches out",
                 EXIT_NOT_FINITE,
@@ -64,6 +57,8 @@ class Health:
             raise JobEndedError(f"{what}, as were the {MAX_IN_A_ROW} steps before; training ends", EXIT_NOT_FINITE)
         if self._policy == "skip":
             return "skip", f"{what}; the step is left out (on_nan: skip)"
+        self._rollbacks = 0 if step > self._furthest else self._rollbacks + 1
+        self._furthest = max(step, self._furthest)
         if self._rollbacks >= MAX_ROLLBACKS:
             raise JobEndedError(
                 f"{what}; training ends, having gone back {MAX_ROLLBACKS} times without getting any further",

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
-from hpc_train.errors import UserError
+from hpc_train.errors import JobEndedError, UserError
 from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.health import Health
 from hpc_train.estimator.train_step import Flags, TrainStep
@@ -51,7 +51,7 @@ class Reporting:
 
 
 class Events(Protocol):
-    """What happens beside the steps. Both are collective."""
+    """What happens beside the steps. All are collective."""
 
     def at_checkpoint(self, step: int, last: bool) -> None:
         """It is time for a checkpoint after `step`, which may be the last one."""
@@ -59,6 +59,10 @@ class Events(Protocol):
 
     def at_comparison(self, step: int) -> None:
         """It is time to compare the ranks' variables."""
+        ...
+
+    def before_halt(self, step: int) -> None:
+        """All ranks are about to end the job."""
         ...
 
 
@@ -117,7 +121,11 @@ def train(
                 health.step_was_good()
             elif not report.raised.leave_out:
                 blamed = [rank for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
-                action, told = health.step_was_bad(step, blamed)
+                try:
+                    action, told = health.step_was_bad(step, blamed)
+                except JobEndedError:
+                    events.before_halt(step)
+                    raise
                 if reporting:
                     reporting.progress.say(f"warning: {told}")
                 if action == "rollback":

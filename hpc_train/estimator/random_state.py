@@ -11,13 +11,13 @@ from hpc_train.cluster.world import World
 
 
 def gather(world: World) -> dict[str, np.ndarray]:
-    """The states of Python's, numpy's and TensorFlow's global generators, `[ranks, n]` each. Collective.
+    """The states of Python's, numpy's and TensorFlow's global generators, `[ranks, n]` each, on the chief. Collective.
 
     They matter to layers that draw numbers outside TensorFlow's graph. Keras's seed generators are variables of the
     model, and the input draws its numbers from seeds of its own.
     """
-    states = {name: np.asarray(array) for name, array in _own().items()}
-    return {name: world.gather_arrays(array) for name, array in states.items()}
+    gathered = {name: world.gather_arrays(array) for name, array in _own().items()}
+    return {name: states for name, states in gathered.items() if states is not None}
 
 
 def restore(world: World, states: dict[str, np.ndarray] | None) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, RunConfig
 from hpc_train.data.pipeline import OpenInput
-from hpc_train.errors import UserError
+from hpc_train.errors import JobEndedError, UserError
+from hpc_train.estimator.ending import JobStopped
 from hpc_train.estimator.evaluation import Evaluator
 from hpc_train.estimator.exporters import export_saved_model, exported_from
 from hpc_train.estimator.loop import Outcome, Reporting
@@ -64,23 +65,33 @@ class Run:
     def at_comparison(self, step: int) -> None:
         """Compares the ranks' variables; JobEndedError names a rank whose differ."""
         self._watchdog.at("comparing replicas", step)
-        self._state.compare(step)
+        try:
+            self._state.compare(step)
+        except JobEndedError:
+            self.before_halt(step)
+            raise
+
+    def before_halt(self, step: int) -> None:
+        """All ranks are about to end the job: the checkpoint that is being written is finished first."""
+        self._watchdog.at("checkpoint", step)
+        self._saving.wait(step, halt=False)
+        self._status(state="running", step=step)
 
     def finish(self, outcome: Outcome) -> Result:
         """The last evaluation, and the exports that an earlier run of the job has not made from this checkpoint."""
         step = outcome.step
         self._watchdog.at("checkpoint", step)
         self._saving.save(step, self.data)
-        self._saving.wait()
+        self._saving.wait(step)
         if outcome.end == "signal":
             name = self._first_signal()
             self._say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
             self._status(state="stopped", step=step)
-            raise SystemExit(STOP_CODES[name])
+            raise JobStopped(STOP_CODES[name])
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
         self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
         metrics = self._evaluate(step)
-        self._saving.wait()
+        self._saving.wait(step)
         self._watchdog.at("export", step)
         folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
         exported = self._world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])
@@ -98,7 +109,16 @@ class Run:
         return next(name for name in STOP_CODES if name in received)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        metrics = self._evaluator.evaluate(lambda: self._watchdog.at("evaluation", step))
+        told = False
+
+        def moved() -> None:
+            nonlocal told
+            self._watchdog.at("evaluation", step)
+            if self._signals.received is not None and not told:
+                told = True
+                self._say(f"{self._signals.received}: the job leaves when this evaluation has ended")
+
+        metrics = self._evaluator.evaluate(moved)
         if self._reporting:
             self._reporting.metrics.record(self._evaluator.kind, step, metrics)
             self._status(state="running", evaluation={"step": step, **metrics})

@@ -23,6 +23,7 @@ from hpc_train.estimator import random_state
 from hpc_train.estimator.state import ModelState
 from hpc_train.monitoring.units import size
 from hpc_train.resilience.job_lock import JobLock
+from hpc_train.resilience.watchdog import Watchdog
 
 WARNING_SECS_VARIABLE = "HPC_TRAIN_WARNING_SECS"
 """How long before it ends a job Slurm warns it; set by slurm/train.sh."""
@@ -49,10 +50,12 @@ class Saving:
         state: ModelState,
         at_hand: int | None,
         restored: Snapshot | None,
+        watchdog: Watchdog,
         say: Callable[[str], None],
     ) -> None:
         self._world, self._config, self._manager, self._saver = world, config, manager, saver
         self._lock, self._state, self._say = lock, state, say
+        self._watchdog = watchdog
         self._best = _best_of(manager, restored, config) if saver else None
         self._at_hand = at_hand
         self.taken = restored.time if restored else 0.0
@@ -77,7 +80,7 @@ class Saving:
                     EXIT_FAILED,
                 )
             start = time.monotonic()
-            self._settle(self._config.on_save_error == "halt")
+            self._settle(step, self._config.on_save_error == "halt")
             if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
                 self._say(f"warning: waited {waited:.1f} s for the checkpoint before; save less often")
             best = asdict(self._best) if self._best else None
@@ -88,13 +91,16 @@ class Saving:
         self._world.on_chief(begin)
         self._at_hand = step
 
-    def wait(self) -> None:
-        """Waits until the last checkpoint is on the disk. Collective.
+    def wait(self, step: int, halt: bool = True) -> None:
+        """Waits until what is being written is on the disk. Collective.
+
+        Args:
+            step: Where training is. halt: End the job where it could not be written; else that has been told.
 
         Raises:
-            JobEndedError: It could not be written.
+            JobEndedError: It could not be written, or holds NaN.
         """
-        self._world.on_chief(lambda: self._settle(halt=True))
+        self._world.on_chief(lambda: self._settle(step, halt))
 
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Keeps the checkpoint of `step` from now on where its evaluation is the best so far. For the chief."""
@@ -105,11 +111,11 @@ class Saving:
             self._best = Best(name, mode, metrics[name], step)
             self._saver.note_best(self._best)
 
-    def _settle(self, halt: bool) -> None:
-        """Waits for what is being written; an error ends the job or has been told."""
+    def _settle(self, step: int, halt: bool) -> None:
+        """Waits for what is being written, as long as that moves; an error ends the job or has been told."""
         assert self._saver is not None
         try:
-            self._saver.wait()
+            self._saver.wait(lambda: self._watchdog.at("writing a checkpoint", step))
         except NotFiniteError as error:
             raise JobEndedError(
                 f"the checkpoint was not committed: {error}. The one before it stays; start the job again to go on "
@@ -180,6 +186,7 @@ def _best_of(manager: CheckpointManager, restored: Snapshot | None, config: RunC
     if best is None and restored is not None and restored.best is not None:
         best = Best(**restored.best)
         best = best if manager.path(best.step).is_dir() else None
-    if best is None or (best.metric, best.mode) != (config.best_metric, config.best_mode):
+    if best is not None and (best.metric, best.mode) != (config.best_metric, config.best_mode):
+        manager.forget_best()
         return None
     return best

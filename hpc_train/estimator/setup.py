@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from hpc_train.checkpoint.durable import Moved, idle
 from hpc_train.checkpoint.manager import CheckpointManager, Found
+from hpc_train.checkpoint.manifest import FormatError
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.labels import LabelRange, check_classes, label_ranges
@@ -144,11 +146,11 @@ def where_from(
     return resumed(progress, saved_order, order), saved_order not in (None, order)
 
 
-def find_checkpoint(job_dir: Path, manager: CheckpointManager) -> Found:
+def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = idle) -> Found:
     """The newest whole checkpoint and the damaged ones above it.
 
     Raises:
-        UserError: `job_dir` cannot be written, or there are checkpoints and none is whole.
+        UserError: `job_dir` cannot be written, or there are checkpoints and none can be read, or is whole.
     """
     parent = job_dir
     while not parent.exists() and parent != parent.parent:
@@ -158,14 +160,19 @@ def find_checkpoint(job_dir: Path, manager: CheckpointManager) -> Found:
     if not os.access(parent, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f"{job_dir}: the job-dir cannot be written ({parent} is read-only, or belongs to others)")
     try:
-        found = manager.find_whole()
+        found = manager.find_whole(moved)
+    except FormatError as error:
+        raise UserError(f"{error}; use the version that wrote it, or another job-dir") from None
     except OSError as error:
-        raise UserError(f"{job_dir}: its checkpoints cannot be listed: {error}") from None
+        raise UserError(
+            f"a checkpoint cannot be read: {error.filename}: {error.strerror} (errno {error.errno}); nothing has been "
+            "changed: start again once it can be read"
+        ) from None
     if found.step is None and found.damaged:
         raise UserError(
             "\n".join(
                 [
-                    f"{job_dir}: no checkpoint is whole; restore one from a copy, or remove them all to begin anew:",
+                    f"{job_dir}: no checkpoint is whole; bring one back from a copy, or move them away to begin anew:",
                     *(f"  step {step}: {why}" for step, why in found.damaged),
                 ]
             )
@@ -200,6 +207,14 @@ def about_rank(
     }
 
 
+def set_aside(manager: CheckpointManager, found: Found) -> list[str]:
+    """Renames the damaged checkpoints that were found, and returns what to tell of them. For the chief."""
+    return [
+        f"warning: the checkpoint of step {step} is damaged and was set aside as {manager.put_aside(step)}: {why}"
+        for step, why in found.damaged
+    ]
+
+
 def begin_job_dir(
     job_dir: Path,
     manager: CheckpointManager,
@@ -227,9 +242,7 @@ def begin_job_dir(
             told.append(note)
         (job_dir / LOGS).mkdir(exist_ok=True)
         manager.clean()
-        for step, why in found.damaged:
-            aside = manager.put_aside(step)
-            told.append(f"warning: the checkpoint of step {step} is damaged and was set aside as {aside}: {why}")
+        told += set_aside(manager, found)
         if manager.latest_step() != found.step:
             raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(description, default=str))

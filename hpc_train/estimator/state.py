@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_train.checkpoint.arena import Arena, ArraySpec
-from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.cluster.world import World
 from hpc_train.data.sampler import DataOrder, DataProgress
 from hpc_train.data.shuffle import derive_seed
@@ -27,7 +27,7 @@ class ModelState:
 
     Attributes:
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
-            floating-point variables. The training step averages their changes over ranks.
+            floating-point variables. The training step averages the changes of those that it does change.
     """
 
     def __init__(self, model: keras.Model, world: World) -> None:
@@ -111,9 +111,10 @@ class ModelState:
         chief's and r, so that a restart on any number of ranks finds the same ones.
         """
         variables = [*self._model.values(), *self._optimizer.values()]
-        arrays = [_numpy(v) for v in variables]
         if snapshot is not None:
             arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
+        else:
+            arrays = [_numpy(v) for v in variables]
         self._world.broadcast_arrays(arrays)
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
@@ -232,4 +233,4 @@ def _signature(path: str, variable: Any) -> str:
 
 def _without_counters(signature: str) -> str:
     """Keras numbers the layers of a process (dense, dense_1, …), so the same model built twice has other numbers."""
-    return re.sub(r"_\d+(?=[/ _])", "", signature)
+    return re.sub(COUNTER, "", signature)

@@ -8,12 +8,14 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.background import BackgroundSaver
+from hpc_train.checkpoint.durable import Moved
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager, Found
@@ -41,6 +43,7 @@ from hpc_train.estimator.setup import (
     find_all_shards,
     find_checkpoint,
     means_for,
+    set_aside,
     where_from,
 )
 from hpc_train.estimator.state import ModelState
@@ -128,6 +131,7 @@ def run_job(
         if world.is_chief:
             manager.note = notes.say
             stack.callback(lock.release)
+            stack.callback(notes.flush)
         found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job_dir, manager))))
         first_step = found.step or 0
         shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir, first_step)
@@ -155,9 +159,9 @@ def run_job(
             snapshot = world.each(lambda: _load(manager, step, state) if world.is_chief else None)
             state.share(snapshot)
             random_state.restore(world, snapshot.rng if snapshot else None)
-            return snapshot
+            return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
 
-        snapshot = restore(found.step)
+        restored = restore(found.step)
         strategy: Strategy = world.each(lambda: HorovodSync(world) if world.size > 1 else Alone())
 
         ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, data))
@@ -201,7 +205,7 @@ def run_job(
                 BackgroundSaver(manager, told_of_saves(progress.say), told_of_failures(manager, progress.say))
             )
 
-        saving = Saving(world, config, manager, saver, lock, state, found.step, snapshot, notes.say)
+        saving = Saving(world, config, manager, saver, lock, state, found.step, restored, watchdog, notes.say)
         run = Run(world, config, eval_spec, model, state, saving, data, evaluator, signals, watchdog, reporting)
         health = Health(config.on_nan)
         train_step = make_train_step(model, strategy, state.carried, undo=config.on_nan != "halt")
@@ -224,10 +228,13 @@ def run_job(
                 )
             if outcome.end != "rollback":
                 return run.finish(outcome)
-            watchdog.at("going back to the last checkpoint", outcome.step)
-            saving.wait()
-            first_step = world.on_chief(lambda: find_checkpoint(job_dir, manager).step or 0)
-            health.went_back_to(first_step)
+            going_back = partial(watchdog.at, "going back to the last checkpoint", outcome.step)
+            going_back()
+            saving.wait(outcome.step, halt=False)
+            first_step = world.on_chief(partial(_last_whole, job_dir, manager, notes.say, going_back))
+            if reporting:
+                reporting.metrics.start(first_step, ranks=world.size)
+                reporting.progress.say(f"back at the checkpoint of step {first_step}")
             saving.went_back_to(restore(first_step), first_step)
             run.data, _ = open_data(first_step)
 
@@ -239,6 +246,14 @@ def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) 
     if note := lock.acquire(lambda text: print(f"hpc-train: {text}", file=sys.stderr)):
         say(note)
     return True
+
+
+def _last_whole(job_dir: Path, manager: CheckpointManager, say: Callable[[str], None], moved: Moved) -> int:
+    """The step of the newest whole checkpoint; damaged ones above it are set aside."""
+    found = find_checkpoint(job_dir, manager, moved)
+    for line in set_aside(manager, found):
+        say(line)
+    return found.step or 0
 
 
 def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Snapshot | None:

@@ -58,7 +58,8 @@ def make_train_step(model: keras.Model, strategy: Strategy, carried: Sequence[An
     batch out; the averages being the same to the bit on all ranks, so is the decision.
 
     Args:
-        carried: Variables that the forward pass changes (batch-norm averages). Their changes are averaged too.
+        carried: Variables that the forward pass may change (batch-norm averages). The changes of those that it does
+            change are averaged too.
         undo: Give `carried` their old values back where the update is not made.
     """
     import keras
@@ -75,35 +76,36 @@ def make_train_step(model: keras.Model, strategy: Strategy, carried: Sequence[An
 
     def step(batch: Any, flags: tf.Tensor) -> tf.Tensor:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        before = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
+        values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
         with tf.GradientTape() as tape:
             predicted = model(x, training=True) if call_takes_training else model(x)
             extra = {"training": True} if loss_takes_training else {}
             loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **extra)
             scaled_loss = optimizer.scale_loss(loss)
+        changed = [(v, b) for v, b in zip(carried, values, strict=False) if _may_be_assigned(v)]
         variables = model.trainable_variables
         gradients = tape.gradient(scaled_loss, variables)
         used = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
         own = [tf.convert_to_tensor(g) for g, _ in used]
-        changes = [v.value - b for v, b in zip(carried, before, strict=True)] if averages_carried else []
+        changes = [v.value - b for v, b in changed] if averages_carried else []
         report = tf.concat([tf.reshape(tf.cast(loss, tf.float32), [1]), flags], axis=0)
         *averaged, report = strategy.average([*own, *changes, report])
         averaged, changes = averaged[: len(own)], averaged[len(own) :]
 
         def finite(loss: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
-            sums = [] if may_overflow else [tf.cast(tf.reduce_sum(g), tf.float32) for g in gradients]
+            sums = [] if may_overflow else [tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients]
             return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
 
         def apply() -> tf.Tensor:
             optimizer.apply_gradients(zip(averaged, (v for _, v in used), strict=True))
-            for variable, b, change in zip(carried, before, changes, strict=False):
+            for (variable, b), change in zip(changed, changes, strict=False):
                 variable.assign(b + change)
             return tf.zeros([1])
 
         def leave() -> tf.Tensor:
             if undo:
-                for variable, b in zip(carried, before, strict=True):
+                for variable, b in changed:
                     variable.assign(b)
             return tf.reshape(tf.cast(tf.logical_not(finite(loss, own)), tf.float32), [1])
 
@@ -120,6 +122,17 @@ def make_train_step(model: keras.Model, strategy: Strategy, carried: Sequence[An
         return StepReport(float(loss), raised, bool(applied), bool(to_blame))
 
     return run
+
+
+def _may_be_assigned(variable: Any) -> bool:
+    """Whether the graph that is being built does more to `variable` than read it."""
+    import tensorflow as tf
+
+    handle = variable.value.handle
+    for outer, inner in tf.compat.v1.get_default_graph().captures:
+        if outer is handle:
+            return any(operation.type != "ReadVariableOp" for operation in inner.consumers())
+    return False
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -31,7 +31,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(
     r"""
-      [a-z][a-z0-9+.-]*://[^/?\#\s]+@                                # a URL with user:password@ or token@
+      [a-z][a-z0-9+.-]*://\S+@                                       # a URL with user:password@ or token@
     | [?&;][^=&\s]*(token|key|sig|secret|password|auth)[^=&\s]*=     # a URL with one among its parameters
     | -----BEGIN | \b(bearer|basic)\s+\S | \b(password|passwd|secret|token)\s*[=:]
     | (?<![a-z0-9])(

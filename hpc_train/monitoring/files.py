@@ -34,19 +34,20 @@ class Lenient:
                 self._say(f"warning: {path}: cannot be written: {error}; training goes on without")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, to_disk: bool = True) -> None:
     """Replaces `path` by `value` as JSON. Numbers that are not finite become null."""
-    replace_text(path, json.dumps(finite(value), indent=2) + "\n")
+    replace_text(path, json.dumps(finite(value), indent=2) + "\n", to_disk)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replaces `path` by `text` in one rename."""
+def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
+    """Replaces `path` by `text` in one rename; with `to_disk`, waits until it is there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if to_disk:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +29,8 @@ class MetricsWriter:
     def __init__(self, job_dir: Path, lenient: Lenient) -> None:
         self._job_dir, self._lenient = job_dir, lenient
         self._file = open(job_dir / METRICS_FILE, "ab", buffering=0)  # noqa: SIM115 (closed in __exit__)
-        self._torn = False
+        if _is_torn(job_dir / METRICS_FILE):
+            self._file.write(b"\n")
         self._events: dict[str, tf.summary.SummaryWriter] = {}
 
     def __enter__(self) -> MetricsWriter:
@@ -64,7 +67,15 @@ class MetricsWriter:
         record = {"kind": kind, "step": step, "time": time.time(), **values}
         line = (json.dumps(finite(record)) + "\n").encode()
         with self._lenient.writing(self._job_dir / METRICS_FILE):
-            if self._torn:  # a line that a full disk has cut off
-                line = b"\n" + line
-            self._torn = True
-            self._torn = self._file.write(line) != len(line)
+            before = os.fstat(self._file.fileno()).st_size
+            if self._file.write(line) != len(line):
+                os.ftruncate(self._file.fileno(), before)  # no half of a line, where the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line of a file lacks its end, as a machine that went down may leave it."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        return size > 0 and file.read(1) != b"\n"

@@ -119,6 +119,11 @@ class Notes:
         else:
             self._print(text)
 
+    def flush(self) -> None:
+        """Prints what is still kept, on standard error: the job has ended before it could print."""
+        for text in self._kept if self._print is None else []:
+            print(f"hpc-train: {text}", file=sys.stderr)
+
     def print_with(self, function: Callable[[str], None]) -> None:
         """Prints what was kept, and all that comes, with `function`."""
         self._print = function

@@ -44,7 +44,8 @@ class StatusFile:
             self._written = now
             with self._lenient.writing(self._path):
                 if not self._failure_report.exists():
-                    write_json(self._path, {**self._fields, "updated": now})
+                    # Waiting for a disk that is busy with a checkpoint would hold all ranks up.
+                    write_json(self._path, {**self._fields, "updated": now}, to_disk="state" in fields)
 
 
 def read_status(job_dir: Path) -> dict[str, Any]:

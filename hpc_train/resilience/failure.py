@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from pathlib import Path
 
@@ -32,8 +31,6 @@ class FailureReport:
         try:
             with open(self.path, "x") as file:
                 file.write(report)
-                file.flush()
-                os.fsync(file.fileno())
         except FileExistsError:
             return None
         except OSError as problem:  # a full or lost file system must not hide the traceback

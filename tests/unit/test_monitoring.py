@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from hpc_train.monitoring.files import write_json
+from hpc_train.monitoring.environment import describe_environment, noted_variables
+from hpc_train.monitoring.files import Lenient, write_json
 from hpc_train.monitoring.progress import Rate, TrainingProgress, is_live
 from hpc_train.monitoring.status import StatusFile, mark_failed
 from hpc_train.resilience.failure import FailureReport
@@ -22,7 +25,7 @@ def test_json_is_replaced_whole_and_always_valid(tmp_path: Path) -> None:
 
 def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:
     report = FailureReport(tmp_path, "run")
-    status = StatusFile(tmp_path, report.path, step=0)
+    status = StatusFile(tmp_path, report.path, Lenient(print), step=0)
     status.update(state="running", step=1)
     error = ValueError("broken")
     text = report.claim(3, error)
@@ -96,3 +99,67 @@ def test_where_a_bar_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_live({"OMPI_COMM_WORLD_SIZE": "2"})
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
     assert not is_live({})
+
+
+PLAIN = {
+    "CUDA_VISIBLE_DEVICES": "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f,MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0",
+    "HOROVOD_CYCLE_TIME": "0.1",
+    "HPC_TRAIN_MODULES": "openmpi/4.1.6-GCC-13.2.0 CUDA/12.4.0",
+    "LD_LIBRARY_PATH": "/opt/software/CUDA/12.4.0/lib64:/home/Anna_M/Project-2026/venv/lib/python3.11/site-packages",
+    "OMPI_MCA_orte_hnp_uri": "688324608.0;tcp://192.0.2.2:39675;tcp6://[fd00::2]:49969",
+    "SLURM_JOB_NODELIST": "tcn[0001-0128,0130]",
+    "SLURM_TASKS_PER_NODE": "2(x4)",
+    "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/local/cuda-12.4 --xla_dump_to=/scratch/xla?x=1",
+}
+SECRET_NAMES = [
+    "TOKEN", "secret", "Password", "PASSWD", "passphrase", "API_KEY", "AccessKeyId", "CREDENTIALS", "AUTH", "cookie",
+    "private", "JWT",
+]  # fmt: skip
+SECRET_VALUES = [
+    r"(https?|postgresql|s3)://[a-z]{1,9}:[!-.0-9A-Za-z]{1,9}@[a-z]{1,9}/[a-z]{0,9}",
+    r"https://[a-z0-9]{5,20}@github\.com",
+    r"A[KS]IA[A-Z0-9]{16}",
+    r"gh[opsu]_[A-Za-z0-9]{36}",
+    r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
+    r"hf_[A-Za-z]{34}",
+    r"sk-[A-Za-z0-9]{48}",
+    r"xoxb-[0-9]{12}-[A-Za-z0-9]{24}",
+    r"eyJ[A-Za-z0-9_-]{20}\.eyJ[A-Za-z0-9_-]{20}\.[A-Za-z0-9_-]{43}",
+    r"-----BEGIN (RSA |)PRIVATE KEY-----",
+    r"(Bearer |password=|Token: ?)[a-z]{6}",
+]
+
+
+def test_the_environment_that_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"HOME": "/root", "USER": "me", "DATABASE": "x", "MYTF_A": "1", "SLURM_JWT": "x", "TF_API_KEY": "y"}
+    assert noted_variables({**PLAIN, **other}) == PLAIN
+    assert list(noted_variables({"TF_B": "", "TF_A": "", "OMP_A": ""})) == ["OMP_A", "TF_A", "TF_B"]
+    monkeypatch.setenv("TF_NOT_UTF8", "\udcff")
+    monkeypatch.setenv("SLURM_AUTH_TOKEN", "hush")
+    described = describe_environment([], tmp_path)
+    assert described["environment"]["TF_NOT_UTF8"] == "\ufffd"
+    assert "hush" not in json.dumps(described)
+
+
+@given(st.sampled_from(sorted(PLAIN)), st.sampled_from(SECRET_NAMES), st.text("aB0_", max_size=3))
+def test_a_variable_whose_name_speaks_of_a_secret_is_left_out(name: str, secret: str, end: str) -> None:
+    for spelled in (secret, secret.lower(), secret.upper()):
+        assert noted_variables({f"{name}_{spelled}{end}": "1"}) == {}
+
+
+@given(st.one_of([st.from_regex(shape, fullmatch=True) for shape in SECRET_VALUES]), st.sampled_from(sorted(PLAIN)))
+@example("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "XLA_FLAGS")  # Amazon's own example
+@example("f941e0f37e1d65b7-6cbdb17e151fed04", "OMPI_MCA_orte_hnp_uri")  # Open MPI's key for its transports
+@example("0123456789abcdef0123456789abcdef01234567", "XLA_FLAGS")  # Weights & Biases
+@example("Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZg==", "HPC_TRAIN_MODULES")
+def test_a_variable_that_holds_what_looks_like_a_secret_is_left_out(secret: str, name: str) -> None:
+    for value in (secret, f"{PLAIN[name]} {secret}", f"--option={secret}", f"{secret} {PLAIN[name]}"):
+        assert noted_variables({"TF_X": value}) == {}, value
+
+
+@given(st.dictionaries(st.text("ab_", min_size=1, max_size=9), st.text(max_size=60)))
+def test_what_is_noted_is_as_it_was(env: dict[str, str]) -> None:
+    assert (
+        noted_variables(env).items()
+        <= {name: value.encode(errors="replace").decode() for name, value in env.items()}.items()
+    )
