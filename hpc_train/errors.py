@@ -17,7 +17,8 @@ EXIT_STALLED = 6
 EXIT_NOT_FINITE = 7
 """Loss, gradients or variables were not finite, or a replica's variables differed from the others'."""
 EXIT_NOT_REQUEUED = 8
-"""slurm/train.sh: the job was stopped and saved, but scontrol could not put it back into the queue."""
+"""slurm/train.sh: the job is not finished and not back in the queue: scontrol did not put it there, or three runs in a
+row saved nothing."""
 EXIT_NOT_SAVED = 9
 """A checkpoint could not be written; the one before it stays."""
 EXIT_AT_ONCE = 130

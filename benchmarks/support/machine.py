@@ -40,6 +40,13 @@ def thread_settings() -> dict[str, str]:
     return {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
 
 
+def file_system(folder: Path) -> str:
+    """The kind of file system that `folder` lies on (ext4, nfs4, tmpfs, …)."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    above = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(above, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]
+
+
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Versions of Python, of `packages` (those installed) and this checkout's commit."""
     found = {"python": platform.python_version()}

@@ -49,6 +49,11 @@ class Rates:
         return min(self.per_sec), max(self.per_sec)
 
     @property
+    def secs(self) -> tuple[float, ...]:
+        """Seconds a unit of work, by repeat."""
+        return tuple(1 / rate for rate in self.per_sec)
+
+    @property
     def cpu_median(self) -> float:
         return median(self.cpu_secs)
 

@@ -24,7 +24,7 @@ from hpc_train.errors import (
     UserError,
 )
 from hpc_train.monitoring.files import write_json
-from hpc_train.monitoring.status import STATUS_FILE
+from hpc_train.monitoring.status import STATUS_FILE, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
 """Why slurm/train.sh has Slurm start a job again."""
@@ -174,29 +174,20 @@ def _saved_since(job_dir: Path, step: int | None, runs: Sequence[CutRun]) -> boo
         return runs[-1].step is None or step > runs[-1].step
     try:  # the first run of this job, which may go on from checkpoints of another
         written = (job_dir / "checkpoints" / checkpoint_name(step)).stat().st_mtime
-        return bool(written >= float(_status(job_dir).get("started", 0)))
+        return bool(written >= float(read_status(job_dir).get("started", 0)))
     except (OSError, ValueError, TypeError):
         return True
 
 
 def _state(job_dir: Path | None) -> str | None:
-    return str(_status(job_dir).get("state")) if job_dir is not None else None
-
-
-def _status(job_dir: Path) -> dict[str, Any]:
-    """What status.json says; nothing where it cannot be read."""
-    try:
-        fields = json.loads((job_dir / STATUS_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
+    return str(read_status(job_dir).get("state")) if job_dir is not None else None
 
 
 def _set_state(job_dir: Path | None, state: str, message: str | None, signal_name: str | None = None) -> None:
     """Sets the state in status.json, and with a message the error; `signal_name` is that which killed the ranks."""
     if job_dir is None or not job_dir.is_dir():
         return
-    fields = {**_status(job_dir), "state": state, "updated": time.time()}
+    fields = {**read_status(job_dir), "state": state, "updated": time.time()}
     if message is not None:
         fields["error"] = {"rank": None, "message": message} | ({"signal": signal_name} if signal_name else {})
     with suppress(OSError):  # a full or lost file system; the job's output says the same

@@ -126,6 +126,34 @@ def test_resuming_is_exact_to_the_bit(make_job: MakeJob, shuffle: str) -> None:
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
+def test_each_rank_drops_out_others(make_job: MakeJob, tmp_path: Path) -> None:
+    """Two ranks' seeds differ, from the start and after a restart, and count the same calls."""
+    model = STATEFUL_MODEL.replace(
+        "    return model",
+        """    import atexit, json, os
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    seeds = lambda: [v.numpy().tolist() for v in model.variables if v.name == "seed_generator_state"]
+    atexit.register(lambda: open(f"{params['out']}/{rank}", "w").write(json.dumps(seeds())))
+    return model""",
+    )
+    job = make_job(model=model, params={"out": str(tmp_path)}, train={"max_steps": 4})
+    found = []
+    for max_steps in (4, 9):
+        text = yaml.safe_load(job.file.read_text())
+        job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
+        done = train(job, 2)
+        assert done.returncode == 0, done.stderr
+        found.append([json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)])
+    (first, second), (later_first, later_second) = found
+    assert first
+    for ours, theirs in zip(first, second, strict=True):
+        assert ours[0] != theirs[0]
+        assert ours[1] == theirs[1] > 0
+    assert [seed for seed, _ in first] == [seed for seed, _ in later_first]
+    assert [seed for seed, _ in second] == [seed for seed, _ in later_second]
+    assert first != later_first, "the counters go on"
+
+
 def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
     """61 test rows in batches of 16: full batches, a short one, and more ranks than some batches."""
     import h5py

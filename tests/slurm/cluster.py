@@ -2,8 +2,8 @@
 
 All that belongs to it lives in one temporary directory and on ports that were free, so that it touches neither
 /etc/slurm nor a Slurm that already runs here. Jobs go to the partition `test`; jobs in `urgent` preempt them,
-with 30 s of grace, and they are requeued. Needs the programs of Debian's `slurmctld`, `slurmd`, `slurm-client`
-and `munge`.
+with 30 s of grace (5 s for jobs in `hasty`), and they are requeued. Needs the programs of Debian's `slurmctld`,
+`slurmd`, `slurm-client` and `munge`.
 
 `python tests/slurm/cluster.py [COMMAND ...]` starts a cluster, runs the command (a shell without one) with
 SLURM_CONF set, and stops the cluster when it ends.
@@ -62,12 +62,15 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
+KillWait=20
+SlurmdTimeout={slurmd_timeout_secs}
 MailProg=/bin/true
+{controller_parameters}
 {nodes}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
+PartitionName=hasty Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=5
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 
@@ -93,12 +96,22 @@ class JobResult:
 
 
 class SlurmCluster:
-    """Context manager: a running two-node cluster. `env` is the environment for Slurm's client programs."""
+    """Context manager: a running two-node cluster. `env` is the environment for Slurm's client programs.
 
-    def __init__(self, cpus_per_node: int = 2) -> None:
+    Args:
+        cpus_per_node: What Slurm believes each node has.
+        slurmd_timeout_secs: A node that has not answered for so long is down.
+        preempt_send_user_signal: A preempted job gets its --signal at once; else its steps get TERM.
+    """
+
+    def __init__(
+        self, cpus_per_node: int = 2, slurmd_timeout_secs: int = 300, preempt_send_user_signal: bool = False
+    ) -> None:
         if cpus_per_node < 1:
             raise ValueError(f"cpus_per_node={cpus_per_node}: at least 1")
         self.cpus_per_node = cpus_per_node
+        self.slurmd_timeout_secs = slurmd_timeout_secs
+        self.preempt_send_user_signal = preempt_send_user_signal
         self.root = Path()
         self.env: dict[str, str] = {}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -134,8 +147,24 @@ class SlurmCluster:
         self._await("munged's socket", lambda: (self.root / "munge/socket").exists())
         self._spawn("slurmctld", "-D", "-f", f"{self.root}/slurm.conf")
         for node in NODES:
-            self._spawn("slurmd", "-D", "-N", node, "-f", f"{self.root}/slurm.conf", name=f"slurmd-{node}")
+            self.start_node(node)
         self._await("two idle nodes", self._nodes_are_idle)
+
+    def start_node(self, node: str) -> None:
+        """Starts the slurmd of `node`, as a reboot does; without waiting for it."""
+        self._spawn("slurmd", "-D", "-N", node, "-f", f"{self.root}/slurm.conf", name=f"slurmd-{node}")
+
+    def kill_node(self, node: str) -> None:
+        """Kills the slurmd of `node` and all that runs under it, in no time, as a power failure does."""
+        slurmd = self._daemons.pop(f"slurmd-{node}")
+        slurmd.kill()
+        slurmd.wait(STOP_SECS)
+        # slurmstepd has the environment of its slurmd, and a job's processes have SLURMD_NODENAME from Slurm.
+        marks = f"SLURM_CONF={self.root}/slurm.conf".encode(), f"SLURMD_NODENAME={node}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            if all(_has_in_environment(process, mark) for mark in marks):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def _write_files(self) -> None:
         for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in NODES)):
@@ -149,16 +178,27 @@ class SlurmCluster:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus_per_node}"
             for node, port in zip(NODES, ports[1:], strict=True)
         )
-        conf = _CONF.format(host=host, controller_port=ports[0], root=self.root, nodes=nodes)
+        conf = _CONF.format(
+            host=host,
+            controller_port=ports[0],
+            root=self.root,
+            nodes=nodes,
+            slurmd_timeout_secs=self.slurmd_timeout_secs,
+            controller_parameters=(
+                "SlurmctldParameters=preempt_send_user_signal" if self.preempt_send_user_signal else ""
+            ),
+        )
         (self.root / "slurm.conf").write_text(conf)
         own = {"SLURM_CONF": f"{self.root}/slurm.conf", "PATH": _path(), "TMPDIR": f"{self.root}/tmp"}
         self.env = {k: v for k, v in os.environ.items() if not re.match("(SLURM|SBATCH|OMPI|PMIX?)_", k)} | own
 
     def _spawn(self, program: str, *args: str, name: str | None = None) -> None:
-        with open(self.root / f"{name or program}.out", "wb") as out:
-            self._daemons[name or program] = subprocess.Popen(
+        name = name or program
+        node = {"SLURMD_NODENAME": name.removeprefix("slurmd-")} if name.startswith("slurmd-") else {}
+        with open(self.root / f"{name}.out", "ab") as out:
+            self._daemons[name] = subprocess.Popen(
                 [program, *args],
-                env=self.env,
+                env={**self.env, **node},
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -252,14 +292,17 @@ class SlurmCluster:
         """Runs `sbatch ARGS` in `cwd`, with `env` added to the environment, and returns the job's number."""
         return int(self.run(["sbatch", "--parsable", *args], cwd=cwd, env=env).strip())
 
-    def show(self, job_id: int) -> JobResult:
+    def show(self, job_id: int | str) -> JobResult:
         """How the job stands now."""
-        text = self.run(["scontrol", "show", "job", str(job_id)])
-        field = dict(re.findall(r"(\w+)=(\S*)", text))
+        field = self.fields(job_id)
         code, ending_signal = field["ExitCode"].split(":")
         return JobResult(field["JobState"], int(code), int(ending_signal), int(field["Restarts"]))
 
-    def wait(self, job_id: int, timeout_secs: float, until: Collection[str] = ()) -> JobResult:
+    def fields(self, job_id: int | str) -> dict[str, str]:
+        """What `scontrol show job` says of the job (`A_a` is a task of an array), by its names."""
+        return dict(re.findall(r"(\w+)=(\S*)", self.run(["scontrol", "show", "job", str(job_id)])))
+
+    def wait(self, job_id: int | str, timeout_secs: float, until: Collection[str] = ()) -> JobResult:
         """Waits until the job has ended or is in one of the states `until`.
 
         TimeoutError, after cancelling the job, once `timeout_secs` have passed.
@@ -272,7 +315,7 @@ class SlurmCluster:
             time.sleep(0.2)
         return result
 
-    def scancel(self, job_id: int, *options: str) -> None:
+    def scancel(self, job_id: int | str, *options: str) -> None:
         """Runs `scancel OPTIONS job_id`: without options, cancels the job."""
         self.run(["scancel", *options, str(job_id)])
 
