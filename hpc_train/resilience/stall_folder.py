@@ -40,8 +40,11 @@ class StallFolder:
         self._write(_STALLED, _ANSWER, fields)
 
     def answer(self, fields: Mapping[str, Any]) -> None:
-        """Says that this rank moves, if another stands still; else takes away what this one has written."""
-        if not self.path.is_dir():
+        """Says that this rank moves, if another stands still; else takes away what this one has written.
+
+        Once there is a verdict, what led to it stays: ranks that are being ended may move again.
+        """
+        if not self.path.is_dir() or self.verdict() is not None:
             return
         if any(rank != self._rank for rank in self._ranks(_STALLED)):
             self._write(_ANSWER, _STALLED, fields)
