@@ -43,7 +43,9 @@ def sync_to_disk(path: Path) -> None:
     """Waits until what was written to a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _sync(descriptor, path)
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 
@@ -77,13 +79,5 @@ def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], mo
 MAX_WRITE_BYTES = 8 << 20
 """Written at once: between two writes others get their turn on the disk."""
 
-
 MAX_UNSYNCED_BYTES = 256 << 20
 """Written between two waits for the disk: a slow disk is seen to move."""
-
-
-def _sync(descriptor: int, path: Path) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None

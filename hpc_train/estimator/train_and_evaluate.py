@@ -23,6 +23,7 @@ from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.pipeline import Loader, OpenInput, open_training, refuse_name
+from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
 from hpc_train.estimator import random_state
 from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
@@ -251,9 +252,11 @@ def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) 
 def _last_whole(job_dir: Path, manager: CheckpointManager, say: Callable[[str], None], moved: Moved) -> int:
     """The step of the newest whole checkpoint; damaged ones above it are set aside."""
     found = find_checkpoint(job_dir, manager, moved)
+    if found.step is None:
+        raise JobEndedError("there is no checkpoint to go back to (on_nan: rollback); training ends", EXIT_NOT_FINITE)
     for line in set_aside(manager, found):
         say(line)
-    return found.step or 0
+    return found.step
 
 
 def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Snapshot | None:
