@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 T = TypeVar("T")
+Threads = Literal["multiple", "serialized"]
 
 _PIECE_BYTES = 1 << 30
 """MPI-3 counts are 32-bit."""
@@ -58,6 +59,11 @@ class World:
         self.on_wait: Callable[[bool], None] = lambda begins: None
         self._horovod: Any = None
         self._known: BaseException | None = None
+
+    @property
+    def comm(self) -> MPI.Intracomm | None:
+        """The communicator of all ranks, for what these methods cannot do; None with one rank."""
+        return self._comm
 
     @property
     def is_chief(self) -> bool:
@@ -211,8 +217,12 @@ def _describe(failure: BaseException | None) -> list[Any] | None:
 _joined: World | None = None
 
 
-def join_world() -> World:
+def join_world(threads: Threads = "multiple") -> World:
     """Joins the ranks that the launcher started: sets what makes them fast, then starts MPI. Collective.
+
+    Args:
+        threads: How threads may call MPI: `"multiple"`, as Horovod needs it, or `"serialized"`, one at a time, as Open
+            MPI 4 wants it for one-sided communication over TCP (open-mpi/ompi#5200).
 
     The first call does the work; later ones return the same World. Environment variables that the user has set
     are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, OMPI_MCA_mpi_yield_when_idle.
@@ -234,7 +244,7 @@ def join_world() -> World:
     device = visible_device(os.environ, _nvidia_device_count(), place)
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    world = World(_start_mpi(place), place.local_rank, place.local_size)
+    world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
     hosts, masks = world.all_gather(world.host), world.all_gather(mask)
     here = [rank for rank, host in enumerate(hosts) if host == world.host]
     world.cores = threads_wanted(os.environ) or fair_cores([masks[rank] for rank in here], here.index(world.rank))
@@ -243,10 +253,13 @@ def join_world() -> World:
     return world
 
 
-def _start_mpi(place: LaunchPlace) -> MPI.Intracomm | None:
+def _start_mpi(place: LaunchPlace, threads: Threads) -> MPI.Intracomm | None:
     if not place.launched:
         return None
     _bind_mpi_at_once()
+    import mpi4py
+
+    mpi4py.rc.thread_level = threads
     from mpi4py import MPI
 
     size = MPI.COMM_WORLD.Get_size()

@@ -1,0 +1,1 @@
+"""Asynchronous training: parameter servers in MPI one-sided windows."""

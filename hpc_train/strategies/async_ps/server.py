@@ -1,0 +1,299 @@
+"""Server: applies each gradient as it arrives to its part of the parameters, and publishes what comes of it.
+
+Dean et al., "Large scale distributed deep networks", NIPS 2012 (Downpour SGD), with Ho et al.'s bound (see clocks.py).
+With bound 0 the gradients of a round, one from each worker, are averaged and applied as one: synchronous training, as in
+Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpc_train.strategies.async_ps.clocks import Clocks
+from hpc_train.strategies.async_ps.layout import (
+    APPLIED,
+    BAD,
+    BUSY,
+    FLAG,
+    GRADIENT,
+    HEAD,
+    HEADER_WORDS,
+    LEAVES,
+    LOSS,
+    PUBLICATION,
+    RELEASED,
+    ROWS,
+    SLOWEST,
+    STATE_READY,
+    STATE_WANTED,
+    STOP,
+    VERSION,
+    WAITED,
+    ServerLayout,
+)
+from hpc_train.strategies.async_ps.messages import Mailbox, control_words, mailboxes
+from hpc_train.strategies.async_ps.partition import Partition
+from hpc_train.strategies.async_ps.window import Patience, Window
+
+
+class Part(Protocol):
+    """The parameters of one server."""
+
+    def bind(self, boxes: Sequence[Mailbox]) -> None:
+        """Says where gradients will come from."""
+        ...
+
+    def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
+        """Applies the mean of the gradients in `boxes`, with `rate` times the learning rate."""
+        ...
+
+    def write_parameters(self, into: np.ndarray) -> None:
+        """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
+        ...
+
+    def write_state(self, into: np.ndarray) -> None:
+        """Copies parameters and optimizer into `into` (uint8), for another server to fetch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One update, or one that was left out because its numbers were bad.
+
+    Attributes:
+        workers: Whose gradients it was made of; bad: those of them whose numbers were not finite.
+        staleness: In updates. loss: mean over the workers. examples: all together.
+        waits: Part of the time that each worker has waited for input; NaN where unknown.
+    """
+
+    workers: tuple[int, ...]
+    staleness: int
+    loss: float
+    examples: int
+    waits: tuple[float, ...]
+    bad: tuple[int, ...]
+
+
+class Events(Protocol):
+    """What happens beside the updates."""
+
+    def applied(self, update: Applied) -> None:
+        """An update has been made, or left out; the next one has not begun."""
+        ...
+
+    def idle(self) -> None:
+        """There is nothing to apply. Called often."""
+        ...
+
+
+class Server:
+    """One parameter server. Its window is shared with all other ranks.
+
+    Args:
+        server: Its number, which is its rank.
+        bound: max_staleness; None: no bound.
+        scale: Divide the learning rate of an update by its staleness, where that is above 1.
+
+    Attributes:
+        version: Updates made so far (those left out count too). clocks: what the workers have done.
+        carried: What each worker carried last (uint8), None before its first gradient. On the first server.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        layout: ServerLayout,
+        partition: Partition,
+        server: int,
+        part: Part,
+        carried_nbytes: int = 0,
+        bound: int | None = None,
+        scale: bool = False,
+    ) -> None:
+        self._window, self._layout, self._part = window, layout, part
+        self._bound, self._scale = bound, scale
+        memory = window.memory
+        self._control = control_words(memory, layout)
+        self._boxes = mailboxes(memory, layout, partition, server, carried_nbytes)
+        headers = memory[layout.headers : layout.header(layout.workers)].view(np.int64)
+        self._flags = headers.reshape(layout.workers, HEADER_WORDS)[:, FLAG]
+        self._taken = np.zeros(layout.workers, np.int64)
+        self._copies = [
+            (memory[start : start + HEAD].view(np.int64), memory[start + HEAD : start + HEAD + layout.part])
+            for start in layout.parameters
+        ]
+        self._state = memory[layout.state :]
+        self._round: dict[int, Mailbox] = {}
+        self._next = 0
+        self.version = 0
+        self.clocks = Clocks(layout.workers)
+        self.carried: list[np.ndarray | None] = [None] * layout.workers
+        part.bind(self._boxes)
+        self.publish()
+
+    def publish(self) -> None:
+        """Lets the workers see the parameters as they are now.
+
+        They go into the copy that was not published last; a worker that still reads what was there finds out, since
+        the number in its head has changed.
+        """
+        publication = int(self._control[PUBLICATION]) + 1
+        head, copy = self._copies[publication % 2]
+        head[0] = publication
+        self._window.sync()
+        self._part.write_parameters(copy)
+        head[1] = self.version
+        self._window.sync()
+        self._control[PUBLICATION] = publication
+        self._window.sync()
+
+    def stop(self) -> None:
+        """Asks all workers to leave; for the first server."""
+        self._control[STOP] = 1
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asks all workers to leave; on the first server."""
+        return bool(self._control[STOP])
+
+    def serve(self, events: Events) -> None:
+        """Serves until all workers have left, which they do by themselves."""
+        self._serve(events, lambda: bool(self.clocks.training))
+
+    def serve_until_released(self, events: Events) -> None:
+        """Serves until the first server lets this one go, which fetches its state before."""
+        self._serve(events, lambda: not self._control[RELEASED])
+
+    def _serve(self, events: Events, going_on: Callable[[], bool]) -> None:
+        patience = Patience()
+        while going_on():
+            if self._window.shared:
+                self._window.sync()
+            else:
+                self._window.progress()
+            if self._control[STATE_WANTED] != self._control[STATE_READY]:
+                wanted = int(self._control[STATE_WANTED])
+                self._part.write_state(self._state)
+                self._window.sync()
+                self._control[STATE_READY] = wanted
+            if self._take_what_has_come(events):
+                patience.reset()
+                continue
+            events.idle()
+            if self._control[BUSY] > 0:
+                patience.reset()
+            patience.wait()
+
+    def _take_what_has_come(self, events: Events) -> bool:
+        """Applies what lies in the mailboxes, publishes, then lets its workers go on; False where there is nothing."""
+        have = np.flatnonzero(self._flags > self._taken)
+        if not have.size:
+            return False
+        done: list[int] = []
+        before = self.version
+        first = int(np.searchsorted(have, self._next))
+        for worker in np.roll(have, -first).tolist():
+            box = self._boxes[worker]
+            self._taken[worker] += 1
+            if box.kind == LEAVES:
+                self.clocks.leave(worker)
+                done.append(worker)
+            elif self._bound == 0:
+                self._round[worker] = box
+            else:
+                self._update([box], events)
+                done.append(worker)
+            self._next = worker + 1
+        done += self._close_round(events)
+        if self.version != before:
+            self.publish()
+        self._control[SLOWEST] = self.clocks.slowest
+        for worker in done:
+            self._control[APPLIED + worker] = self._taken[worker]
+        return True
+
+    def _close_round(self, events: Events) -> list[int]:
+        """Bound 0: the workers whose round is over; one that nobody can complete any more is dismissed."""
+        if not self._round:
+            return []
+        workers = sorted(self._round)
+        if len(workers) == self._layout.workers:
+            self._update([self._round[worker] for worker in workers], events)
+        elif len(self.clocks.training) == self._layout.workers:
+            return []
+        else:
+            self.stop()
+        self._round.clear()
+        return workers
+
+    def _update(self, boxes: list[Mailbox], events: Events) -> None:
+        workers = tuple(box.worker for box in boxes)
+        bad = tuple(box.worker for box in boxes if box.kind == BAD)
+        staleness = max(self.version - int(box.header[VERSION]) for box in boxes)
+        if not bad:
+            assert all(box.kind == GRADIENT for box in boxes)
+            self._part.apply(boxes, 1 / staleness if self._scale and staleness > 1 else 1.0)
+            for box in boxes:
+                self.carried[box.worker] = _copied(self.carried[box.worker], box.carried)
+        self.version += 1
+        for worker in workers:
+            self.clocks.tick(worker, staleness)
+        events.applied(
+            Applied(
+                workers,
+                staleness,
+                sum(box.number(LOSS) for box in boxes) / len(boxes),
+                sum(int(box.number(ROWS)) for box in boxes),
+                tuple(box.number(WAITED) for box in boxes),
+                bad,
+            )
+        )
+
+
+def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    if before is None:
+        return array.copy()
+    before[:] = array
+    return before
+
+
+class Peers:
+    """The other servers, seen from the first one.
+
+    Args:
+        layouts: Of all servers, the first one included.
+    """
+
+    def __init__(self, window: Window, layouts: Sequence[ServerLayout]) -> None:
+        self._window, self._layouts, self._wanted = window, layouts, 0
+
+    def fetch_states(self, into: Sequence[np.ndarray]) -> None:
+        """Copies what each of them has written of its state into an array of `into` (uint8), one for each.
+
+        Each is asked first, and answers between two updates: their states are at most a few updates apart.
+        """
+        self._wanted += 1
+        for server, layout in self._others():
+            self._window.replace(server, layout.word(STATE_WANTED), self._wanted)
+        for (server, layout), array in zip(self._others(), into, strict=True):
+            patience = Patience()
+            while self._window.words(server, layout.word(STATE_READY))[0] != self._wanted:
+                patience.wait()
+            self._window.add(server, layout.word(BUSY), 1)
+            self._window.get(array, server, layout.state)
+            self._window.flush(server)
+            self._window.add(server, layout.word(BUSY), -1)
+
+    def release(self) -> None:
+        """Lets them leave."""
+        for server, layout in self._others():
+            self._window.replace(server, layout.word(RELEASED), 1)
+
+    def _others(self) -> list[tuple[int, ServerLayout]]:
+        return list(enumerate(self._layouts))[1:]
+
+
