@@ -17,6 +17,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
+DebugDelay = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RANK:MS", help="Let a rank sleep so long after each step, to see what slow ranks do."),
+]
 
 
 @app.callback()
@@ -25,21 +29,27 @@ def about() -> None:
 
 
 @app.command(name="train")
-def train_command(context: typer.Context, job_file: JobFile, job_dir: JobDir = None) -> None:
+def train_command(
+    context: typer.Context, job_file: JobFile, job_dir: JobDir = None, debug_delay: DebugDelay = None
+) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     from hpc_train.cluster.uncaught import tell
     from hpc_train.cluster.world import join_world
-    from hpc_train.config.job import JobConfig, load_job
+    from hpc_train.config.job import JobConfig, load_job, strategy_in
     from hpc_train.estimator.from_job import train_job
+    from hpc_train.estimator.train_and_evaluate import threads_for
 
     try:
-        world = join_world()
+        delays = _delays(debug_delay or [])
+        world = join_world(threads_for(strategy_in(job_file)))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)
     try:
         job = JobConfig.model_validate(world.on_chief(lambda: load_job(job_file).model_dump(mode="json")))
-        train_job(world, job, job_dir or Path("runs") / job.name, job_file.absolute().parent, context.obj)
+        folder = job_file.absolute().parent
+        delay_secs = delays.get(world.rank, 0.0)
+        train_job(world, job, job_dir or Path("runs") / job.name, folder, context.obj, delay_secs)
     except Exception as error:
         sys.exit(tell(world, error))
 
@@ -50,6 +60,7 @@ def launch(
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks to start on this machine.")] = 1,
     job_dir: JobDir = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
+    debug_delay: DebugDelay = None,
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
     from hpc_train.config.job import load_job
@@ -57,7 +68,9 @@ def launch(
 
     try:
         job = load_job(job_file)
-        sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts))
+        _delays(debug_delay or [])
+        more = [f"--debug-delay={given}" for given in debug_delay or []]
+        sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)
@@ -81,6 +94,20 @@ def record_end_command(
 
 app.command(name="checkpoints")(checkpoints)
 app.add_typer(shard_app, name="shard", help="Write files of other formats as HDF5 shards, or inspect shards.")
+
+
+def _delays(given: list[str]) -> dict[int, float]:
+    """Seconds by rank, from `RANK:MS` texts."""
+    delays = {}
+    for text in given:
+        rank, _, ms = text.partition(":")
+        try:
+            delays[int(rank)] = float(ms) / 1000
+        except ValueError:
+            raise UserError(f"--debug-delay: {text!r} is not allowed; allowed: RANK:MS, as in 2:50") from None
+        if int(rank) < 0 or not 0 <= delays[int(rank)] <= 3600:
+            raise UserError(f"--debug-delay: {text!r} is not allowed; a rank from 0, and 0 to 3600000 ms")
+    return delays
 
 
 def _complain(error: object) -> None:

@@ -116,6 +116,15 @@ def train(
     return run_ranks(ranks, program, job.folder, timeout, **env)
 
 
+def train_in_turn(
+    jobs: Sequence[Job], ranks: int = 0, timeout: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Trains jobs one after the other in the same ranks, which start once; prints "next job" after each."""
+    program = REPOSITORY / "tests" / "parallel" / "programs" / "train_jobs.py"
+    files = [path for job in jobs for path in (job.file, job.job_dir)]
+    return run_ranks(ranks, [program, *files], jobs[0].folder, timeout, **env)
+
+
 def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:
     """All variables in a checkpoint, read with h5py alone."""
     found: dict[str, np.ndarray] = {}

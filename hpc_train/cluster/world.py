@@ -23,7 +23,7 @@ from hpc_train.cluster.launch_env import (
     visible_device,
 )
 from hpc_train.cluster.quiet import without_chatter
-from hpc_train.cluster.roles import CHIEF_RANK, role_of
+from hpc_train.cluster.roles import CHIEF_RANK
 from hpc_train.errors import RankError, UserError
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class World:
         self._horovod: Any = None
         self._known: BaseException | None = None
 
+    @staticmethod
+    def alone() -> World:
+        """This process without the others, for what it does by itself with code that is made for several ranks."""
+        return World(None, 0, 1)
+
     @property
     def comm(self) -> MPI.Intracomm | None:
         """The communicator of all ranks, for what these methods cannot do; None with one rank."""
@@ -69,11 +74,6 @@ class World:
     def is_chief(self) -> bool:
         """Whether this is the rank that writes."""
         return self.rank == CHIEF_RANK
-
-    @property
-    def role(self) -> str:
-        """Chief or worker."""
-        return role_of(self.rank)
 
     def horovod(self) -> Any:
         """Horovod's TensorFlow module, started over all ranks at the first call. Collective.

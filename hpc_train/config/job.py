@@ -168,6 +168,19 @@ def load_job(path: str | Path) -> JobConfig:
     return _with_absolute_paths(job, path.absolute().parent)
 
 
+def strategy_in(path: Path) -> str:
+    """The `run.strategy` of a job file, which decides how MPI is started; "sync" where it cannot be read.
+
+    The chief reads the whole of it, and tells what is wrong, once all ranks can be told.
+    """
+    try:
+        document = read_yaml(path).value
+    except UserError:
+        return "sync"
+    run = document.get("run") if isinstance(document, dict) else None
+    return "async" if isinstance(run, dict) and run.get("strategy") == "async" else "sync"
+
+
 def _told(path: Path, problems: list[tuple[int, str]]) -> list[str]:
     lines = [f"{path}:{line}: {_shortened(text)}" for line, text in problems[:MAX_MISTAKES]]
     more = len(problems) - MAX_MISTAKES

@@ -101,7 +101,11 @@ class HDF5Input:
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
 
-    strategy: Literal["sync"] = "sync"
+    strategy: Literal["sync", "async"] = "sync"
+    parameter_servers: Count = 1
+    max_staleness: Annotated[int, Field(ge=0, strict=True)] | None = None
+    prefetch_parameters: bool = False
+    scale_lr_by_staleness: bool = False
     save_checkpoints_steps: Count | None = None
     save_checkpoints_secs: PositiveFloat | None = None
     keep_checkpoint_max: Annotated[int, Field(ge=0, strict=True)] = 5
@@ -115,6 +119,40 @@ class RunOptions:
     save_summary_steps: Count = 100
     log_step_count_steps: Count = 100
     tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
+
+    @field_validator("parameter_servers", "max_staleness", "prefetch_parameters", "scale_lr_by_staleness")
+    @classmethod
+    def _is_for_async(cls, value: Any, info: ValidationInfo) -> Any:
+        changed = value is not None and value is not False and (info.field_name, value) != ("parameter_servers", 1)
+        if changed and info.data.get("strategy") == "sync":
+            raise ValueError(f"`{info.field_name}` is for `strategy: async`")
+        return value
+
+    @field_validator("prefetch_parameters", "scale_lr_by_staleness")
+    @classmethod
+    def _has_stale_gradients(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("max_staleness") == 0:
+            raise ValueError(
+                f"`{info.field_name}` and `max_staleness: 0`, which allows no staleness, exclude each other"
+            )
+        return value
+
+    @field_validator("on_nan")
+    @classmethod
+    def _can_go_back(cls, value: str, info: ValidationInfo) -> str:
+        if value == "rollback" and info.data.get("strategy") == "async":
+            raise ValueError(
+                "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
+                "`skip`"
+            )
+        return value
+
+    @field_validator("check_replicas_steps")
+    @classmethod
+    def _has_replicas(cls, steps: int, info: ValidationInfo) -> int:
+        if steps and info.data.get("strategy") == "async":
+            raise ValueError("`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare")
+        return steps
 
     @field_validator("save_checkpoints_secs")
     @classmethod
@@ -137,7 +175,13 @@ class RunConfig(RunOptions):
 
     Args:
         model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks.
-        strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce).
+        strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce). `"async"`: the
+            first ranks are parameter servers, which apply each worker's gradient as it arrives; one of them is a step.
+        parameter_servers: How many (async). Rank 0 is the first, and the chief; each holds a part of the parameters.
+        max_staleness: How many gradients a worker may be ahead of the slowest one (async; stale synchronous parallel);
+            `None`: no bound. 0 averages a gradient of each worker for each step: synchronous training.
+        prefetch_parameters: Workers fetch parameters while they compute, at the price of one more step of staleness.
+        scale_lr_by_staleness: Divide the learning rate of a gradient by its staleness, where that is above 1 (async).
         save_checkpoints_steps, save_checkpoints_secs: Interval between checkpoints; one of the two, 600 s when
             neither is given. The last step is always saved.
         keep_checkpoint_max: Newest checkpoints to keep; 0 keeps all.

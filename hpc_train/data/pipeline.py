@@ -77,9 +77,9 @@ class OpenInput:
         """What reading raised, which TensorFlow reports in words of its own."""
         return self.failures[0] if self.failures else None
 
-    def progress_at(self, step: int) -> DataProgress:
-        """How far the data is read when `step` steps are done."""
-        return self.sampler.progress_at(step) if self.sampler else DataProgress(step)
+    def progress_at(self, step: int, batches: int | None = None) -> DataProgress:
+        """How far the data is read when `step` steps are done (see Sampler.progress_at)."""
+        return self.sampler.progress_at(step, batches) if self.sampler else DataProgress(step)
 
 
 @contextmanager

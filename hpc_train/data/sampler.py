@@ -118,10 +118,15 @@ class Sampler:
     progress: DataProgress = DataProgress()
     blocks: Blocks | None = None
 
-    def progress_at(self, step: int) -> DataProgress:
-        """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks."""
+    def progress_at(self, step: int, batches: int | None = None) -> DataProgress:
+        """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks.
+
+        Args:
+            batches: That all ranks together have read since `progress`; None: each rank one a step.
+        """
         now = self.progress.at_size(self.size)
-        rows_read = now.rows_read + (step - now.step) * self.batch_size * self.size
+        read = (step - now.step) * self.size if batches is None else batches
+        rows_read = now.rows_read + read * self.batch_size
         epoch_start = rows_read // self.rows * self.rows
         later = [start for start, _ in now.sizes[1:]] + [rows_read + 1]
         sizes = tuple(entry for entry, end in zip(now.sizes, later, strict=True) if end > epoch_start)

@@ -18,8 +18,13 @@ from hpc_train.estimator.train_and_evaluate import run_job
 from hpc_train.resilience.signals import StopSignals
 
 
-def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals) -> Result:
-    """Runs the job that `job` describes in `job_dir`; see train_and_evaluate. Collective."""
+def train_job(
+    world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals, delay_secs: float = 0.0
+) -> Result:
+    """Runs the job that `job` describes in `job_dir`; see train_and_evaluate. Collective.
+
+    This rank sleeps `delay_secs` after each step.
+    """
 
     def model_fn(params: dict[str, Any]) -> Any:
         # Imported as late as this, and so is map_fn's, so that TensorFlow starts after its settings are made.
@@ -32,7 +37,8 @@ def train_job(world: World, job: JobConfig, job_dir: Path, code_folder: Path, si
     def load(name: str) -> Callable[..., Any]:
         return load_function(name, code_folder)
 
-    return run_job(world, estimator, job.train_spec(), job.eval_spec(), description, code_folder, signals, load)
+    specs = job.train_spec(), job.eval_spec()
+    return run_job(world, estimator, *specs, description, code_folder, signals, load, delay_secs)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:

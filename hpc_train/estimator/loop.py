@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -35,6 +35,8 @@ class Outcome:
     examples_per_sec: float
     input_wait: float | None
     """Part of this rank's time that it waited for input; None before the second step."""
+    more: str = ""
+    """What else to tell of it."""
 
 
 @dataclass
@@ -132,7 +134,7 @@ def train(
                     return Outcome(step, "rollback", rate.mean, wait.mean)
             elif reporting:
                 reporting.progress.say(f"step {step}: the batch is left out")
-            rate.step(_rows(batch) * world.size)
+            rate.step(rows_of(batch) * world.size)
             wait.step(batches.waited_secs)
             batch = None if report.raised.exhausted else following
             if report.raised.stop and not last_of_all:
@@ -141,7 +143,7 @@ def train(
                 end = "max_steps" if last_of_all else "end of input"
             waits = world.all_gather(wait.take()) if step % config.save_summary_steps == 0 or batch is None else []
             if reporting:
-                _report(reporting, step, max_steps, report.loss, rate, waits, batch is None)
+                tell_step(reporting, step, max_steps, report.loss, rate, waits, batch is None)
             if config.check_replicas_steps and step % config.check_replicas_steps == 0:
                 events.at_comparison(step)
             steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
@@ -154,26 +156,36 @@ def train(
     return Outcome(step, end, rate.mean, wait.mean)
 
 
-def _rows(batch: Any) -> int:
+def rows_of(batch: Any) -> int:
+    """Rows of a batch."""
     import tensorflow as tf
 
     return int(tf.nest.flatten(batch)[0].shape[0])
 
 
-def _report(
+def tell_step(
     reporting: Reporting,
     step: int,
     max_steps: int | None,
     loss: float,
     rate: Rate,
-    waits: list[float | None],
+    waits: Sequence[float | None],
     last: bool,
+    more: Mapping[str, float] | None = None,
+    histograms: Mapping[str, Mapping[int, int]] | None = None,
 ) -> None:
+    """Tells of `step`: in the progress, in status.json, and in the metrics where `waits` are given.
+
+    Args:
+        waits: Part of its time that each rank has waited for input; None where unknown.
+        more: Further numbers for the metrics; histograms: counts by value.
+    """
     if waits:
         values = {
             "loss": loss,
             "examples_per_sec": rate.recent,
             "learning_rate": reporting.learning_rate(),
+            **(more or {}),
         }
         known = [(share, rank) for rank, share in enumerate(waits) if share is not None]
         if known:
@@ -186,7 +198,7 @@ def _report(
                     f"warning: rank {rank} waited for input {share:.0%} of the time up to step {step}; "
                     f"{reporting.input_advice}"
                 )
-        reporting.metrics.record("train", step, values)
+        reporting.metrics.record("train", step, values, histograms)
     reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean)
     left = rate.secs_for(max_steps - step) if max_steps else None
     reporting.progress.update(step, loss, rate.recent, reporting.input_wait, left, last)

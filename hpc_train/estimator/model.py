@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
-    """Calls `model_fn`, and creates every variable of the model, its optimizer and its metrics. Local.
+    """Calls `model_fn`, and creates every variable of the model and its metrics; not its optimizer's. Local.
 
     Args:
         dataset: Batches that the model takes. One is read only where `element_spec` leaves open more than its rows.
@@ -46,7 +46,6 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         raise
     if not model.trainable_variables:
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
-    model.optimizer.build(model.trainable_variables)
     return model
 
 

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
 
 from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import Best, CheckpointManager
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
-from hpc_train.data.pipeline import OpenInput
+from hpc_train.data.sampler import DataOrder, DataProgress
 from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
 from hpc_train.estimator import random_state
-from hpc_train.estimator.state import ModelState
 from hpc_train.monitoring.units import size
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.watchdog import Watchdog
@@ -31,6 +33,38 @@ LONG_WAIT_SECS = 1.0
 """Waiting so long for the checkpoint before is worth a line."""
 
 
+class Saved(Protocol):
+    """What is saved: see ModelState."""
+
+    def average(self) -> None:
+        """Makes alike on all ranks what should be. Collective."""
+        ...
+
+    def snapshot(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """A copy of all variables, for the chief."""
+        ...
+
+
+class Read(Protocol):
+    """What is saved of the training data: see OpenInput."""
+
+    @property
+    def order(self) -> DataOrder | None:
+        """The order in which it is read."""
+        ...
+
+    def progress_at(self, step: int) -> DataProgress:
+        """How far it is read when `step` steps are done."""
+        ...
+
+
 class Saving:
     """Takes and writes the checkpoints of one run.
 
@@ -38,6 +72,10 @@ class Saving:
         saver: The chief's; None elsewhere.
         at_hand: The step whose state is that of the newest checkpoint; restored: that checkpoint, on the chief.
         say: Prints a line, on the chief.
+
+    Attributes:
+        snapshot: The last one that this run has taken, in memory that the next one takes over; taken: when the newest
+            was, in seconds since 1970. On the chief.
     """
 
     def __init__(
@@ -47,7 +85,7 @@ class Saving:
         manager: CheckpointManager,
         saver: BackgroundSaver | None,
         lock: JobLock,
-        state: ModelState,
+        state: Saved,
         at_hand: int | None,
         restored: Snapshot | None,
         watchdog: Watchdog,
@@ -59,8 +97,9 @@ class Saving:
         self._best = _best_of(manager, restored, config) if saver else None
         self._at_hand = at_hand
         self.taken = restored.time if restored else 0.0
+        self.snapshot: Snapshot | None = None
 
-    def save(self, step: int, data: OpenInput) -> None:
+    def save(self, step: int, data: Read) -> None:
         """Copies the state after `step`, which is then written while training goes on. Collective.
 
         Raises:
@@ -85,7 +124,7 @@ class Saving:
                 self._say(f"warning: waited {waited:.1f} s for the checkpoint before; save less often")
             best = asdict(self._best) if self._best else None
             snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
-            self.taken = snapshot.time
+            self.snapshot, self.taken = snapshot, snapshot.time
             self._saver.begin(snapshot)
 
         self._world.on_chief(begin)

@@ -13,6 +13,7 @@ import yaml
 from hpc_train.checkpoint.durable import Moved, idle
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
+from hpc_train.cluster.roles import Roles
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.labels import LabelRange, check_classes, label_ranges
@@ -41,10 +42,12 @@ Shards = tuple[ShardSet | None, ShardSet | None]
 """Of training and of evaluation; None stands for an input that is a function."""
 
 
-def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path, step: int) -> Shards:
+def find_all_shards(
+    world: World, readers: int, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path, step: int
+) -> Shards:
     """Finds and checks the shards of both specs, on the chief, for all ranks. Collective.
 
-    Where the job goes on from a `step` beyond 0, they must be those with which it began.
+    `readers` ranks train. Where the job goes on from a `step` beyond 0, they must be those with which it began.
     """
 
     def find() -> list[dict[str, Any] | None]:
@@ -54,7 +57,7 @@ def find_all_shards(world: World, train_spec: TrainSpec, eval_spec: EvalSpec, jo
             found.append(find_shards(source) if isinstance(source, HDF5Input) else None)
         train, evaluation = found
         if train is not None and isinstance(train_spec.input_fn, HDF5Input):
-            training_sampler(train_spec.input_fn, train, 0, world.size)
+            training_sampler(train_spec.input_fn, train, 0, readers)
         if train is not None and evaluation is not None:
             _check_alike(train, evaluation)
         if step > 0:
@@ -180,25 +183,28 @@ def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = id
     return found
 
 
-def context_for(world: World, source: Any, tf_random_seed: int | None) -> InputContext:
-    """This rank's input pipeline."""
+def context_for(part: int, parts: int, source: Any, tf_random_seed: int | None) -> InputContext:
+    """The input pipeline of one of so many parts."""
     seed = source.seed if isinstance(source, HDF5Input) else tf_random_seed or 0
-    return InputContext(world.rank, world.size, derive_seed(seed, 0, world.rank))
+    return InputContext(part, parts, derive_seed(seed, 0, part))
 
 
 def about_rank(
-    world: World, device: str, source: Any, shards: ShardSet | None, context: InputContext, opened: OpenInput
+    world: World, roles: Roles, device: str, shards: ShardSet | None, context: InputContext, opened: OpenInput
 ) -> dict[str, Any]:
     """What the start-up table and environment.json tell of this rank."""
-    seed, part = context.seed, f"input_fn, part {world.rank + 1} of {world.size}"
+    number, count = context.input_pipeline_id, context.num_input_pipelines
+    seed, part = str(context.seed), f"input_fn, part {number + 1} of {count}"
     if shards is not None and opened.sampler is not None:
         part = (
-            f"{shards.rows // world.size:,} of {shards.rows:,} rows an epoch, {len(shards.paths)} files, "
+            f"{shards.rows // count:,} of {shards.rows:,} rows an epoch, {len(shards.paths)} files, "
             f"{opened.sampler.shuffle}"
         )
+    if roles.serves(world.rank):
+        seed, part, device = "–", "holds parameters", "CPU"
     return {
         "rank": world.rank,
-        "role": world.role,
+        "role": roles.role_of(world.rank),
         "host": world.host,
         "cores": world.cores,
         "device": device,

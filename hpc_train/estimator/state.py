@@ -18,6 +18,7 @@ from hpc_train.cluster.world import World
 from hpc_train.data.sampler import DataOrder, DataProgress
 from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+from hpc_train.strategies.tensors import reading, view_of
 
 if TYPE_CHECKING:
     import keras
@@ -29,6 +30,7 @@ class ModelState:
     Attributes:
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
             floating-point variables. The training step averages the changes of those that it does change.
+        random: States of random generators (dropout and the like).
     """
 
     def __init__(self, model: keras.Model, world: World) -> None:
@@ -42,7 +44,7 @@ class ModelState:
         frozen = _frozen(model)
         self.carried = [v for v in floating if id(v) not in frozen]
         self._rest = [v for v in floating if id(v) in frozen]
-        self._random = [v for v in self._model.values() if _is_random_state(v)]
+        self.random = [v for v in self._model.values() if _is_random_state(v)]
         self._arena: Arena | None = None
         self._read: Callable[[], Any] | None = None
 
@@ -77,7 +79,7 @@ class ModelState:
             self._arena = Arena(
                 {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in everything.items()}
             )
-            self._read = _reading(list(everything.values()))
+            self._read = reading(list(everything.values()))
 
     def snapshot(
         self,
@@ -88,12 +90,31 @@ class ModelState:
         best: dict[str, Any] | None,
     ) -> Snapshot:
         """A copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
+        self.copy()
+        return self.copied(progress, order, rng, tf_random_seed, best)
+
+    def copy(self) -> dict[int, np.ndarray]:
+        """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
         self.reserve()
         assert self._arena is not None
         assert self._read is not None
         copies = list(self._arena.arrays.values())
         for copy, tensor in zip(copies, self._read(), strict=True):
-            np.copyto(copy, _view(tensor))
+            np.copyto(copy, view_of(tensor))
+        variables = [*self._model.values(), *self._optimizer.values()]
+        return {id(variable): copy for variable, copy in zip(variables, copies, strict=True)}
+
+    def copied(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """The snapshot that `copy` has made, and what may have been written over it since. Local."""
+        assert self._arena is not None
+        copies = list(self._arena.arrays.values())
         return Snapshot(
             dict(zip(self._model, copies[: len(self._model)], strict=True)),
             dict(zip(self._optimizer, copies[len(self._model) :], strict=True)),
@@ -105,6 +126,12 @@ class ModelState:
             tf_random_seed,
             best,
         )
+
+    def assign(self, snapshot: Snapshot) -> None:
+        """Gives all variables the values of `snapshot`. Local."""
+        for saved, variables in ((snapshot.model, self._model), (snapshot.optimizer, self._optimizer)):
+            for array, variable in zip(saved.values(), variables.values(), strict=True):
+                variable.assign(array.copy())  # else TensorFlow may use the snapshot's own memory
 
     def share(self, snapshot: Snapshot | None) -> None:
         """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.
@@ -121,7 +148,7 @@ class ModelState:
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
         if not self._world.is_chief:
-            for variable in self._random:
+            for variable in self.random:
                 state = _numpy(variable)
                 state[0] = derive_seed(int(state[0]), 0, self._world.rank) % 2**32
                 variable.assign(state)
@@ -205,22 +232,6 @@ def _numpy(variable: Any) -> np.ndarray:
     return np.array(variable.numpy() if hasattr(variable, "numpy") else variable, order="C")
 
 
-def _reading(variables: list[Any]) -> Callable[[], Any]:
-    """A function that gives the values of all variables, as tensors that share their memory on a CPU.
-
-    One by one, TensorFlow takes two to four times as long for it.
-    """
-    import tensorflow as tf
-
-    resources = [v.value for v in variables]
-
-    def read() -> list[Any]:
-        return [tf.raw_ops.ReadVariableOp(resource=r.handle, dtype=r.dtype) for r in resources]
-
-    compiled: Callable[[], Any] = tf.function(read).get_concrete_function()
-    return compiled
-
-
 def _host_view(variable: Any) -> np.ndarray:
     """The variable's elements, on a CPU without a copy; valid until the variable changes.
 
@@ -229,14 +240,7 @@ def _host_view(variable: Any) -> np.ndarray:
     import tensorflow as tf
 
     resource = variable.value
-    return _view(tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=resource.dtype))
-
-
-def _view(tensor: Any) -> np.ndarray:
-    try:
-        return np.asarray(memoryview(tensor))
-    except (TypeError, ValueError, BufferError, RuntimeError):  # a dtype that buffers do not know, such as bfloat16
-        return np.asarray(tensor.numpy())
+    return view_of(tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=resource.dtype))
 
 
 def _digest(array: np.ndarray) -> int:

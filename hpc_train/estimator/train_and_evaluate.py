@@ -10,31 +10,30 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.background import BackgroundSaver
-from hpc_train.checkpoint.durable import Moved
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager, Found
+from hpc_train.cluster.roles import Roles, asynchronous_roles
 from hpc_train.cluster.uncaught import tell_uncaught
-from hpc_train.cluster.world import World, join_world, set_up_tensorflow
-from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
+from hpc_train.cluster.world import Threads, World, join_world, set_up_tensorflow
+from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
 from hpc_train.data.pipeline import Loader, OpenInput, open_training, refuse_name
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
+from hpc_train.data.sampler import DataProgress
 from hpc_train.estimator import random_state
+from hpc_train.estimator.async_training import AsyncTraining, prepared
 from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
 from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.feed import Feed
-from hpc_train.estimator.health import Health
-from hpc_train.estimator.loop import Reporting, train
+from hpc_train.estimator.loop import Reporting
 from hpc_train.estimator.model import build_model
 from hpc_train.estimator.reopened import Reopened
-from hpc_train.estimator.run import Result, Run, check_best_metric
-from hpc_train.estimator.saving import Saving, told_of_failures, told_of_saves
+from hpc_train.estimator.run import Result, check_best_metric
+from hpc_train.estimator.saving import told_of_failures, told_of_saves
+from hpc_train.estimator.session import Session
 from hpc_train.estimator.setup import (
     LOGS,
     about_rank,
@@ -44,11 +43,10 @@ from hpc_train.estimator.setup import (
     find_all_shards,
     find_checkpoint,
     means_for,
-    set_aside,
     where_from,
 )
 from hpc_train.estimator.state import ModelState
-from hpc_train.estimator.train_step import make_train_step
+from hpc_train.estimator.sync_training import SyncTraining
 from hpc_train.monitoring.environment import rank_table
 from hpc_train.monitoring.files import Lenient
 from hpc_train.monitoring.metrics import MetricsWriter
@@ -58,7 +56,8 @@ from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
-from hpc_train.strategies.base import Alone, Strategy
+from hpc_train.strategies.async_ps.optimizer import build as build_optimizer
+from hpc_train.strategies.base import Alone
 from hpc_train.strategies.sync import HorovodSync
 
 
@@ -90,7 +89,7 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         "eval": {name: value for name, value in asdict(eval_spec).items() if name != "input_fn"},
     }
     with StopSignals() as signals:
-        world = join_world()
+        world = join_world(threads_for(estimator.config.strategy))
         if world.size > 1:
             tell_uncaught(world)
         return run_job(world, estimator, train_spec, eval_spec, description, Path.cwd(), signals)
@@ -117,16 +116,21 @@ def run_job(
     code_folder: Path,
     signals: StopSignals,
     load: Loader = refuse_name,
+    delay_secs: float = 0.0,
 ) -> Result:
     """What train_and_evaluate does, given the job's `description` (for job.yaml) and its code's folder. Collective.
 
-    `load` finds the functions that a job file names.
+    `load` finds the functions that a job file names. This rank sleeps `delay_secs` after each step.
     """
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
     manager = CheckpointManager(
         job_dir / "checkpoints", Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     )
+    asynchronous = config.strategy == "async"
     with ExitStack() as stack:
+        roles = Roles(world.size)
+        if asynchronous:
+            roles = world.each(lambda: asynchronous_roles(world.size, config.parameter_servers))
         lock, notes = JobLock(job_dir), Notes()
         existed = world.on_chief(lambda: _lock_what_exists(lock, job_dir, notes.say))
         if world.is_chief:
@@ -135,24 +139,30 @@ def run_job(
             stack.callback(notes.flush)
         found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job_dir, manager))))
         first_step = found.step or 0
-        shards = train_shards, eval_shards = find_all_shards(world, train_spec, eval_spec, job_dir, first_step)
+        shards = find_all_shards(world, roles.readers, train_spec, eval_spec, job_dir, first_step)
+        train_shards, eval_shards = shards
         device = set_up_tensorflow(world)
-        context, means = context_for(world, train_spec.input_fn, config.tf_random_seed), means_for(world)
+        context = context_for(roles.part_of(world.rank), roles.readers, train_spec.input_fn, config.tf_random_seed)
+        means = means_for(world)
 
-        training = stack.enter_context(Reopened())
+        training_input = stack.enter_context(Reopened())
 
         def open_data(step: int | None) -> tuple[OpenInput, bool]:
             place, reordered = where_from(world, manager, step, train_spec.input_fn, train_shards)
+            if asynchronous and not isinstance(train_spec.input_fn, HDF5Input) and config.max_staleness != 0:
+                place = DataProgress(place.step // roles.readers)  # batches of each worker: a step is one of them
             opening = open_training(train_spec.input_fn, train_shards, context, place, means, load)
-            return world.each(lambda: training.enter(opening)), reordered
+            return world.each(lambda: training_input.enter(opening)), reordered
 
         data, reordered = open_data(found.step)
         model = world.each(lambda: build_model(estimator, data.dataset))
-        eval_context = context_for(world, eval_spec.input_fn, config.tf_random_seed)
-        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, load, world)
+        evaluating = World.alone() if asynchronous else world
+        eval_context = context_for(evaluating.rank, evaluating.size, eval_spec.input_fn, config.tf_random_seed)
+        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, load, evaluating)
         world.each(evaluator.check)
         world.each(lambda: check_best_metric(config.best_metric, evaluator.metric_names()))
         check_labels(world, shards, (train_spec, eval_spec), model)
+        optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
         state = ModelState(model, world)
         world.each(state.check_ranks)
 
@@ -163,9 +173,17 @@ def run_job(
             return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
 
         restored = restore(found.step)
-        strategy: Strategy = world.each(lambda: HorovodSync(world) if world.size > 1 else Alone())
+        training: SyncTraining | AsyncTraining
+        if asynchronous:
+            training = stack.enter_context(
+                prepared(
+                    world, roles, config, lambda: build_model(estimator, data.dataset), model, optimizer, state, data
+                )
+            )
+        else:
+            training = SyncTraining(world.each(lambda: HorovodSync(world) if world.size > 1 else Alone()))
 
-        ranks = world.all_gather(about_rank(world, device, train_spec.input_fn, train_shards, context, data))
+        ranks = world.all_gather(about_rank(world, roles, device, train_shards, context, data))
         late_lock = None if existed else lock
         told = world.on_chief(
             lambda: begin_job_dir(job_dir, manager, late_lock, found, description, ranks, code_folder, shards)
@@ -190,10 +208,10 @@ def run_job(
             metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
             metrics.start(first_step, ranks=world.size)
             progress = TrainingProgress(console, first_step, train_spec.max_steps, config.log_step_count_steps)
-            reporting = Reporting(metrics, status, progress, lambda: float(model.optimizer.learning_rate), data.advice)
+            reporting = Reporting(metrics, status, progress, training.learning_rate(model), data.advice)
             notes.print_with(progress.say)
             status.update(state="running")
-            progress.say(_first_line(job_dir, train_spec, world, first_step))
+            progress.say(_first_line(job_dir, train_spec, roles, config, first_step))
             progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
             for line in [*told, *_of_the_run_before(before)]:
                 progress.say(line)
@@ -205,39 +223,35 @@ def run_job(
             saver = stack.enter_context(
                 BackgroundSaver(manager, told_of_saves(progress.say), told_of_failures(manager, progress.say))
             )
+        return training.run(
+            Session(
+                world,
+                config,
+                train_spec,
+                eval_spec,
+                model,
+                state,
+                evaluator,
+                data,
+                found.step,
+                restored,
+                restore,
+                open_data,
+                manager,
+                saver,
+                lock,
+                signals,
+                watchdog,
+                reporting,
+                notes,
+                delay_secs,
+            )
+        )
 
-        saving = Saving(world, config, manager, saver, lock, state, found.step, restored, watchdog, notes.say)
-        run = Run(world, config, eval_spec, model, state, saving, data, evaluator, signals, watchdog, reporting)
-        health = Health(config.on_nan)
-        train_step = make_train_step(model, strategy, state.carried, undo=config.on_nan != "halt")
-        if config.on_nan == "rollback" and found.step is None:
-            saving.save(0, data)
-        while True:
-            with Feed(run.data.dataset, lambda: run.data.failure) as batches:
-                outcome = train(
-                    world,
-                    config,
-                    batches,
-                    train_step,
-                    first_step,
-                    train_spec.max_steps,
-                    run,
-                    signals,
-                    health,
-                    watchdog,
-                    reporting,
-                )
-            if outcome.end != "rollback":
-                return run.finish(outcome)
-            going_back = partial(watchdog.at, "going back to the last checkpoint", outcome.step)
-            going_back()
-            saving.wait(outcome.step, halt=False)
-            first_step = world.on_chief(partial(_last_whole, job_dir, manager, notes.say, going_back))
-            if reporting:
-                reporting.metrics.start(first_step, ranks=world.size)
-                reporting.progress.say(f"back at the checkpoint of step {first_step}")
-            saving.went_back_to(restore(first_step), first_step)
-            run.data, _ = open_data(first_step)
+
+def threads_for(strategy: str) -> Threads:
+    """How threads call MPI in a job of `strategy`."""
+    return "serialized" if strategy == "async" else "multiple"
 
 
 def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) -> bool:
@@ -249,16 +263,6 @@ def _lock_what_exists(lock: JobLock, job_dir: Path, say: Callable[[str], None]) 
     return True
 
 
-def _last_whole(job_dir: Path, manager: CheckpointManager, say: Callable[[str], None], moved: Moved) -> int:
-    """The step of the newest whole checkpoint; damaged ones above it are set aside."""
-    found = find_checkpoint(job_dir, manager, moved)
-    if found.step is None:
-        raise JobEndedError("there is no checkpoint to go back to (on_nan: rollback); training ends", EXIT_NOT_FINITE)
-    for line in set_aside(manager, found):
-        say(line)
-    return found.step
-
-
 def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Snapshot | None:
     if step is None:
         return None
@@ -267,12 +271,14 @@ def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Sn
     return snapshot
 
 
-def _first_line(job_dir: Path, spec: TrainSpec, world: World, first_step: int) -> str:
+def _first_line(job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int) -> str:
     begin = f"going on from step {first_step}" if first_step else "training from the beginning"
-    batch = ""
-    if isinstance(spec.input_fn, HDF5Input):
-        rows = spec.input_fn.batch_size
-        batch = f"; global batch {rows * world.size} ({rows} x {world.size} ranks)"
+    batch, source = "", spec.input_fn
+    if isinstance(source, HDF5Input) and (not roles.servers or config.max_staleness == 0):
+        rows, readers = source.batch_size, roles.readers
+        batch = f"; global batch {rows * readers} ({rows} x {readers} {'workers' if roles.servers else 'ranks'})"
+    elif isinstance(source, HDF5Input):
+        batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
     return f"{begin} to step {spec.max_steps or 'end of input'}{batch}; job-dir {job_dir}"
 
 

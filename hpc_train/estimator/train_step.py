@@ -65,26 +65,17 @@ def make_train_step(model: keras.Model, strategy: Strategy, carried: Sequence[An
     import keras
     import tensorflow as tf
 
-    call_takes_training = _takes(model.call, "training")
-    loss_takes_training = _takes(model.compute_loss, "training")
     optimizer = model.optimizer
-    if optimizer is None:
-        raise AssertionError("build_model lets no model without an optimizer through")
+    assert optimizer is not None, "build_model lets no model without an optimizer through"
     # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     averages_carried = strategy.ranks > 1
 
     def step(batch: Any, flags: tf.Tensor) -> tf.Tensor:
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
-        with tf.GradientTape() as tape:
-            predicted = model(x, training=True) if call_takes_training else model(x)
-            extra = {"training": True} if loss_takes_training else {}
-            loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **extra)
-            scaled_loss = optimizer.scale_loss(loss)
-        changed = [(v, b) for v, b in zip(carried, values, strict=False) if _may_be_assigned(v)]
+        loss, gradients = loss_and_gradients(model, batch)
+        changed = [(v, b) for v, b in zip(carried, values, strict=False) if may_be_assigned(v)]
         variables = model.trainable_variables
-        gradients = tape.gradient(scaled_loss, variables)
         used = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
         own = [tf.convert_to_tensor(g) for g, _ in used]
@@ -124,7 +115,24 @@ def make_train_step(model: keras.Model, strategy: Strategy, carried: Sequence[An
     return run
 
 
-def _may_be_assigned(variable: Any) -> bool:
+def loss_and_gradients(model: keras.Model, batch: Any) -> tuple[tf.Tensor, list[Any]]:
+    """The loss of a batch, and its gradients (of the loss as the optimizer scales it), None where it has none.
+
+    Called inside a tf.function.
+    """
+    import keras
+    import tensorflow as tf
+
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    with tf.GradientTape() as tape:
+        predicted = model(x, training=True) if _takes(model.call, "training") else model(x)
+        extra = {"training": True} if _takes(model.compute_loss, "training") else {}
+        loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **extra)
+        scaled_loss = model.optimizer.scale_loss(loss)
+    return loss, tape.gradient(scaled_loss, model.trainable_variables)
+
+
+def may_be_assigned(variable: Any) -> bool:
     """Whether the graph that is being built does more to `variable` than read it."""
     import tensorflow as tf
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,10 @@ def mpirun_command(
     return [mpirun, *flags, *program], settings
 
 
-def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0) -> int:
+def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()) -> int:
     """Runs `hpc-train train` on `ranks` ranks, after crashes up to `max_restarts` times again; the last exit code.
+
+    `more` are options for it.
 
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
     other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
@@ -62,7 +64,7 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0) -> 
     if mpirun is None:
         raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
-    program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir)]
+    program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
     command, settings = mpirun_command(mpirun, version, ranks, program, os.geteuid() == 0, os.environ)
     progress = "bar" if sys.stdout.isatty() else "lines"
     env = {"HPC_TRAIN_PROGRESS": progress, **os.environ, **settings}

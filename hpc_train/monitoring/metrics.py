@@ -6,9 +6,12 @@ import errno
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hpc_train.monitoring.files import Lenient, finite
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 METRICS_FILE = "metrics.jsonl"
+SAMPLE = 4096
 
 
 class MetricsWriter:
@@ -50,17 +54,27 @@ class MetricsWriter:
         """Notes that a run begins at `step`."""
         self._line("start", step, about)
 
-    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """Writes `values` measured at `step` to both places."""
+    def record(
+        self,
+        kind: str,
+        step: int,
+        values: Mapping[str, float],
+        histograms: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        """Writes `values` measured at `step` to both places, and `histograms`, which count integers."""
         import tensorflow as tf
 
-        self._line(kind, step, values)
+        histograms = histograms or {}
+        counts = {name: {str(value): n for value, n in sorted(h.items())} for name, h in histograms.items()}
+        self._line(kind, step, {**values, **counts})
         with self._lenient.writing(self._job_dir / kind, tf.errors.OpError):
             if kind not in self._events:
                 self._events[kind] = tf.summary.create_file_writer(str(self._job_dir / kind))
             with self._events[kind].as_default():
                 for name, value in values.items():
                     tf.summary.scalar(name, value, step=step)
+                for name, histogram in histograms.items():
+                    tf.summary.histogram(name, _sample(histogram), step=step)
             self._events[kind].flush()
 
     def _line(self, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -71,6 +85,13 @@ class MetricsWriter:
             if self._file.write(line) != len(line):
                 os.ftruncate(self._file.fileno(), before)  # no half of a line, where the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _sample(histogram: Mapping[int, int]) -> np.ndarray:
+    """Numbers distributed as in `histogram`, some thousands at most, which is what TensorBoard takes."""
+    values, counts = np.array(sorted(histogram.items()), np.int64).reshape(-1, 2).T
+    shares = np.ceil(counts * min(1.0, SAMPLE / max(1, counts.sum()))).astype(np.int64)
+    return np.repeat(values, shares).astype(np.float64)
 
 
 def _is_torn(path: Path) -> bool:

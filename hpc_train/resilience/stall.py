@@ -21,7 +21,7 @@ class Report:
     host: str
     pid: int
     phase: str
-    step: int
+    step: int | None
     secs: float
 
 
@@ -75,17 +75,20 @@ def judge(
     return Verdict(f"all {len(ranks)} ranks have not moved for {stood_secs:.0f} s: {what}; {hint}")
 
 
-def doing(phase: str, step: int) -> str:
+def doing(phase: str, step: int | None) -> str:
     """In words: "training step 41", "export at step 41"."""
+    if step is None:
+        return phase
     return f"{phase}{'' if phase.endswith('step') else ' at step'} {step}"
 
 
 def _singled_out(reports: Mapping[int, Report]) -> list[int]:
-    last_step = max(report.step for report in reports.values())
+    steps = {rank: report.step for rank, report in reports.items() if report.step is not None}
+    last_step = max(steps.values(), default=0)
     waits = any(report.phase.startswith(WAITS) for report in reports.values())
     tests = [
         [rank for rank, report in reports.items() if report.phase == WAITS_FOR_INPUT],
-        [rank for rank, report in reports.items() if report.step < last_step],
+        [rank for rank, step in steps.items() if step < last_step],
         [rank for rank, report in reports.items() if waits and not report.phase.startswith(WAITS)],
     ]
     return next((sorted(ranks) for ranks in tests if 0 < len(ranks) < len(reports)), [])

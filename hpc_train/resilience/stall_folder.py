@@ -129,8 +129,15 @@ class StallFolder:
             return None
         if age > self._stale_secs:
             return None
-        step, secs = int(said["step"]), float(said["secs"]) + max(0.0, age)
-        return Report(int(said["rank"]), str(said["host"]), int(said["pid"]), str(said["phase"]), step, secs)
+        step, secs = said["step"], float(said["secs"]) + max(0.0, age)
+        return Report(
+            int(said["rank"]),
+            str(said["host"]),
+            int(said["pid"]),
+            str(said["phase"]),
+            None if step is None else int(step),
+            secs,
+        )
 
     def _now(self) -> float:
         """The file system's time of this rank's own last report."""

@@ -30,7 +30,7 @@ from hpc_train.resilience.stall_folder import StallFolder
 
 T = TypeVar("T")
 End = Callable[[str, "int | None"], None]
-Mark = tuple[str, int, float]
+Mark = tuple[str, int | None, float]
 """Phase, step, and time.monotonic() when the main thread came there."""
 
 STAND_INS = 4
@@ -87,14 +87,16 @@ class Watchdog:
         self._slack = max(5 * self._period, 1.0)
         self._folder = StallFolder(folder, rank, timeout_secs / 2)
         self._files = Bounded(max(2.0, min(10.0, timeout_secs / 10)))
-        self._mark = ("start", 0, time.monotonic())
+        self._mark: Mark = ("start", 0, time.monotonic())
         self._awake = self._anew = self._next_round = self._next_judgement = 0.0
         self._standing, self._claimed, self._claimed_since, self._left = False, False, 0.0, False
         self._stop, self._deciding = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def at(self, phase: str, step: int) -> None:
+    def at(self, phase: str, step: int | None) -> None:
         """The main thread moves on to `phase` of `step`. Costs some 0.3 µs.
+
+        Steps tell who is behind; None in jobs whose ranks do not keep step.
 
         Phases are free text that fits "rank 1 has not moved for 600 s: <phase> at step 41". Those that begin with
         "waiting for " say that others have to come: "waiting for input", "waiting for the chief".

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.support import Job, train, variables
+from tests.support import Job, train, train_in_turn, variables
 
 MakeJob = Callable[..., Job]
 
@@ -105,18 +105,18 @@ def test_nan_in_a_batch(make_job: MakeJob) -> None:
     assert status(halted)["error"]["rank"] == rank
     assert saved_steps(halted) == [n for n in (4, 8, 12) if n < step]
 
+    jobs = {policy: make(make_job, policy, on_nan=policy) for policy in ("skip", "rollback")}
+    done = train_in_turn(list(jobs.values()), RANKS)
+    assert done.returncode == 0, done.stderr
     results = {}
-    for policy in ("skip", "rollback"):
-        job = make(make_job, policy, on_nan=policy)
-        done = train(job, RANKS)
-        assert done.returncode == 0, done.stderr
-        assert told(done.stdout) == (step, rank)
+    for (policy, job), out in zip(jobs.items(), done.stdout.split("next job\n"), strict=False):
+        assert told(out) == (step, rank)
         assert saved_steps(job) == ([0] if policy == "rollback" else []) + [4, 8, 12]
         results[policy] = variables(job.job_dir, STEPS)
         assert int(results[policy]["optimizer/adam.iteration"]) == STEPS - 1
         assert all(np.isfinite(array).all() for array in results[policy].values())
-    assert f"on_nan: {policy}" in done.stdout
-    assert f"step {step}: the batch is left out" in done.stdout
+    assert f"on_nan: {policy}" in out
+    assert f"step {step}: the batch is left out" in out
     for name, array in results["skip"].items():
         np.testing.assert_array_equal(array, results["rollback"][name], err_msg=name)
 
@@ -133,14 +133,15 @@ def test_rollback_that_does_not_help_ends_the_job(make_job: MakeJob) -> None:
 
 
 def test_a_replica_that_differs_is_named(make_job: MakeJob) -> None:
+    sound = make(make_job, "sound", bad=False, check_replicas_steps=1)
     job = make(make_job, "perturbed", bad=False, params={"perturb": True}, check_replicas_steps=3)
-    done = train(job, 3)
+    done = train_in_turn([sound, job], 3)
     assert done.returncode == 7, done.stderr
+    assert done.stdout.count("next job") == 1, "the sound one has ended well"
+    assert status(sound)["state"] == "succeeded"
     assert "the variables of rank 1 differ from those of most ranks after step 9" in done.stderr, done.stderr
     assert "first model/" in done.stderr
     assert status(job)["error"]["rank"] == 1
-    sound = make(make_job, "sound", bad=False, check_replicas_steps=1)
-    assert train(sound, 3).returncode == 0
 
 
 def test_nan_in_a_checkpoint_is_never_committed(make_job: MakeJob) -> None:

@@ -92,8 +92,8 @@ def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
 
 
 def test_restarts_that_make_no_progress_end_early(make_job: MakeJob) -> None:
-    job = make_job(model=faulty(KILL, call=2, runs="range(9)"), **LONG)
-    with Launched(job, "--max-restarts", "9") as run:
+    job = make_job(model=faulty(KILL, rank=0, call=2, runs="range(9)"), **LONG)
+    with Launched(job, "--max-restarts", "9", ranks=1) as run:
         assert run.end(4 * RUN_SECS) == 128 + signal.SIGKILL
     assert run.err.count("was killed by SIGKILL") == 4
     assert run.err.endswith("not restarted: 3 restarts in a row have not come beyond the beginning\n")
@@ -108,12 +108,14 @@ def test_ctrl_c_ends_the_wait_for_a_restart(make_job: MakeJob) -> None:
     assert run.err.endswith("hpc-train: not restarted: it was asked to stop\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 3), (signal.SIGTERM, 4), (signal.SIGINT, 5)])
+@pytest.mark.parametrize(
+    ("number", "ranks", "code"), [(signal.SIGUSR1, 2, 3), (signal.SIGTERM, 1, 4), (signal.SIGINT, 1, 5)]
+)
 def test_a_job_that_was_asked_to_stop_is_not_started_again(
-    make_job: MakeJob, number: signal.Signals, code: int
+    make_job: MakeJob, number: signal.Signals, ranks: int, code: int
 ) -> None:
     job = make_job(model=faulty("pass"), **LONG)
-    with Launched(job, "--max-restarts", "9") as run:
+    with Launched(job, "--max-restarts", "9", ranks=ranks) as run:
         run.wait_for("began-0")
         run.process.send_signal(number)
         assert run.end(RUN_SECS) == code, run.err

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +52,12 @@ def mapped(x, y):
 """
 
 
-def stalling_job(make_job: MakeJob, input_source: str | None = None, **run: object) -> Job:
+def stalling_job(make_job: MakeJob, input_source: str | None = None, name: str = "job") -> Job:
     data = {"train": {"map_fn": "input.py:mapped"}} if input_source else {}
     job = make_job(
+        name,
         data=data,
-        run={"stall_timeout_secs": TIMEOUT, "save_checkpoints_steps": 10**6, **run},
+        run={"stall_timeout_secs": TIMEOUT, "save_checkpoints_steps": 10**6},
         train={"max_steps": 10**7},
     )
     if input_source:
@@ -186,10 +188,19 @@ def test_a_rank_that_goes_on_in_time_costs_nothing(make_job: MakeJob) -> None:
     assert run.process.returncode == 3
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_an_input_that_is_stuck_is_named(make_job: MakeJob, ranks: int) -> None:
+def test_an_input_that_is_stuck_is_named_and_a_slow_one_is_not(make_job: MakeJob) -> None:
+    """Stuck are one rank alone, one of two, and one before its first batch; the slow input is read beside them."""
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(run_with_slow_input, make_job)
+        for ranks in (0, 2):
+            run_with_stuck_input(make_job, ranks)
+        run_without_first_batch(make_job)
+        slow.result()
+
+
+def run_with_stuck_input(make_job: MakeJob, ranks: int) -> None:
     stuck = max(0, ranks - 1)
-    job = stalling_job(make_job, INPUT.replace("ACTION", "block").replace("LAST", str(stuck)))
+    job = stalling_job(make_job, INPUT.replace("ACTION", "block").replace("LAST", str(stuck)), f"stuck-{ranks}")
     done = train(job, ranks, timeout=120 + END_SECS)
     took = time.time() - float((job.folder / "began").read_text())
     print(f"ended {took:.1f} s after the input got stuck, stall_timeout_secs {TIMEOUT}")
@@ -205,20 +216,20 @@ def test_an_input_that_is_stuck_is_named(make_job: MakeJob, ranks: int) -> None:
     assert any("input.py" in line for lines in stacks.values() for line in lines), "the stack shows where it is stuck"
 
 
-def test_a_first_batch_that_never_comes(make_job: MakeJob) -> None:
+def run_without_first_batch(make_job: MakeJob) -> None:
     """The others have theirs, and wait for the one that has not."""
     source = INPUT.replace("ACTION", "block").replace("LAST", "1").replace(">= 40", ">= 0")
-    job = stalling_job(make_job, source.replace('(here / "began")', "(here / 'began')"))
+    job = stalling_job(make_job, source, "no first batch")
     done = train(job, 2, timeout=120 + END_SECS)
     assert done.returncode == 6, done.stderr
     assert "hpc-train: error: rank 1 (host " in done.stderr
     assert "waiting for input at step 0; the other: waiting for the others" in done.stderr
 
 
-def test_a_slow_input_is_not_a_stuck_one(make_job: MakeJob) -> None:
+def run_with_slow_input(make_job: MakeJob) -> None:
     """Each batch of rank 1 takes 0.6 of the time, so the job takes longer than it is given for one step."""
     source = INPUT.replace("ACTION", "wait").replace("LAST", "1").replace("PAUSE", str(0.6 * TIMEOUT))
-    job = stalling_job(make_job, source)
+    job = stalling_job(make_job, source, "slow")
     job.file.write_text(job.file.read_text().replace("max_steps: 10000000", "max_steps: 4"))
     begin = time.monotonic()
     done = train(job, 2, timeout=240)

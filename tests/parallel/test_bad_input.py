@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,21 @@ def test_every_kind_of_bad_input(ranks: int, tmp_path: Path) -> None:
 
 
 def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., Job]) -> None:
-    job = make_job()
-    good = yaml.safe_load(job.file.read_text())
+    data = yaml.safe_load(make_job().file.read_text())["data"]
     cases = [
         (2, {"train": {"max_steps": 0}, "modle": 1}, ["train.max_steps: 0 is not allowed", "did you mean `model`?"]),
-        (0, {"data": {**good["data"], "train": {"shards": "none-*.h5"}}}, ["no such shard"]),
+        (0, {"data": {**data, "train": {"shards": "none-*.h5"}}}, ["no such shard"]),
         (0, {"model": "model.py:biuld"}, ["model.py has no function biuld"]),
         (2, {"model": "modle.py:build_model"}, ["there is no file"]),
         (0, {"model": "no_such_module:build_model"}, ["there is no module no_such_module"]),
         (0, {"model": "keras.py:build_model"}, ["hides the module keras; rename it"]),
     ]
-    for ranks, changes, said in cases:
-        job.file.write_text(yaml.safe_dump({**good, **changes}))
-        done = train(job, ranks)
+    jobs = [make_job(f"job-{i}") for i in range(len(cases))]
+    for job, (_, changes, _) in zip(jobs, cases, strict=True):
+        job.file.write_text(yaml.safe_dump({**yaml.safe_load(job.file.read_text()), **changes}))
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda job, case: train(job, case[0]), jobs, cases))
+    for job, done, (_, _, said) in zip(jobs, runs, cases, strict=True):
         assert done.returncode == 2, done.stderr
         errors = [line for line in done.stderr.splitlines() if "hpc-train: error:" in line]
         assert len(errors) == len(said), done.stderr

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support import MODEL, Job, environment, run_program, train, variables
+from tests.support import MODEL, Job, environment, run_program, train, train_in_turn, variables
 
 MakeJob = Callable[..., Job]
+LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}}
 RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
 
 FAILS = (
@@ -67,21 +69,21 @@ def status(job: Job) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("when", "failing", "said"),
+    ("when", "ranks", "failing", "said"),
     [
-        ("training", 1, "the fifth batch is cursed"),
-        ("evaluation", 1, "the fifth batch is cursed"),
-        ("export", 0, "'NoneType' object is not callable"),
+        ("training", 3, 1, "the fifth batch is cursed"),
+        ("evaluation", 2, 1, "the fifth batch is cursed"),
+        ("export", 2, 0, "'NoneType' object is not callable"),
     ],
 )
-def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, failing: int, said: str) -> None:
+def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, ranks: int, failing: int, said: str) -> None:
     job = make_job(
         model=f"WHEN = {when!r}\n{FAILS}",
         test_rows=[1000],
         data={"eval": {"batch_size": 4}},
         train={"max_steps": 10**6 if when == "training" else 4},
     )
-    done = train(job, 3)
+    done = train(job, ranks)
     ended = time.time()
     assert done.returncode == 1
     assert done.stderr.count(f"rank {failing} failed:") == 1, done.stderr
@@ -129,14 +131,31 @@ def test_the_job_file_is_needed_on_the_chief_alone(make_job: MakeJob, tmp_path: 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("ranks", "number", "code"), [(2, signal.SIGUSR1, 3), (0, signal.SIGTERM, 4), (0, signal.SIGINT, 5)]
-)
-def test_a_signal_saves_and_the_next_start_goes_on(
-    make_job: MakeJob, ranks: int, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_saves_and_the_next_start_goes_on(make_job: MakeJob) -> None:
     """To the bit, though the step was nobody's plan: batch-norm averages and dropout are those of a single run."""
-    job = make_job(model=STATEFUL, train={"max_steps": 10**7}, run={"save_checkpoints_steps": 10**6})
+    job = make_job(model=STATEFUL, **LONG)
+    step = stop(job, 2, signal.SIGUSR1, 3)
+    straight = make_job("straight", model=STATEFUL, train={"max_steps": step + 5}, run=LONG["run"])
+    done = train_in_turn([job, straight], 2)
+    check_goes_on(job, done, step)
+    resumed, uninterrupted = (variables(one.job_dir, step + 5) for one in (job, straight))
+    assert any("moving_mean" in name for name in resumed)
+    for name, array in uninterrupted.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+
+
+def test_term_and_ctrl_c_save_and_the_next_start_goes_on(make_job: MakeJob) -> None:
+    """Each signal has one process, and both run at once."""
+    codes = {signal.SIGTERM: 4, signal.SIGINT: 5}
+    jobs = [make_job(number.name, model=STATEFUL, **LONG) for number in codes]
+    with ThreadPoolExecutor(2) as pool:
+        steps = list(pool.map(stop, jobs, [0, 0], codes, codes.values()))
+        for job, done, step in zip(jobs, pool.map(train, jobs), steps, strict=True):
+            check_goes_on(job, done, step)
+
+
+def stop(job: Job, ranks: int, number: signal.Signals, code: int) -> int:
+    """Starts the job and sends it the signal once it trains; the step it has saved, 5 steps after which it ends now."""
     launcher = ["mpirun", "--oversubscribe", "-np", str(ranks)] if ranks else []
     program = [*launcher, sys.executable, "-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
     with subprocess.Popen(
@@ -154,21 +173,18 @@ def test_a_signal_saves_and_the_next_start_goes_on(
             run.kill()
     assert run.returncode == code, out
     assert f"stopped by {number.name} after step" in out
-    step = status(job)["step"]
+    step: int = status(job)["step"]
     assert status(job)["state"] == "stopped"
     assert [path.name for path in (job.job_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     text = job.file.read_text()
     job.file.write_text(re.sub(r"max_steps: \d+", f"max_steps: {step + 5}", text))
-    done = train(job, ranks)
+    return step
+
+
+def check_goes_on(job: Job, done: subprocess.CompletedProcess[str], step: int) -> None:
     assert done.returncode == 0, done.stderr
     assert f"going on from step {step} " in done.stdout
     assert status(job)["step"] == step + 5
-    if ranks:
-        assert train(job, ranks, job.folder / "uninterrupted").returncode == 0
-        resumed, straight = (variables(d, step + 5) for d in (job.job_dir, job.folder / "uninterrupted"))
-        assert any("moving_mean" in name for name in resumed)
-        for name, array in straight.items():
-            np.testing.assert_array_equal(resumed[name], array, err_msg=name)
 
 
 def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(make_job: MakeJob) -> None:

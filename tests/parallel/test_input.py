@@ -10,7 +10,7 @@ import h5py
 import pytest
 import yaml
 
-from tests.support import Job, train, variables
+from tests.support import Job, train, train_in_turn, variables
 
 MakeJob = Callable[..., Job]
 
@@ -43,18 +43,23 @@ def records(job: Job) -> list[dict]:
     return [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_compressed_blocks_with_a_map_fn_resume_to_the_bit(make_job: MakeJob, tmp_path: Path) -> None:
-    job = make_job(
-        data={"train": {"shuffle": "block", "map_fn": "input.py:augment"}, "eval": {"map_fn": "input.py:augment"}},
-        run={"save_summary_steps": 5},
+def test_compressed_blocks_with_a_map_fn_resume_to_the_bit(make_job: MakeJob) -> None:
+    job, parts = (
+        make_job(
+            name,
+            data={"train": {"shuffle": "block", "map_fn": "input.py:augment"}, "eval": {"map_fn": "input.py:augment"}},
+            run={"save_summary_steps": 5},
+            train={"max_steps": max_steps},
+        )
+        for name, max_steps in (("whole", 20), ("parts", 7))
     )
-    (job.folder / "input.py").write_text(INPUT)
-    compress(job.folder / "data")
-    text = yaml.safe_load(job.file.read_text())
-    whole = train(job, 2)
-    assert whole.returncode == 0, whole.stderr
-    assert "AutoGraph" not in whole.stderr
-    assert "of the time waiting for input" in whole.stdout
+    for folder in (job.folder, parts.folder):
+        (folder / "input.py").write_text(INPUT)
+        compress(folder / "data")
+    done = train_in_turn([parts, job], 2)
+    assert done.returncode == 0, done.stderr
+    assert "AutoGraph" not in done.stderr
+    assert "of the time waiting for input" in done.stdout.split("next job\n")[1]
     waits = [r["input_wait"] for r in records(job) if r["kind"] == "train"]
     assert len(waits) == 4
     assert all(0 <= wait <= 1 for wait in waits)
@@ -62,16 +67,16 @@ def test_compressed_blocks_with_a_map_fn_resume_to_the_bit(make_job: MakeJob, tm
     began = json.loads((job.job_dir / "data.json").read_text())
     assert [shard["rows"] for shard in began["train"]] == [96, 96]
 
-    parts = tmp_path / "parts"
-    for max_steps in (7, 20):
-        job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
-        done = train(job, 2, parts)
-        assert done.returncode == 0, done.stderr
+    text = yaml.safe_load(parts.file.read_text())
+    parts.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": 20}}))
+    done = train(parts, 2)
+    assert done.returncode == 0, done.stderr
+    found = variables(parts.job_dir, 20)
     for name, value in variables(job.job_dir, 20).items():
-        assert value.tobytes() == variables(parts, 20)[name].tobytes(), name
+        assert value.tobytes() == found[name].tobytes(), name
 
-    job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": 22}, "data": _seeded(text, 9)}))
-    done = train(job, 1, parts)
+    parts.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": 22}, "data": _seeded(text, 9)}))
+    done = train(parts, 1)
     assert done.returncode == 0, done.stderr
     assert "the order of rows has changed: training goes on with a whole epoch of it" in done.stdout
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import MODEL, Job, train, variables
+from tests.support import MODEL, Job, train_in_turn, variables
 
 MakeJob = Callable[..., Job]
 
@@ -80,54 +80,69 @@ def last_evaluation(job_dir: Path) -> dict[str, float]:
     return json.loads((job_dir / "status.json").read_text())["evaluation"]
 
 
-@pytest.mark.parametrize(
-    ("model", "kernel"), [(MODEL, "sequential.dense.kernel"), (EMBEDDING_MODEL, "sequential.embedding.embeddings")]
-)
-def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob, model: str, kernel: str) -> None:
-    one, two = (
-        make_job(f"by{ranks}", model=model, train_rows=[300, 341], data={"train": {"batch_size": 64 // ranks}})
-        for ranks in (1, 2)
-    )
-    for job, ranks in ((one, 0), (two, 2)):
-        done = train(job, ranks)
+def set_max_steps(job: Job, max_steps: int) -> None:
+    text = yaml.safe_load(job.file.read_text())
+    job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
+
+
+def test_two_ranks_equal_one_with_twice_the_batch(make_job: MakeJob) -> None:
+    models = {"sequential.dense.kernel": MODEL, "sequential.embedding.embeddings": EMBEDDING_MODEL}
+    jobs = {}
+    for ranks in (1, 2):
+        data = {"train": {"batch_size": 64 // ranks}}
+        jobs[ranks] = [
+            make_job(f"{kernel}-{ranks}", model=model, train_rows=[300, 341], data=data)
+            for kernel, model in models.items()
+        ]
+        done = train_in_turn(jobs[ranks], ranks if ranks > 1 else 0)
         assert done.returncode == 0, done.stderr
-    ours, theirs = variables(one.job_dir, 20), variables(two.job_dir, 20)
-    assert ours.keys() == theirs.keys()
-    start = variables(one.job_dir, 10)
-    assert np.abs(ours[f"model/{kernel}"] - start[f"model/{kernel}"]).max() > 1e-3
-    for name, array in ours.items():
-        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-5, err_msg=name)
-    assert last_evaluation(one.job_dir)["loss"] == pytest.approx(last_evaluation(two.job_dir)["loss"], abs=1e-5)
+    for kernel, one, two in zip(models, jobs[1], jobs[2], strict=True):
+        ours, theirs = variables(one.job_dir, 20), variables(two.job_dir, 20)
+        assert ours.keys() == theirs.keys()
+        start = variables(one.job_dir, 10)
+        assert np.abs(ours[f"model/{kernel}"] - start[f"model/{kernel}"]).max() > 1e-3
+        for name, array in ours.items():
+            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-5, err_msg=name)
+        assert last_evaluation(one.job_dir)["loss"] == pytest.approx(last_evaluation(two.job_dir)["loss"], abs=1e-5)
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_resuming_is_exact_to_the_bit(make_job: MakeJob, shuffle: str) -> None:
+def test_resuming_is_exact_to_the_bit_and_each_rank_drops_out_others(make_job: MakeJob, tmp_path: Path) -> None:
     """Dropout, batch normalisation, Adam's moments, the schedule and the order of rows all go on as they were."""
-    data = {"train": {"shuffle": shuffle}}
-    whole = make_job(
-        "whole", model=STATEFUL_MODEL, data=data, train={"max_steps": 30}, run={"save_checkpoints_steps": 15}
-    )
-    halves = make_job(
-        "halves", model=STATEFUL_MODEL, data=data, train={"max_steps": 15}, run={"save_checkpoints_steps": 15}
-    )
-    assert train(whole, 2, OMP_NUM_THREADS="1").returncode == 0
-    assert train(halves, 2, OMP_NUM_THREADS="1").returncode == 0
-    job = yaml.safe_load(halves.file.read_text())
-    job["train"]["max_steps"] = 30
-    halves.file.write_text(yaml.safe_dump(job))
-    done = train(halves, 2, OMP_NUM_THREADS="1")
+    orders = ("global", "block")
+
+    def make(part: str) -> list[Job]:
+        return [
+            make_job(
+                f"{part}-{shuffle}",
+                model=STATEFUL_MODEL,
+                data={"train": {"shuffle": shuffle}},
+                train={"max_steps": 30 if part == "whole" else 15},
+                run={"save_checkpoints_steps": 15},
+            )
+            for shuffle in orders
+        ]
+
+    whole, halves, seeds = make("whole"), make("halves"), job_that_shows_seeds(make_job, tmp_path)
+    done = train_in_turn([*halves, seeds, *whole], 2, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
-    assert "going on from step 15" in done.stdout
-    ours, theirs = variables(whole.job_dir, 30), variables(halves.job_dir, 30)
-    assert ours.keys() == theirs.keys()
-    assert any("moving_variance" in name for name in ours)
-    assert any("seed_generator_state" in name for name in ours)
-    for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    before = shown_seeds(tmp_path)
+    for job, max_steps in ((seeds, 9), *((job, 30) for job in halves)):
+        set_max_steps(job, max_steps)
+    done = train_in_turn([seeds, *halves], 2, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("going on from step 15") == len(orders)
+    for one, two in zip(whole, halves, strict=True):
+        ours, theirs = variables(one.job_dir, 30), variables(two.job_dir, 30)
+        assert ours.keys() == theirs.keys()
+        assert any("moving_variance" in name for name in ours)
+        assert any("seed_generator_state" in name for name in ours)
+        for name, array in ours.items():
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    check_seeds(before, shown_seeds(tmp_path))
 
 
-def test_each_rank_drops_out_others(make_job: MakeJob, tmp_path: Path) -> None:
-    """Two ranks' seeds differ, from the start and after a restart, and count the same calls."""
+def job_that_shows_seeds(make_job: MakeJob, folder: Path) -> Job:
+    """Each rank's seeds of dropout, and how often they were used, are in the file `folder/<rank>` at its end."""
     model = STATEFUL_MODEL.replace(
         "    return model",
         """    import atexit, json, os
@@ -136,15 +151,16 @@ def test_each_rank_drops_out_others(make_job: MakeJob, tmp_path: Path) -> None:
     atexit.register(lambda: open(f"{params['out']}/{rank}", "w").write(json.dumps(seeds())))
     return model""",
     )
-    job = make_job(model=model, params={"out": str(tmp_path)}, train={"max_steps": 4})
-    found = []
-    for max_steps in (4, 9):
-        text = yaml.safe_load(job.file.read_text())
-        job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
-        done = train(job, 2)
-        assert done.returncode == 0, done.stderr
-        found.append([json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)])
-    (first, second), (later_first, later_second) = found
+    return make_job("seeds", model=model, params={"out": str(folder)}, train={"max_steps": 4})
+
+
+def shown_seeds(folder: Path) -> list[list[list[int]]]:
+    return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
+
+
+def check_seeds(before: list[list[list[int]]], after: list[list[list[int]]]) -> None:
+    """Two ranks' seeds differ, from the start and after a restart, and count the same calls."""
+    (first, second), (later_first, later_second) = before, after
     assert first
     for ours, theirs in zip(first, second, strict=True):
         assert ours[0] != theirs[0]
@@ -155,33 +171,36 @@ def test_each_rank_drops_out_others(make_job: MakeJob, tmp_path: Path) -> None:
 
 
 def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
-    """61 test rows in batches of 16: full batches, a short one, and more ranks than some batches."""
+    """61 test rows: full batches and a short one, as many ranks as batches, and more of them."""
     import h5py
 
     results = []
-    for ranks in (0, 2, 3, 4, 5):
-        job = make_job(
-            f"on{ranks}",
-            train_rows=[200],
-            test_rows=[40, 21],
-            model=METRICS_MODEL,
-            data={
-                "train": {"features": ["x", "z"], "label": ["y", "b"], "batch_size": 8},
-                "eval": {"features": ["x", "z"], "label": ["y", "b"]},
-            },
-        )
-        for path in (job.folder / "data").iterdir():
-            with h5py.File(path, "a") as file:
-                random = np.random.default_rng(5)
-                file["z"] = random.normal(size=(len(file["x"]), 2))
-                file["b"] = random.integers(0, 2, (len(file["x"]), 1), dtype=np.uint8)
-        if results:  # the same weights for all: those of the first job
-            first = results[0][0]
-            job.job_dir.mkdir()
-            (job.job_dir / "checkpoints").symlink_to(first / "checkpoints")
-        done = train(job, ranks)
+    for ranks, batch_sizes in ((0, [16]), (2, [16]), (3, [16, 21, 31])):
+        jobs = []
+        for batch_size in batch_sizes:
+            job = make_job(
+                f"on{ranks}-{batch_size}",
+                train_rows=[200],
+                test_rows=[40, 21],
+                model=METRICS_MODEL,
+                data={
+                    "train": {"features": ["x", "z"], "label": ["y", "b"], "batch_size": 8},
+                    "eval": {"features": ["x", "z"], "label": ["y", "b"], "batch_size": batch_size},
+                },
+            )
+            for path in (job.folder / "data").iterdir():
+                with h5py.File(path, "a") as file:
+                    random = np.random.default_rng(5)
+                    file["z"] = random.normal(size=(len(file["x"]), 2))
+                    file["b"] = random.integers(0, 2, (len(file["x"]), 1), dtype=np.uint8)
+            if results:  # the same weights for all: those of the first job
+                first = results[0][0]
+                job.job_dir.mkdir()
+                (job.job_dir / "checkpoints").symlink_to(first / "checkpoints")
+            jobs.append(job)
+        done = train_in_turn(jobs, ranks)
         assert done.returncode == 0, done.stderr
-        results.append((job.job_dir, last_evaluation(job.job_dir)))
+        results += [(job.job_dir, last_evaluation(job.job_dir)) for job in jobs]
     expected = results[0][1]
     f1 = "b_f1_score_0" if "b_f1_score_0" in expected else "b_f1_score"  # a vector or a number, by Keras's version
     assert set(expected) == {"step", "loss", "y_loss", "b_loss", "y_accuracy", "b_auc", "b_mse", f1}
@@ -189,9 +208,7 @@ def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
         assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-def test_ranks_read_disjoint_rows_that_make_up_the_data(make_job: MakeJob, tmp_path: Path) -> None:
-    """Five shards of different sizes; a job goes on with fewer ranks, and with more, within an epoch."""
-    model = """
+RECORDER_MODEL = """
 import atexit, keras, numpy as np, os, tensorflow as tf
 
 seen = []
@@ -211,37 +228,43 @@ def build_model(params):
     model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, run_eagerly=True)
     return model
 """
+
+
+def test_ranks_read_disjoint_rows_that_make_up_the_data(make_job: MakeJob, tmp_path: Path) -> None:
+    """Five shards of different sizes; a job goes on with fewer ranks, and with more, within an epoch."""
     sizes = [7, 31, 5, 64, 20]
-    for shuffle, runs in (("global", [(3, 5), (2, 10)]), ("block", [(2, 5), (3, 10)]), ("none", [(3, 16)])):
-        out = tmp_path / shuffle
-        out.mkdir()
-        job = make_job(
+    jobs = {}
+    for shuffle in ("global", "block", "none"):
+        (tmp_path / shuffle).mkdir()
+        jobs[shuffle] = make_job(
             f"job_{shuffle}",
             train_rows=sizes,
-            model=model,
-            params={"out": str(out)},
+            model=RECORDER_MODEL,
+            params={"out": str(tmp_path / shuffle)},
             data={"train": {"batch_size": 5, "shuffle": shuffle}},
         )
-        number_rows(job, sizes)
-        seen: list[float] = []
-        text = yaml.safe_load(job.file.read_text())
-        for ranks, max_steps in runs:
-            job.file.write_text(yaml.safe_dump({**text, "train": {"max_steps": max_steps}}))
-            done = train(job, ranks)
-            assert done.returncode == 0, done.stderr
-            seeds = re.findall(r"(\d{12,})", done.stdout.split("; job-dir")[0])
+        number_rows(jobs[shuffle], sizes)
+    seen: dict[str, list[float]] = {shuffle: [] for shuffle in jobs}
+    for ranks, runs in ((3, {"global": 5, "none": 16}), (2, {"global": 10, "block": 5}), (3, {"block": 10})):
+        for shuffle, max_steps in runs.items():
+            set_max_steps(jobs[shuffle], max_steps)
+        done = train_in_turn([jobs[shuffle] for shuffle in runs], ranks)
+        assert done.returncode == 0, done.stderr
+        for shuffle, out in zip(runs, done.stdout.split("next job\n"), strict=False):
+            seeds = re.findall(r"(\d{12,})", out.split("; job-dir")[0])
             assert len(set(seeds)) == ranks, "each rank's own seed is shown"
-            own = [np.load(out / f"{rank}.npy").ravel().tolist() for rank in range(ranks)]
+            own = [np.load(tmp_path / shuffle / f"{rank}.npy").ravel().tolist() for rank in range(ranks)]
             assert len({len(rows) for rows in own}) == 1
-            seen += [row for rows in own for row in rows]
-        counts = Counter(seen)
+            seen[shuffle] += [row for rows in own for row in rows]
+    for shuffle, rows in seen.items():
+        counts = Counter(rows)
         assert set(counts) <= set(range(127))
         if shuffle == "none":
-            assert len(seen) == 240
+            assert len(rows) == 240
             assert set(counts.values()) == {1, 2}
             assert sorted(counts) == list(range(127)), "the first epoch leaves no row out"
         else:
-            assert len(seen) == len(counts) == 125, f"a row came twice, or was left out: {counts.most_common(3)}"
+            assert len(rows) == len(counts) == 125, f"a row came twice, or was left out: {counts.most_common(3)}"
 
 
 def number_rows(job: Job, sizes: list[int]) -> None:

@@ -1,8 +1,8 @@
 """Who is how far, and how stale a gradient is. Pure.
 
-A worker's clock is the number of its gradients that have been applied. Stale synchronous parallel with bound s: a worker
-begins its next gradient when no other that still trains is more than s behind it (Ho et al., "More effective distributed
-ML via a stale synchronous parallel parameter server", NIPS 2013).
+A worker's clock is the number of its gradients that have been applied. Stale synchronous parallel with bound s: a
+worker begins its next gradient when no other that still trains is more than s behind it (Ho et al., "More effective
+distributed ML via a stale synchronous parallel parameter server", NIPS 2013).
 
 Staleness is measured in updates: how many others were applied between the parameters that a gradient was computed at
 and itself (as in Zhang et al., "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016). The bound s
@@ -59,7 +59,7 @@ def largest_staleness(workers: int, bound: int, prefetch: bool = False) -> int:
     """The staleness that stale synchronous parallel allows at most, in updates.
 
     Each other worker was at most `bound` behind when the parameters were pulled, and is at most `bound` + 1 ahead
-    when the gradient is applied. Parameters that are pulled ahead are older by a clock of each worker, one's own included.
+    when the gradient is applied. Parameters that are pulled ahead are older by a clock of each worker, one's own too.
     """
     others = (workers - 1) * (2 * bound + 1)
     return others + workers if prefetch else others

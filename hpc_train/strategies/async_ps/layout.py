@@ -1,11 +1,11 @@
 """What lies where in a server's window. Pure.
 
-    control       words of 8 bytes, see the constants below; from APPLIED on, one for each worker
-    headers       HEADER_WORDS words for each worker, written by it: its flag last
-    parameters    two copies, each with a head of two words: the publication that was begun there, its version
-    mailboxes     for each worker: the server's range of the arena, then for each piece whose gradient is
-                  rows a count and the rows' numbers, then what the worker carries (on the first server)
-    state         parameters and optimizer of this server, for the first one to fetch (on the others)
+control       words of 8 bytes, see the constants below; from APPLIED on, one for each worker
+headers       HEADER_WORDS words for each worker, written by it: its flag last
+parameters    two copies, each with a head of two words: the publication that was begun there, its version
+mailboxes     for each worker: the server's range of the arena, then for each piece whose gradient is
+              rows a count and the rows' numbers, then what the worker carries (on the first server)
+state         parameters and optimizer of this server, for the first one to fetch (on the others)
 """
 
 from __future__ import annotations

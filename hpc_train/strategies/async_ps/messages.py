@@ -12,7 +12,7 @@ from hpc_train.strategies.async_ps.partition import Partition, Piece
 
 @dataclass(frozen=True)
 class Rows:
-    """A gradient that is some rows of a piece: `count` (int64 `[1]`), their numbers and values, both with room for all."""
+    """A gradient that is some rows of a piece: `count` (int64 `[1]`), their numbers and values, with room for all."""
 
     count: np.ndarray
     numbers: np.ndarray

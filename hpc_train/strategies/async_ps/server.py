@@ -1,7 +1,7 @@
 """Server: applies each gradient as it arrives to its part of the parameters, and publishes what comes of it.
 
-Dean et al., "Large scale distributed deep networks", NIPS 2012 (Downpour SGD), with Ho et al.'s bound (see clocks.py).
-With bound 0 the gradients of a round, one from each worker, are averaged and applied as one: synchronous training, as in
+Dean et al., "Large scale distributed deep networks", NIPS 2012 (Downpour SGD), with Ho et al.'s bound (clocks.py). With
+bound 0 the gradients of a round, one from each worker, are averaged and applied as one: synchronous training, as in
 Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
 """
 
@@ -255,10 +255,9 @@ class Server:
 
 
 def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:
-    if before is None:
-        return array.copy()
-    before[:] = array
-    return before
+    copy = np.empty_like(array) if before is None else before
+    copy[:] = array
+    return copy
 
 
 class Peers:
@@ -295,5 +294,3 @@ class Peers:
 
     def _others(self) -> list[tuple[int, ServerLayout]]:
         return list(enumerate(self._layouts))[1:]
-
-

@@ -75,7 +75,7 @@ class Window:
                 raise
             self.shared = False
             self._window = MPI.Win.Allocate(room, 1, comm=comm)
-        whole = np.frombuffer(self._window.tomemory(), np.uint8) if room else np.zeros(0, np.uint8)
+        whole = np.asarray(self._window.tomemory()) if room else np.zeros(0, np.uint8)
         shift = -whole.ctypes.data % ALIGNMENT if room else 0
         self.memory = whole[shift : shift + nbytes]
         self.memory[:] = 0

@@ -88,7 +88,7 @@ class Worker:
         """
         target = self.arena if arena is None else arena
         cuts = self._partition.cuts
-        waiting = {server: 0 for server in range(len(self._layouts))}
+        waiting = dict.fromkeys(range(len(self._layouts)), 0)
         while waiting:
             for server in waiting:
                 layout = self._layouts[server]
@@ -112,7 +112,7 @@ class Worker:
         examples: int,
         waited: float,
     ) -> None:
-        """Writes one gradient into this worker's mailboxes; the one before must have been taken out (`wait_until_taken`).
+        """Writes one gradient into this worker's mailboxes, out of which the one before has been taken.
 
         Args:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
@@ -223,12 +223,15 @@ class Prefetch:
         except BaseException as error:
             self._failure = error
 
-    def take(self) -> None:
-        """Waits for what was begun, and makes it the worker's parameters."""
+    def wait(self) -> None:
+        """Waits for what was begun."""
         assert self._thread is not None
         self._thread.join()
         if self._failure is not None:
             raise self._failure
+
+    def take(self) -> None:
+        """Makes it the worker's parameters."""
         np.copyto(self._worker.arena, self._arena)
         self._worker.versions = self._versions
 

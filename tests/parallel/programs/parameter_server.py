@@ -1,6 +1,8 @@
 """Servers and workers with parameters of plain numpy, which count their updates: torn ones would be seen.
 
-python parameter_server.py SERVERS BOUND STEPS [prefetch]
+python parameter_server.py SERVERS BOUND STEPS [prefetch] [slow] [idle]
+
+BOUND -1: none. slow: the last server takes its time. idle: workers wait before they leave.
 """
 
 import json
@@ -19,100 +21,101 @@ from hpc_train.strategies.async_ps.server import Peers, Server
 from hpc_train.strategies.async_ps.window import Window
 from hpc_train.strategies.async_ps.worker import Prefetch, Worker
 
-CARRIED = 64
+CARRIED_NBYTES = 64
+STATE_NBYTES = 64
+IDLE_SECS = 3
+SLOW_SECS = 3e-3
+ROWS, COLUMNS, EMBEDDING = 5000, 16, 2
+VARIABLES = [
+    VariableSpec((300, 100), np.dtype(np.float32)),
+    VariableSpec((7,), np.dtype(np.float64)),
+    VariableSpec((ROWS, COLUMNS), np.dtype(np.float32), rows=True),
+    VariableSpec((), np.dtype(np.float32)),
+]
 
 
 class CountingPart:
-    """All parameters hold the number of updates; a gradient is ones, or a few rows of ones."""
+    """All parameters hold the number of updates; a gradient is the same number throughout, or rows with theirs."""
 
-    def __init__(self, plan, server):
-        self.arrays = [np.zeros(piece.shape, piece.dtype) for piece in plan.pieces(server)]
-        self.views = lambda into: [piece.view(into, plan.cuts[server]) for piece in plan.pieces(server)]
-        self.touched = [np.zeros(np.atleast_1d(a).shape[0], np.int64) for a in self.arrays]
+    def __init__(self, plan, server, slow):
+        self.pieces, self.origin, self.slow = plan.pieces(server), plan.cuts[server], slow
+        self.arrays = [np.zeros(piece.shape, piece.dtype) for piece in self.pieces]
+        self.touched = 0
 
     def bind(self, boxes):
         pass
 
     def apply(self, boxes, rate):
         for box in boxes:
-            for array, touched, gradient in zip(self.arrays, self.touched, box.gradients, strict=True):
+            for piece, gradient in zip(self.pieces, box.gradients, strict=True):
                 if isinstance(gradient, Rows):
                     n = int(gradient.count[0])
-                    assert (gradient.values[:n] == gradient.numbers[:n, None] + 1).all() or n == 0, "rows are torn"
-                    touched[gradient.numbers[:n]] += 1
+                    numbers = gradient.numbers[:n, None] + piece.start // COLUMNS
+                    assert (gradient.values[:n] == numbers + 1).all(), "rows are torn"
+                    self.touched += n
                 else:
                     assert (gradient == gradient.flat[0]).all(), "a gradient is torn"
+        if self.slow:
+            time.sleep(SLOW_SECS)
         for array in self.arrays:
             array += 1
 
     def write_parameters(self, into):
-        for view, array in zip(self.views(into), self.arrays, strict=True):
-            view[...] = array
+        for piece, array in zip(self.pieces, self.arrays, strict=True):
+            piece.view(into, self.origin)[...] = array
 
     def write_state(self, into):
         into[:8].view(np.int64)[0] = int(self.arrays[0].flat[0])
 
 
 class Log:
+    """When the last update was made: the wall's seconds, and this process's on a core."""
+
     def __init__(self):
-        self.updates, self.idle_calls = [], 0
+        self.applied(None)
 
     def applied(self, update):
-        self.updates.append(update)
+        self.last = time.perf_counter(), time.process_time()
 
     def idle(self):
-        self.idle_calls += 1
+        pass
+
+    def load(self):
+        """Part of a core that was used since the last update."""
+        wall, cpu = self.last
+        return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
-def main():
-    servers, bound, steps = (int(argument) for argument in sys.argv[1:4])
-    prefetching, bound = "prefetch" in sys.argv, None if bound < 0 else bound
-    world = join_world("serialized")
-    tell_uncaught(world)
-    workers = world.size - servers
-    variables = [
-        VariableSpec((300, 100), np.dtype(np.float32)),
-        VariableSpec((7,), np.dtype(np.float64)),
-        VariableSpec((5000, 16), np.dtype(np.float32), rows=True),
-        VariableSpec((), np.dtype(np.float32)),
-    ]
-    plan = partition(variables, servers)
-    layouts = [server_layout(plan, s, workers, CARRIED, 64) for s in range(servers)]
-    rank = world.rank
-    with Window(world.comm, layouts[rank].nbytes if rank < servers else 0) as window:
-        told = {"shared": window.shared}
-        if rank < servers:
-            part, log = CountingPart(plan, rank), Log()
-            server = Server(window, layouts[rank], plan, rank, part, CARRIED if rank == 0 else 0, bound)
-            window.barrier()
-            if rank == 0:
-                server.serve(log)
-                states = [np.zeros(64, np.uint8) for _ in layouts[1:]]
-                peers = Peers(window, layouts)
-                peers.fetch_states(states)
-                peers.release()
-                told["peers"] = [int(state.view(np.int64)[0]) for state in states]
-                told["carried"] = [None if c is None else int(c[0]) for c in server.carried]
-            else:
-                server.serve_until_released(log)
-            told["version"], told["applied"] = server.version, server.clocks.applied
-            told["staleness"] = sorted(server.clocks.histogram.items())
-            told["touched"] = [int(t.sum()) for t, v in zip(part.touched, plan.pieces(rank), strict=True) if plan.variables[v.variable].rows]
-        else:
-            window.barrier()
-            told.update(work(world, window, layouts, plan, rank - servers, workers, bound, steps, prefetching))
-        window.barrier()
-    print(json.dumps({"rank": rank, **told}) + "\n", end="", flush=True)
+def serve(window, layouts, plan, rank, bound, slow):
+    part, log = CountingPart(plan, rank, slow and rank == len(layouts) - 1), Log()
+    server = Server(window, layouts[rank], plan, rank, part, CARRIED_NBYTES if rank == 0 else 0, bound)
+    window.barrier()
+    told = {}
+    if rank == 0:
+        server.serve(log)
+        told["load"] = log.load()
+        states = [np.zeros(STATE_NBYTES, np.uint8) for _ in layouts[1:]]
+        peers = Peers(window, layouts)
+        peers.fetch_states(states)
+        peers.release()
+        told["peers"] = [int(state.view(np.int64)[0]) for state in states]
+        told["carried"] = [None if array is None else array.tolist() for array in server.carried]
+    else:
+        server.serve_until_released(log)
+        told["load"] = log.load()
+    told.update(version=server.version, applied=server.clocks.applied, touched=part.touched)
+    return {**told, "staleness": sorted(server.clocks.histogram.items())}
 
 
-def work(world, window, layouts, plan, number, workers, bound, steps, prefetching):
+def work(window, layouts, plan, number, bound, tickets, prefetching, idle):
+    window.barrier()
     worker = Worker(window, layouts, plan, number)
-    pulls, tickets, ahead = 0, [], Prefetch(worker) if prefetching else None
-    rows = 0
+    ahead = Prefetch(worker) if prefetching else None
     random = np.random.default_rng(number)
+    taken, rows = [], 0
     worker.versions = worker.pull()
-    while (ticket := worker.take_ticket()) < steps * (workers if bound == 0 else 1):
-        tickets.append(ticket)
+    while (ticket := worker.take_ticket()) < tickets:
+        taken.append(ticket)
         while not may_begin(worker.pushed, worker.state().slowest, bound):
             time.sleep(1e-4)
         if ahead is None:
@@ -120,33 +123,50 @@ def work(world, window, layouts, plan, number, workers, bound, steps, prefetchin
                 worker.versions = worker.pull()
         else:
             ahead.begin()
-        pulls += 1
-        for server in range(len(layouts)):
+        for server, version in enumerate(worker.versions):
             for piece in plan.pieces(server):
                 view = piece.view(worker.arena)
-                assert (view == worker.versions[server]).all(), f"parameters are torn: {np.unique(view)}"
+                assert (view == version).all(), f"parameters are torn: {np.unique(view)}"
         if number == 0:
             time.sleep(2e-4)
-        numbers = random.permutation(5000)[: random.integers(0, 40)]
+        numbers = random.permutation(ROWS)[: random.integers(0, 40)]
+        values = np.repeat(numbers[:, None] + 1, COLUMNS, axis=1).astype(np.float32)
         rows += len(numbers)
-        values = np.repeat((numbers[:, None] + 1).astype(np.float32), 16, axis=1)
-        # each server numbers the rows from its own first one
-        for server in range(len(layouts)):
-            for piece in plan.pieces(server):
-                if piece.variable == 2:
-                    mine = (numbers >= piece.start // 16) & (numbers < piece.stop // 16)
-                    values[mine] -= piece.start // 16
-        gradients = [np.full((300, 100), ticket, np.float32), np.full(7, ticket, np.float64), (numbers, values), np.float32(ticket).reshape(())]
+        gradients = [np.full(v.shape, ticket, v.dtype) for v in plan.variables]
+        gradients[EMBEDDING] = numbers, values
         with worker.exchange():
-            worker.push(gradients, [np.full(64, number + 1, np.uint8)], 1.0, 2, 0.25)
+            worker.wait_until_taken()
+            worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, 0.25)
             if ahead is None:
                 worker.wait_until_taken()
         if ahead is not None:
+            ahead.wait()
             ahead.take()
     worker.wait_until_taken()
+    time.sleep(IDLE_SECS if idle else 0)
     worker.leave()
     worker.wait_until_taken()
-    return {"tickets": tickets, "pulls": pulls, "rows": rows}
+    return {"tickets": taken, "rows": rows}
+
+
+def main():
+    servers, bound, steps = (int(argument) for argument in sys.argv[1:4])
+    prefetching, slow, idle = (word in sys.argv for word in ("prefetch", "slow", "idle"))
+    bound = None if bound < 0 else bound
+    world = join_world("serialized")
+    tell_uncaught(world)
+    workers, rank = world.size - servers, world.rank
+    plan = partition(VARIABLES, servers)
+    layouts = [server_layout(plan, s, workers, CARRIED_NBYTES, STATE_NBYTES) for s in range(servers)]
+    tickets = steps * workers if bound == 0 else steps
+    with Window(world.comm, layouts[rank].nbytes if rank < servers else 0) as window:
+        told = {"rank": rank, "shared": window.shared}
+        if rank < servers:
+            told.update(serve(window, layouts, plan, rank, bound, slow))
+        else:
+            told.update(work(window, layouts, plan, rank - servers, bound, tickets, prefetching, idle))
+        window.barrier()
+    print(json.dumps(told) + "\n", end="", flush=True)
 
 
 main()

@@ -1,0 +1,98 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SIZES: Mapping[str, int] = {"1 MB": 10**6, "8 MB": 8 * 10**6, "67 MB": 67 * 10**6, "256 MB": 256 * 10**6}
+"""Bytes of parameters, by name."""
+VARIABLES = 8
+"""The parameters are so many variables of the same size."""
+
+BATCH = 64
+"""Rows a rank and step."""
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Of pushes and pulls.
+
+    Attributes:
+        sizes: Names of SIZES. run_bytes: about so many are moved in a repeat; `rounds` A B B A rounds, two repeats each.
+        rest_secs: Of a repeat in which a server waits, `rests` of them; 0: none.
+    """
+
+    sizes: tuple[str, ...]
+    run_bytes: int
+    rounds: int
+    rest_secs: float = 0.0
+    rests: int = 0
+
+
+@dataclass(frozen=True)
+class Training:
+    """Of training jobs.
+
+    Attributes:
+        rows: Of the training data.
+        examples: That a job trains on; slow_examples: one with a slow worker.
+        warm_up_secs: Of each job, which are not counted.
+        passes, slow_passes: Over all jobs of a group, there and back again in turn: A B, B A; one repeat each.
+        loss: What the training loss is to fall below.
+        watch_secs: For so long a job's server that has next to nothing to do is watched.
+    """
+
+    rows: int
+    examples: int
+    slow_examples: int
+    warm_up_secs: float
+    passes: int
+    slow_passes: int
+    loss: float
+    watch_secs: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it. `tcp` is what goes over TCP, `optimizer` what a server's Keras optimizer takes part in."""
+
+    node: Transfers
+    optimizer: Transfers
+    tcp: Transfers
+    training: Training
+    quick: bool = False
+
+
+FULL = Settings(
+    node=Transfers(tuple(SIZES), run_bytes=512 * 10**6, rounds=5, rest_secs=2.0, rests=4),
+    optimizer=Transfers(tuple(SIZES), run_bytes=256 * 10**6, rounds=4),
+    tcp=Transfers(("1 MB", "8 MB", "67 MB"), run_bytes=128 * 10**6, rounds=4, rest_secs=2.0, rests=4),
+    training=Training(
+        rows=32_768,
+        examples=100_000,
+        slow_examples=32_000,
+        warm_up_secs=1.5,
+        passes=4,
+        slow_passes=2,
+        loss=0.5,
+        watch_secs=5.0,
+    ),
+)
+QUICK = Settings(
+    node=Transfers(("1 MB", "8 MB"), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=2),
+    optimizer=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1),
+    tcp=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=2),
+    training=Training(
+        rows=2_048,
+        examples=4_000,
+        slow_examples=1_500,
+        warm_up_secs=0.0,
+        passes=1,
+        slow_passes=1,
+        loss=2.2,
+        watch_secs=1.0,
+    ),
+    quick=True,
+)

@@ -1,0 +1,100 @@
+"""One step of a worker in an asynchronous job: forward and backward, and no update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hpc_train.estimator.train_step import loss_and_gradients, may_be_assigned
+from hpc_train.strategies.tensors import view_of
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+Kind = Literal["dense", "rows", "none"]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a worker's step gives.
+
+    Attributes:
+        gradients: Of each trainable variable: an array; the numbers (int64) of rows and these rows, each once; None.
+        finite: Whether loss and gradients are.
+    """
+
+    loss: float
+    finite: bool
+    gradients: list[np.ndarray | tuple[np.ndarray, np.ndarray] | None]
+
+
+class GradientStep:
+    """Loss and gradients of a batch, clipped as the model's optimizer would clip them. Local.
+
+    Args:
+        spec: Of the batches.
+        carried: Variables that the forward pass may change.
+        clip: Whether to clip here: a server that has part of a gradient cannot.
+
+    Attributes:
+        kinds: Of each trainable variable's gradient. changed: places in `carried` of those that the step may change.
+    """
+
+    def __init__(self, model: keras.Model, spec: Any, carried: Sequence[Any], clip: bool) -> None:
+        import tensorflow as tf
+
+        self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
+        self.changed: list[int] = []
+        optimizer = model.optimizer
+
+        def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
+            loss, gradients = loss_and_gradients(model, batch)
+            self.changed = [number for number, variable in enumerate(carried) if may_be_assigned(variable)]
+            self.kinds = [_kind(gradient) for gradient in gradients]
+            parts = [_parts(gradient) for gradient in gradients if gradient is not None]
+            values = [values for values, _ in parts]
+            if optimizer.loss_scale_factor is not None:
+                values = [v / tf.cast(optimizer.loss_scale_factor, v.dtype) for v in values]
+            sums = [tf.reduce_sum(tf.cast(v, tf.float32)) for v in values]
+            finite = tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+            if clip:
+                values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
+            report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32)])
+            return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
+
+        self._step = tf.function(step, reduce_retracing=True)
+        self._step.get_concrete_function(spec)
+
+    def __call__(self, batch: Any) -> Computed:
+        """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
+        report, parts = self._step(batch)
+        loss, finite = report.numpy()
+        found = iter(parts)
+        gradients: list[Any] = []
+        for kind in self.kinds:
+            if kind == "none":
+                gradients.append(None)
+                continue
+            values, numbers = next(found)
+            gradients.append(view_of(values) if kind == "dense" else (view_of(numbers), view_of(values)))
+        return Computed(float(loss), bool(finite), gradients)
+
+
+def _kind(gradient: Any) -> Kind:
+    import tensorflow as tf
+
+    return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "dense"
+
+
+def _parts(gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """The values of a gradient, and, where it is rows, their numbers; each row once."""
+    import tensorflow as tf
+
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient, tf.zeros([0], tf.int64)
+    numbers, places = tf.unique(tf.cast(gradient.indices, tf.int64))
+    return tf.math.unsorted_segment_sum(gradient.values, places, tf.size(numbers)), numbers

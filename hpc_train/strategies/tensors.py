@@ -1,0 +1,56 @@
+"""Memory that TensorFlow and numpy share, on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def reading(variables: Sequence[Any]) -> Callable[[], Any]:
+    """A function that gives the values of all variables, as tensors that share their memory on a CPU.
+
+    One by one, TensorFlow takes two to four times as long for it.
+    """
+    import tensorflow as tf
+
+    resources = [v.value for v in variables]
+
+    def read() -> list[Any]:
+        return [tf.raw_ops.ReadVariableOp(resource=r.handle, dtype=r.dtype) for r in resources]
+
+    compiled: Callable[[], Any] = tf.function(read).get_concrete_function()
+    return compiled
+
+
+def view_of(tensor: Any) -> np.ndarray:
+    """The elements of `tensor`, on a CPU without a copy."""
+    try:
+        return np.asarray(memoryview(tensor))
+    except (TypeError, ValueError, BufferError, RuntimeError):  # a dtype that buffers do not know, such as bfloat16
+        return np.asarray(tensor.numpy())
+
+
+def tensor_of(array: np.ndarray) -> Any:
+    """A tensor that shares the memory of `array`, which is C-contiguous and aligned to 64 bytes."""
+    import tensorflow as tf
+
+    if not array.size:
+        return tf.zeros(array.shape, array.dtype)
+    if array.dtype.kind not in "iuf":  # such as bfloat16, which numpy's side of DLPack does not know
+        return tf.bitcast(tensor_of(array.view(f"u{array.dtype.itemsize}")), array.dtype)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def dtype_of(variable: Any) -> np.dtype:
+    """A Keras variable's dtype as numpy's."""
+    import tensorflow as tf
+
+    found: np.dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+    return found
+
+
+def nbytes_of(variable: Any) -> int:
+    """Bytes of a Keras variable's elements."""
+    return int(np.prod(variable.shape, dtype=np.int64)) * dtype_of(variable).itemsize
