@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -71,6 +73,35 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
             merge(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
         )
     return merged
+
+
+def make_job_in(
+    parent: Path,
+    name: str = "job",
+    train_rows: Sequence[int] = (96, 96),
+    test_rows: Sequence[int] = (50,),
+    model: str = MODEL,
+    **changes: Any,
+) -> Job:
+    """Writes a job into the new folder `parent/name`; `changes` are laid over its job file."""
+    folder = parent / name
+    for part, counts in (("train", train_rows), ("test", test_rows)):
+        for i, rows in enumerate(counts):
+            write_rows(folder / "data" / f"{part}-{i}.h5", rows, seed=100 * (part == "test") + i)
+    (folder / "model.py").write_text(model)
+    job = {
+        "name": "tiny",
+        "model": "model.py:build_model",
+        "data": {
+            "train": {"shards": "data/train-*.h5", "features": "x", "label": "y", "batch_size": 16, "seed": 1},
+            "eval": {"shards": "data/test-*.h5", "features": "x", "label": "y", "batch_size": 16},
+        },
+        "run": {"save_checkpoints_steps": 10, "tf_random_seed": 1},
+        "train": {"max_steps": 20},
+        "eval": {"steps": None, "start_delay_secs": 0, "throttle_secs": 0, "exporters": {"final": {}}},
+    }
+    (folder / "job.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(merge(job, changes))), sort_keys=False))
+    return Job(folder)
 
 
 def environment(**more: str) -> dict[str, str]:

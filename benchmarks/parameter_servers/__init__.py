@@ -1,1 +1,1 @@
-"""The parts of parameter_server.py: programs of the ranks, how they are started, cases, targets and the report's text."""
+"""The parts of parameter_server.py: the ranks' programs and how they start, cases, targets, the report's text."""

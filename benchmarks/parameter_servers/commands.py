@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PAUSE, SERVE, ECHO, APPLY, REST, LEAVE = range(6)
-"""Commands, each with a number. SERVE: until the next command. ECHO: so many times, receive a gradient and send parameters.
-APPLY: after another word, so many times. REST: serve for so many milliseconds; the answer is the share of a core."""
+"""Commands, each with a number. SERVE: until the next command. ECHO: so many times, receive a gradient and send
+parameters. APPLY: after another word, so many times. REST: serve for so many milliseconds; the answer is the share of a
+core."""
 POLL_SECS = 2e-3
 
 

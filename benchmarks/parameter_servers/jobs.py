@@ -16,11 +16,10 @@ import yaml
 
 from hpc_train.data.writer import write_shards
 from parameter_servers.launch import Ranks, here, process_secs
-from parameter_servers.settings import BATCH, WORKERS
+from parameter_servers.settings import BATCH, LEARNING_RATE, MOMENTUM, WORKERS
 
 FEATURES, CLASSES, UNITS = 784, 10, 1024
-LEARNING_RATE, MOMENTUM = 0.02, 0.9
-NOISE = 0.3
+HIDDEN, NOISE = 16, 0.1
 SHARDS, TEST_ROWS = 4, 256
 RECORD_EXAMPLES = 20 * BATCH * WORKERS
 """Between two records in metrics.jsonl."""
@@ -33,7 +32,7 @@ import keras
 def build_model(params):
     hidden = [keras.layers.Dense({UNITS}, activation="relu") for _ in range(2)]
     model = keras.Sequential([keras.Input(({FEATURES},)), *hidden, keras.layers.Dense({CLASSES})])
-    optimizer = keras.optimizers.SGD({LEARNING_RATE}, momentum={MOMENTUM})
+    optimizer = keras.optimizers.SGD(params["learning_rate"], momentum={MOMENTUM})
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 """
@@ -44,14 +43,14 @@ class Job:
     """A way to train.
 
     Attributes:
-        run: Of the job file. updates_of: batches that one step of it is made of. delays: milliseconds that a rank
+        run: Of the job file. batches_a_step: that one update is made of. delays: milliseconds that a rank
             sleeps after each step, by rank.
     """
 
     way: str
     ranks: int
     run: Mapping[str, object]
-    updates_of: int
+    batches_a_step: int
     delays: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -84,13 +83,14 @@ class Told:
 
 
 def write_folder(folder: Path, rows: int) -> None:
-    """The model and its data: classes that a random network of one hidden layer tells apart, with some noise."""
+    """The model and its data: rows `x` that a few hidden numbers decide on, as does a random network on the class."""
     random = np.random.default_rng(1)
-    into, out = random.normal(size=(FEATURES, 64)) / 28, random.normal(size=(64, CLASSES))
+    shown = random.normal(size=(HIDDEN, FEATURES)).astype(np.float32) / HIDDEN**0.5
+    into, out = random.normal(size=(HIDDEN, 64)) / 2, random.normal(size=(64, CLASSES))
     for name, count in (("train", rows), ("test", TEST_ROWS)):
-        x = random.normal(size=(count, FEATURES)).astype(np.float32)
-        scores = np.tanh(2 * x @ into) @ out
-        y = (scores + NOISE * random.normal(size=scores.shape)).argmax(axis=1)
+        hidden = random.normal(size=(count, HIDDEN)).astype(np.float32)
+        x = hidden @ shown + NOISE * random.standard_normal((count, FEATURES), np.float32)
+        y = (np.tanh(hidden @ into) @ out).argmax(axis=1)
         write_shards(folder / "data" / name, {"x": x, "y": y.astype(np.int64)}, shards=SHARDS)
     (folder / "model.py").write_text(MODEL)
 
@@ -98,11 +98,12 @@ def write_folder(folder: Path, rows: int) -> None:
 def job_file(job: Job, examples: int) -> dict[str, Any]:
     """The job file for training on so many examples."""
     rows = {"features": "x", "label": "y", "batch_size": BATCH}
-    of_a_step = BATCH * job.updates_of
+    of_a_step = BATCH * job.batches_a_step
     every = max(1, min(RECORD_EXAMPLES, examples // 4) // of_a_step)
     return {
         "name": "benchmark",
         "model": "model.py:build_model",
+        "params": {"learning_rate": LEARNING_RATE * job.batches_a_step},
         "data": {
             "train": {**rows, "shards": "data/train-*.h5", "seed": 1},
             "eval": {**rows, "shards": "data/test-*.h5"},

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 TCP: Mapping[str, str] = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_osc": "pt2pt", "HPC_TRAIN_SHARED_WINDOW": "0"}
 """Ranks of one host do not share memory."""
+NO_CMA: Mapping[str, str] = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+"""A message between two ranks of a node is copied twice, through memory that they share, as in many containers. Else
+one of them copies it out of the other's memory, by the kernel's cross memory attach."""
 NOT_PASSED_ON = ("HOROVOD_", "OMPI_MCA_", "OMPI_COMM_", "SLURM_", "PMIX_", "HPC_TRAIN_", "TF_NUM_")
 """What the caller may have set and would change what is measured."""
 

@@ -20,15 +20,26 @@ from parameter_servers.targets import (
     targets,
 )
 from parameter_servers.training import SLOW_WORKER, SLOWER, TO_LOSS, TRAINING, slowed
-from parameter_servers.ways import ASYNC, BOUNDED, MEMCPY, ONE_NODE, OURS, PLAIN_HOROVOD, SEND_RECV, SYNC
+from parameter_servers.ways import (
+    APPLIED,
+    ASYNC,
+    MEMCPY,
+    ONE_HOST_TCP,
+    ONE_NODE,
+    OURS,
+    PLAIN_HOROVOD,
+    SEND_RECV,
+    SYNC,
+    TWO_HOSTS,
+    WITHOUT_CMA,
+)
 
 OUR_COLOUR, OTHER_COLOUR, TARGET_COLOUR = "#1f5fa8", "#b9bfc7", "#a8321f"
-OURS_AND_OTHERS = [(OUR_COLOUR, OURS), (OTHER_COLOUR, SEND_RECV), (TARGET_COLOUR, "target")]
 MOST_BARS = 12
 TCP_TEXT = (
-    "The same over TCP through the loopback interface, where a server has to help with every push and pull. “two hosts” "
-    "are the two nodes of a private Slurm on this machine, “one host” are processes that are told to use TCP. Nothing is "
-    "demanded here; Send/Recv goes the same way."
+    "The same over TCP through the loopback interface, where a server has to help with every push and pull. “two "
+    "hosts” are the two nodes of a private Slurm on this machine, “one host” are processes that are told to use TCP. "
+    "Nothing is demanded here. Bars are shares of Send/Recv, which goes the same way."
 )
 
 
@@ -44,48 +55,63 @@ class Parts:
         text = (
             "One worker pushes a gradient, waits until the server has taken it and has published its parameters, and "
             "pulls them; the server has no optimizer. Bytes of gradient and parameters a second, as a share of memcpy "
-            "of as many bytes by the worker, which is 1. Send/Recv moves as many between the same ranks, two-sided: the "
-            "worker sends, the server receives and sends, the worker receives.",
+            "of as many bytes by the worker, which is 1. Send/Recv moves as many between the same ranks, two-sided: "
+            "the worker sends, the server receives and sends, the worker receives. Each message is one copy where "
+            "the kernel's cross memory attach may be used (CMA), and two without.",
             "The bytes are copied three times, one after the other: by the push, by the server that publishes, by the "
             f"pull. So no more than 0.67 can be reached. {2 * how.rounds} repeats of about "
-            f"{how.run_bytes / 1e6:.0f} MB each. What comes back is looked at each time.",
+            f"{how.run_bytes / 1e6:.0f} MB each. What was pushed has to come back each time.",
         )
-        groups = [group for group in self.results.groups("transfer") if group.where == ONE_NODE]
-        return self._compared("Push and pull on one node", text, groups, MEMCPY_RATIO)
+        groups = [group for group in self.results.groups("transfer") if group.where in (ONE_NODE, WITHOUT_CMA)]
+        return self._compared("Push and pull on one node", text, groups, MEMCPY)
 
     def tcp(self) -> Section:
-        groups = [group for group in self.results.groups("transfer") if group.where != ONE_NODE]
-        return self._compared("Push and pull over TCP", (TCP_TEXT,), groups, None)
+        groups = [group for group in self.results.groups("transfer") if group.where in (TWO_HOSTS, ONE_HOST_TCP)]
+        return self._compared("Push and pull over TCP", (TCP_TEXT,), groups, SEND_RECV)
 
-    def _compared(self, title: str, text: Sequence[str], groups: Sequence[Group], target: float | None) -> Section:
-        places = list(dict.fromkeys((group.where, group.servers) for group in groups))
-        charts = [self._chart(groups, where, servers, target) for where, servers in places]
-        rows = [self._row(found, MEMCPY) for group in groups for found in self.results.of(group)]
-        header = ("Where", "Parameters", "Servers", "Way", "GB/s", "slowest to fastest", "x memcpy")
-        colours = OURS_AND_OTHERS if target else OURS_AND_OTHERS[:2]
-        return Section(title, text, charts, legend(colours), [Table(header, rows, names=4)])
+    def _compared(self, title: str, text: Sequence[str], groups: Sequence[Group], unit: str) -> Section:
+        """Charts of a place each, in which the way `unit` is 1; all numbers in a table."""
+        shown = [(OURS, OUR_COLOUR), (SEND_RECV, OTHER_COLOUR)][: 2 if unit == MEMCPY else 1]
+        colours = [(colour, way) for way, colour in shown]
+        charts = []
+        for where, servers in dict.fromkeys((group.where, group.servers) for group in groups):
+            goal = MEMCPY_RATIO if where == ONE_NODE else None
+            entries = [
+                Bar(
+                    f"{group.size}, {way}",
+                    self.results.ratio(group, way, unit),
+                    colour,
+                    goal if way == OURS else None,
+                    gap_above=way == OURS,
+                )
+                for group in groups
+                if (group.where, group.servers) == (where, servers)
+                for way, colour in shown
+            ]
+            charts.append(bars(f"{where}, {_servers(servers)}", entries, _top(entries)))
+        if unit == MEMCPY:
+            colours.append((TARGET_COLOUR, "target"))
+        return Section(title, text, charts, legend(colours), [self._table(groups, SEND_RECV)])
 
-    def _chart(self, groups: Sequence[Group], where: str, servers: int, target: float | None) -> str:
-        entries = []
-        for group in groups:
-            if (group.where, group.servers) == (where, servers):
-                for way, colour in ((OURS, OUR_COLOUR), (SEND_RECV, OTHER_COLOUR)):
-                    mark = target if way == OURS else None
-                    value = self.results.ratio(group, way, MEMCPY)
-                    entries.append(Bar(f"{group.size}, {way}", value, colour, mark, gap_above=way == OURS))
-        return bars(f"{where}, {_servers(servers)}", entries, max(1.0, *(entry.value or 0 for entry in entries)))
-
-    def _row(self, found: Measured, baseline: str) -> tuple[str, ...]:
-        ratio = self.results.ratio(found.group, found.way, baseline)
-        own = found.group.where, found.group.size, f"{found.group.servers}", found.way
-        return *own, *_numbers(found), f"{ratio:.3g}" if ratio is not None else ""
+    def _table(self, groups: Sequence[Group], other: str, fold: str = "") -> Table:
+        header = ("Where", "Parameters", "Servers", "Way", "GB/s", "slowest to fastest", "x memcpy", f"x {other}")
+        rows = [
+            (
+                *(group.where, group.size, f"{group.servers}", found.way),
+                *_numbers(found),
+                *(f"{self.results.ratio(group, found.way, baseline) or 0:.3g}" for baseline in (MEMCPY, other)),
+            )
+            for group in groups
+            for found in self.results.of(group)
+        ]
+        return Table(header, rows, names=4, fold=fold)
 
     def optimizer(self) -> Section:
         text = (
-            "The same, with Keras's SGD with momentum applied by the server to each gradient. “apply alone” is that, on "
-            "a gradient that lies in the mailbox, in bytes of parameters a second. If push and pull cost a memcpy each "
-            "and nothing else were done but to apply, 2 / (2 + apply / memcpy) of memcpy would be reached: the bound. "
-            "Publishing is a third copy, and not in it.",
+            "The same, with Keras's SGD with momentum applied by the server to each gradient. “apply alone” is that, "
+            "on a gradient that lies in the mailbox, in bytes of parameters a second. If push and pull cost a memcpy "
+            "each and nothing else were done but to apply, 2 / (2 + apply / memcpy) of memcpy would be reached: the "
+            "bound. Publishing is a third copy, and not in it.",
         )
         groups = self.results.groups("transfer, SGD")
         entries: dict[int, list[Bar]] = {}
@@ -98,22 +124,20 @@ class Parts:
                 of_memcpy = share * bound
                 names = (group.size, f"{group.servers}")
                 shares.append((*names, f"{2 / bound - 2:.3g}", f"{bound:.3g}", f"{of_memcpy:.3g}", f"{share:.3g}"))
-        charts = [bars(f"Share of the bound, {_servers(n)}", own, 1.0) for n, own in entries.items()]
+        charts = [bars(f"Share of the bound, {_servers(n)}", own, _top(own)) for n, own in entries.items()]
         header = ("Parameters", "Servers", "apply / memcpy", "bound", "x memcpy", "share of the bound")
-        rows = [self._row(found, MEMCPY) for group in groups for found in self.results.of(group)]
-        full = ("Where", "Parameters", "Servers", "Way", "GB/s", "slowest to fastest", "x memcpy")
-        tables = [Table(header, shares, names=2), Table(full, rows, names=4, fold="All numbers")]
+        tables = [Table(header, shares, names=2), self._table(groups, APPLIED, fold="All numbers")]
         colours = legend([(OUR_COLOUR, OURS), (TARGET_COLOUR, "target")])
         return Section("Push and pull with SGD and momentum", text, charts, colours, tables)
 
     def training(self) -> Section:
         how = self.settings.training
         text = (
-            "An MLP 784-1024-1024-10, SGD with momentum, batches of 64 a rank, one thread each. Plain Horovod: two ranks, "
-            "a grouped_allreduce in a tf.function, default settings, batches that wait in memory. The others are jobs of "
-            "this package: sync with two ranks, async with one server and two workers, which share the cores. "
-            f"Each repeat is a job of its own over {how.examples:,} examples, the first {how.warm_up_secs:g} s of which "
-            "are not counted.",
+            "An MLP 784-1024-1024-10, SGD with momentum, batches of 64 a rank, one thread each. Plain Horovod: two "
+            "ranks, a grouped_allreduce in a tf.function, default settings, batches that wait in memory. The others "
+            "are jobs of this package: sync with two ranks, async with one server and two workers, which share the "
+            f"cores. Each repeat is a job of its own over {how.examples:,} examples, the first {how.warm_up_secs:g} s "
+            "of which are not counted.",
         )
         found = self.results.of(TRAINING)
         entries = []
@@ -155,8 +179,8 @@ class Parts:
         loss = self.settings.training.loss
         text = (
             f"Seconds of training until the mean training loss of three records in metrics.jsonl falls below {loss:g}, "
-            "from the first record on: the jobs above, with one learning rate. A step of sync is one update made of two "
-            "batches; async makes two of them, each of a gradient that may be stale.",
+            "from the first record on, in the jobs above. A step of sync is one update made of two batches; async "
+            "makes two of them, each of a gradient that may be stale, at half the learning rate.",
         )
         header = ("Way", "s", "fastest to slowest", "x sync")
         rows = [(one.way, *_numbers(one), self._ratio(one, SYNC)) for one in self.results.of(TO_LOSS)]
@@ -165,7 +189,7 @@ class Parts:
     def staleness(self) -> Section:
         text = (
             "How many updates were made between the parameters that a gradient was computed at and its own, as a share "
-            f"of all gradients of the asynchronous jobs above ({BOUNDED}: those without a slow worker).",
+            "of all gradients of the asynchronous jobs above.",
         )
         charts = [self._histogram(way, counted) for way, counted in self.results.staleness.items()]
         rows = [
@@ -185,8 +209,8 @@ class Parts:
 
     def idle(self) -> Section:
         text = (
-            "The share of a core that a server takes while it waits for gradients: “bare” serves an array, “of a job” is "
-            "rank 0 of a training job whose only worker sleeps. Of several servers, the one that takes the most.",
+            "The share of a core that a server takes while it waits for gradients: “bare” serves an array, “of a job” "
+            "is rank 0 of a training job whose only worker sleeps. Of several servers, the one that takes the most.",
         )
         rows = [
             (
@@ -254,8 +278,8 @@ def _summary(results: Results, settings: Settings) -> Iterator[str]:
         "without a worker that is slower than the others."
     )
     yield (
-        "All ways of a group ran in turn (A B B A); medians. Ratios compare with what ran in the same turns. Ranks have "
-        "one thread each, and are more than the cores wherever there are more of them than the cores below."
+        "All ways of a group ran in turn (A B B A); medians. Ratios compare with what ran in the same turns. Each rank "
+        "has one thread, and shares the cores that are told below with the others."
     )
     for sentence in results.left_out:
         yield f"Not measured. {sentence}"

@@ -9,11 +9,10 @@ import numpy as np
 
 from hpc_train.strategies.async_ps.messages import Mailbox
 from hpc_train.strategies.async_ps.partition import Partition
+from parameter_servers.settings import LEARNING_RATE, MOMENTUM
 
 if TYPE_CHECKING:
     from hpc_train.strategies.async_ps.keras_part import KerasPart
-
-LEARNING_RATE, MOMENTUM = 1e-3, 0.9
 
 
 class PlainPart:

@@ -2,8 +2,8 @@
 
     mpirun -np 2 python -m parameter_servers.plain_horovod --folder JOB --examples 100000 --warm-up-secs 2 --out FILE
 
-Nothing of hpc_train runs here, and neither Horovod's nor MPI's settings are touched. Batches are cut beforehand and wait
-in memory.
+Nothing of hpc_train runs here, and neither Horovod's nor MPI's settings are touched. Batches are cut beforehand and
+wait in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from parameter_servers.settings import BATCH
+from parameter_servers.settings import BATCH, LEARNING_RATE
 
 
 def arguments() -> argparse.Namespace:
@@ -38,7 +38,7 @@ def load_model(folder: Path) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.build_model({})
+    return module.build_model({"learning_rate": LEARNING_RATE * hvd.size()})
 
 
 def load_batches(folder: Path) -> tf.data.Dataset:

@@ -17,7 +17,7 @@ What = Literal["transfer", "transfer, SGD", "training", "slow worker", "time to 
 
 @dataclass(frozen=True)
 class Group:
-    """Ways that ran in the same turns: `what`, `where`, and for transfers of parameters of `size`, by so many servers."""
+    """Ways that ran in the same turns: `what`, `where`, and for transfers the parameters' size and so many servers."""
 
     what: What
     where: str

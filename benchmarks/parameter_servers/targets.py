@@ -58,7 +58,7 @@ def targets(results: Results) -> list[Target]:
             "A server that waits",
             f"< {IDLE_SHARE:.0%} of a core",
             [
-                (f"{found.way}, {group.where}, {_servers(group)}", f"{found.median:.1%}", found.median < IDLE_SHARE)
+                (f"{found.way}, {group.where}, {_servers(group)}", f"{found.median:.2%}", found.median < IDLE_SHARE)
                 for found, group in idle
             ],
         ),

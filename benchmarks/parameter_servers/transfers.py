@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from parameter_servers.launch import TCP, Launch, here, make_cluster, slurm_missing, two_nodes
+from parameter_servers.launch import NO_CMA, TCP, Launch, here, make_cluster, slurm_missing, two_nodes
 from parameter_servers.results import Group, Results
 from parameter_servers.settings import SIZES, Settings, Transfers
-from parameter_servers.ways import APPLIED, BARE, MEMCPY, ONE_HOST_TCP, ONE_NODE, OURS, SEND_RECV, TWO_HOSTS
+from parameter_servers.ways import (
+    APPLIED,
+    BARE,
+    MEMCPY,
+    ONE_HOST_TCP,
+    ONE_NODE,
+    OURS,
+    SEND_RECV,
+    TWO_HOSTS,
+    WITHOUT_CMA,
+)
 
 SERVERS = (1, 2)
 LIMIT_SECS = 300.0
@@ -17,14 +28,16 @@ GIGA = 1e9
 
 
 def measure_node(settings: Settings, folder: Path, results: Results) -> None:
-    """On one node, with nothing but the bytes."""
+    """On one node, with nothing but the bytes; against Send/Recv as MPI does it by itself, and without CMA."""
     for servers in SERVERS:
         _measure(here(), ONE_NODE, servers, settings.node, "none", folder, results)
+    without = replace(settings.node, rests=0)
+    _measure(here(NO_CMA), WITHOUT_CMA, 1, without, "none", folder, results)
 
 
 def measure_optimizer(settings: Settings, folder: Path, results: Results) -> None:
     """On one node, the servers applying SGD with momentum."""
-    for servers in SERVERS:
+    for servers in SERVERS[-1:] if settings.quick else SERVERS:
         _measure(here(), ONE_NODE, servers, settings.optimizer, "sgd", folder, results)
 
 
@@ -60,7 +73,7 @@ def _measure(
     told = json.loads(out.read_text())
     what, others = ("transfer", (MEMCPY, SEND_RECV)) if optimizer == "none" else ("transfer, SGD", (MEMCPY, APPLIED))
     for size, found in zip(how.sizes, told, strict=True):
-        if found["shared"] != (where == ONE_NODE):
+        if found["shared"] != (where in (ONE_NODE, WITHOUT_CMA)):
             raise RuntimeError(f"{where}: the ranks {'share' if found['shared'] else 'do not share'} memory")
         group = Group(what, where, size, servers)
         config = {"bytes": SIZES[size], "servers": servers, "optimizer": optimizer}

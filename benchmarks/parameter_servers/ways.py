@@ -8,4 +8,5 @@ BOUNDED = "async, max_staleness 2"
 SLOW = "one slow worker"
 BARE, JOB = "bare", "of a job"
 
-ONE_NODE, TWO_HOSTS, ONE_HOST_TCP = "one node", "two hosts, TCP", "one host, TCP"
+ONE_NODE, WITHOUT_CMA = "one node", "one node, no CMA"
+TWO_HOSTS, ONE_HOST_TCP = "two hosts, TCP", "one host, TCP"

@@ -60,7 +60,7 @@ class ServedState:
     """The state of a job whose parameters lie on servers, as a checkpoint has it. For the first server.
 
     Batch-norm averages and the like are the means of what the workers carried last; random states are the first
-    worker's, under the job's own seed.
+    worker's.
 
     Args:
         part: Of this server; layouts: of all. whole: the variables of the optimizer of `model`, which is the one that
@@ -135,7 +135,7 @@ class ServedState:
             copy, dtype = self._copies[id(variable)], dtype_of(variable)
             values = [array[offset : offset + copy.nbytes].view(dtype).reshape(copy.shape) for array in told]
             if id(variable) in self._random:
-                copy[1:] = values[0][1:]
+                copy[...] = values[0]
             else:
                 copy[...] = np.mean([np.asarray(value, np.float64) for value in values], axis=0).astype(dtype)
 

@@ -133,11 +133,12 @@ class ModelState:
             for array, variable in zip(saved.values(), variables.values(), strict=True):
                 variable.assign(array.copy())  # else TensorFlow may use the snapshot's own memory
 
-    def share(self, snapshot: Snapshot | None) -> None:
+    def share(self, snapshot: Snapshot | None, part: int) -> None:
         """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.
 
-        Random states (dropout and the like) are then made different on every rank: rank r's seed derives from the
-        chief's and r, so that a restart on any number of ranks finds the same ones.
+        Random states (dropout and the like) are then made different on every rank that trains: the seed of the one that
+        reads part p > 0 of the data derives from the chief's and p, so that a restart on any number of ranks finds the
+        same ones.
         """
         variables = [*self._model.values(), *self._optimizer.values()]
         if snapshot is not None:
@@ -147,10 +148,10 @@ class ModelState:
         self._world.broadcast_arrays(arrays)
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
-        if not self._world.is_chief:
+        if part > 0:
             for variable in self.random:
                 state = _numpy(variable)
-                state[0] = derive_seed(int(state[0]), 0, self._world.rank) % 2**32
+                state[0] = derive_seed(int(state[0]), 0, part) % 2**32
                 variable.assign(state)
 
     def average(self) -> None:

@@ -168,7 +168,7 @@ def run_job(
 
         def restore(step: int | None) -> Snapshot | None:
             snapshot = world.each(lambda: _load(manager, step, state) if world.is_chief else None)
-            state.share(snapshot)
+            state.share(snapshot, roles.part_of(world.rank))
             random_state.restore(world, snapshot.rng if snapshot else None)
             return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
 

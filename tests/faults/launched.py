@@ -44,7 +44,7 @@ class Faulty(keras.layers.Layer):
         global calls
         calls += 1
         time.sleep(@PAUSE@)
-        if calls == 1 and rank == 0:
+        if calls == 1 and rank == @FIRST@:
             note(f"began-{restarts}")
         if rank == @RANK@ and calls == @CALL@ and restarts in @RUNS@:
             time.sleep(1)  # what is being saved will have been
@@ -59,12 +59,13 @@ def build_model(params):
 """
 
 
-def faulty(fault: str, rank: int = 1, call: int = 25, runs: str = "[0]", pause: float = 0.0) -> str:
+def faulty(fault: str, rank: int = 1, call: int = 25, runs: str = "[0]", pause: float = 0.0, first: int = 0) -> str:
     """A model whose `rank` does `fault` in its training step number `call`, in the runs that `runs` counts (from 0).
 
-    It notes the time of a run's first step in the file began-<run>, and that of the fault in struck-<run>.
+    It notes the time of a run's first step on rank `first` in the file began-<run>, and that of the fault in
+    struck-<run>.
     """
-    text, values = _FAULTY, {"PAUSE": pause, "RANK": rank, "CALL": call, "RUNS": runs, "FAULT": fault}
+    text, values = _FAULTY, {"PAUSE": pause, "RANK": rank, "CALL": call, "RUNS": runs, "FAULT": fault, "FIRST": first}
     for name, value in values.items():
         text = text.replace(f"@{name}@", str(value))
     return text

@@ -14,6 +14,7 @@ from hpc_train.strategies.async_ps.layout import (
     HEADER_WORDS,
     WORD,
     ServerLayout,
+    aligned,
     places,
     server_layout,
 )
@@ -36,8 +37,8 @@ server_counts = st.integers(1, 6)
 
 
 def granule(variable: VariableSpec) -> int:
-    """Bytes between places where a variable may be cut."""
-    return min(variable.unit, variable.nbytes)
+    """Bytes between places where a cut may lie in a variable, with the padding behind it."""
+    return aligned(min(variable.unit, variable.nbytes))
 
 
 def numbered(plan: Partition) -> np.ndarray:

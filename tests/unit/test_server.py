@@ -410,12 +410,14 @@ def test_prefetched_parameters_come_with_their_version() -> None:
     scene.serve()
     ahead = Prefetch(scene.workers[0])
     ahead.begin()
+    ahead.wait()
+    assert scene.workers[0].versions == [0], "those that it computes with"
     ahead.take()
     assert scene.workers[0].versions == [1]
     assert (PLAN.pieces(0)[0].view(scene.workers[0].arena) == -1).all()
 
 
-def test_a_failure_while_prefetching_is_raised_where_the_parameters_are_taken() -> None:
+def test_a_failure_while_prefetching_is_raised_where_it_is_waited_for() -> None:
     scene = Scene(1)
 
     def fail() -> None:
@@ -425,7 +427,7 @@ def test_a_failure_while_prefetching_is_raised_where_the_parameters_are_taken() 
     ahead = Prefetch(scene.workers[0])
     ahead.begin()
     with pytest.raises(RuntimeError, match="the network is gone"):
-        ahead.take()
+        ahead.wait()
 
 
 def test_another_server_hands_over_its_state_and_leaves_when_it_is_released() -> None:

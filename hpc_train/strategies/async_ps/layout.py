@@ -18,10 +18,10 @@ from hpc_train.strategies.async_ps.partition import ALIGNMENT, Partition
 WORD = 8
 LINE = 64
 
-TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, RELEASED, BUSY, TEST = range(9)
+TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, RELEASED, BUSY, HOLD, TEST = range(10)
 """Control words. TICKETS, STOP: on the first server. SLOWEST: the fewest gradients applied of any worker that trains.
 STATE_WANTED, STATE_READY: the snapshot that is asked for, and the one in `state`. RELEASED: the server may leave. BUSY:
-ranks that wait for the server's help right now."""
+ranks that wait for the server's help right now. HOLD: workers whose pulls are overtaken by publications, which wait."""
 APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 

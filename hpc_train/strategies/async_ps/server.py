@@ -22,6 +22,7 @@ from hpc_train.strategies.async_ps.layout import (
     GRADIENT,
     HEAD,
     HEADER_WORDS,
+    HOLD,
     LEAVES,
     LOSS,
     PUBLICATION,
@@ -165,8 +166,8 @@ class Server:
         self._serve(events, lambda: bool(self.clocks.training))
 
     def serve_until_released(self, events: Events) -> None:
-        """Serves until the first server lets this one go, which fetches its state before."""
-        self._serve(events, lambda: not self._control[RELEASED])
+        """Serves until all workers have left and the first server, which fetches the state before, lets this one go."""
+        self._serve(events, lambda: bool(self.clocks.training) or not self._control[RELEASED])
 
     def _serve(self, events: Events, going_on: Callable[[], bool]) -> None:
         patience = Patience()
@@ -180,7 +181,7 @@ class Server:
                 self._part.write_state(self._state)
                 self._window.sync()
                 self._control[STATE_READY] = wanted
-            if self._take_what_has_come(events):
+            if not self._control[HOLD] and self._take_what_has_come(events):
                 patience.reset()
                 continue
             events.idle()
@@ -199,6 +200,7 @@ class Server:
         for worker in np.roll(have, -first).tolist():
             box = self._boxes[worker]
             self._taken[worker] += 1
+            assert box.flag == self._taken[worker], "a worker pushed before its last push was taken"
             if box.kind == LEAVES:
                 self.clocks.leave(worker)
                 done.append(worker)

@@ -22,11 +22,11 @@ SHARED_VARIABLE = "HPC_TRAIN_SHARED_WINDOW"
 """Set to 0: do without the memory that ranks of one node share."""
 
 SPIN_SECS = 100e-6
-FIRST_SLEEP_SECS, LONGEST_SLEEP_SECS = 50e-6, 1e-3
+FIRST_SLEEP_SECS, LONGEST_SLEEP_SECS = 50e-6, 3e-3
 
 
 class Patience:
-    """Waits a little longer each time: yields the core first, then sleeps, up to a millisecond."""
+    """Waits a little longer each time: yields the core first, then sleeps, up to some milliseconds."""
 
     def __init__(self) -> None:
         self.reset()
@@ -41,7 +41,7 @@ class Patience:
             os.sched_yield()
             return
         time.sleep(self._sleep)
-        self._sleep = min(LONGEST_SLEEP_SECS, 1.2 * self._sleep)
+        self._sleep = min(LONGEST_SLEEP_SECS, 1.05 * self._sleep)
 
 
 class Window:

@@ -17,6 +17,7 @@ from hpc_train.strategies.async_ps.layout import (
     GRADIENT,
     HEAD,
     HEADER_WORDS,
+    HOLD,
     KIND,
     LEAVES,
     LOSS,
@@ -35,11 +36,13 @@ from hpc_train.strategies.async_ps.window import Patience, Window
 
 FIRST = 0
 """The server that gives out tickets."""
+MAX_ATTEMPTS = 3
+"""At so many attempts to copy parameters a server is asked to wait."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What the first server tells: whether to leave, and the clock of the slowest worker."""
+    """What servers tell: whether to leave, and the clock of the slowest worker."""
 
     stop: bool
     slowest: int
@@ -73,9 +76,11 @@ class Worker:
         return self._window.add(FIRST, self._layouts[FIRST].word(TICKETS), 1)
 
     def state(self) -> State:
-        """What the first server tells now."""
+        """What the servers tell now; a gradient that has not reached all of them does not count."""
         words = self._window.words(FIRST, 0, APPLIED)
-        return State(bool(words[STOP]), int(words[SLOWEST]))
+        others = list(enumerate(self._layouts))[1:]
+        slowest = [int(self._window.words(server, layout.word(SLOWEST))[0]) for server, layout in others]
+        return State(bool(words[STOP]), min([int(words[SLOWEST]), *slowest]))
 
     def ask_to_stop(self) -> None:
         """Asks all workers to leave."""
@@ -84,12 +89,19 @@ class Worker:
     def pull(self, arena: np.ndarray | None = None) -> list[int]:
         """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.
 
-        Never torn: a copy that a server has begun to overwrite meanwhile is fetched again.
+        Never torn: a copy that a server has begun to overwrite meanwhile is fetched again; if that happens again, the
+        server is asked to hold on.
         """
         target = self.arena if arena is None else arena
         cuts = self._partition.cuts
         waiting = dict.fromkeys(range(len(self._layouts)), 0)
+        attempts, held = 0, []
         while waiting:
+            attempts += 1
+            if attempts == MAX_ATTEMPTS:
+                held = list(waiting)
+                for server in held:
+                    self._window.add(server, self._layouts[server].word(HOLD), 1)
             for server in waiting:
                 layout = self._layouts[server]
                 waiting[server] = int(self._window.words(server, layout.word(PUBLICATION))[0])
@@ -102,6 +114,8 @@ class Worker:
                 begun = int(self._window.words(server, layout.parameters[waiting[server] % 2])[0])
                 if begun == waiting[server]:
                     del waiting[server]
+        for server in held:
+            self._window.add(server, self._layouts[server].word(HOLD), -1)
         return [int(head[1]) for head in self._heads]
 
     def push(
@@ -196,9 +210,11 @@ class Worker:
             return
         for server, layout in enumerate(self._layouts):
             self._window.add(server, layout.word(BUSY), 1)
-        yield
-        for server, layout in enumerate(self._layouts):
-            self._window.add(server, layout.word(BUSY), -1)
+        try:
+            yield
+        finally:
+            for server, layout in enumerate(self._layouts):
+                self._window.add(server, layout.word(BUSY), -1)
 
 
 class Prefetch:

@@ -1,8 +1,9 @@
 """Servers and workers with parameters of plain numpy, which count their updates: torn ones would be seen.
 
-python parameter_server.py SERVERS BOUND STEPS [prefetch] [slow] [idle]
+python parameter_server.py SERVERS BOUND STEPS [prefetch] [slow] [dawdle] [idle]
 
-BOUND -1: none. slow: the last server takes its time. idle: workers wait before they leave.
+BOUND -1: none. slow: the last server takes its time, and so does the first worker. dawdle: parameters are read slowly
+now and then, while others update them. idle: workers wait before they leave.
 """
 
 import json
@@ -25,6 +26,7 @@ CARRIED_NBYTES = 64
 STATE_NBYTES = 64
 IDLE_SECS = 3
 SLOW_SECS = 3e-3
+DAWDLING_SECS, MANY_BYTES = 5e-3, 100_000
 ROWS, COLUMNS, EMBEDDING = 5000, 16, 2
 VARIABLES = [
     VariableSpec((300, 100), np.dtype(np.float32)),
@@ -32,6 +34,24 @@ VARIABLES = [
     VariableSpec((ROWS, COLUMNS), np.dtype(np.float32), rows=True),
     VariableSpec((), np.dtype(np.float32)),
 ]
+
+
+class DawdlingWindow(Window):
+    """Reads parameters in two halves, and lets others go on between them."""
+
+    def __init__(self, comm, nbytes, often):
+        super().__init__(comm, nbytes)
+        self.often, self.reads, self.random = often, 0, np.random.default_rng(comm.Get_rank())
+
+    def get(self, array, rank, offset):
+        if array.size > MANY_BYTES:
+            self.reads += 1
+            if self.random.random() < self.often:
+                super().get(array[: array.size // 2], rank, offset)
+                self.flush(rank)
+                time.sleep(DAWDLING_SECS)
+                offset, array = offset + array.size // 2, array[array.size // 2 :]
+        super().get(array, rank, offset)
 
 
 class CountingPart:
@@ -69,31 +89,40 @@ class CountingPart:
 
 
 class Log:
-    """When the last update was made: the wall's seconds, and this process's on a core."""
+    """What a server sees beside its updates.
 
-    def __init__(self):
-        self.applied(None)
+    spread: how far workers were apart, in gradients. load: how much of a core this process uses in the quietest second
+    without an update.
+    """
+
+    def __init__(self, workers):
+        self.workers, self.clocks = workers, None
+        self.spread, self.load = 0, 1.0
+        self.begin()
+
+    def begin(self):
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def applied(self, update):
-        self.last = time.perf_counter(), time.process_time()
+        self.begin()
+        if len(self.clocks.training) == self.workers:
+            self.spread = max(self.spread, max(self.clocks.applied) - min(self.clocks.applied))
 
     def idle(self):
-        pass
-
-    def load(self):
-        """Part of a core that was used since the last update."""
-        wall, cpu = self.last
-        return (time.process_time() - cpu) / (time.perf_counter() - wall)
+        secs = time.perf_counter() - self.wall
+        if secs > 1:
+            self.load = min(self.load, (time.process_time() - self.cpu) / secs)
+            self.begin()
 
 
 def serve(window, layouts, plan, rank, bound, slow):
-    part, log = CountingPart(plan, rank, slow and rank == len(layouts) - 1), Log()
+    part, log = CountingPart(plan, rank, slow and rank == len(layouts) - 1), Log(layouts[rank].workers)
     server = Server(window, layouts[rank], plan, rank, part, CARRIED_NBYTES if rank == 0 else 0, bound)
+    log.clocks = server.clocks
     window.barrier()
     told = {}
     if rank == 0:
         server.serve(log)
-        told["load"] = log.load()
         states = [np.zeros(STATE_NBYTES, np.uint8) for _ in layouts[1:]]
         peers = Peers(window, layouts)
         peers.fetch_states(states)
@@ -102,12 +131,13 @@ def serve(window, layouts, plan, rank, bound, slow):
         told["carried"] = [None if array is None else array.tolist() for array in server.carried]
     else:
         server.serve_until_released(log)
-        told["load"] = log.load()
-    told.update(version=server.version, applied=server.clocks.applied, touched=part.touched)
+    told.update(
+        load=log.load, spread=log.spread, version=server.version, applied=server.clocks.applied, touched=part.touched
+    )
     return {**told, "staleness": sorted(server.clocks.histogram.items())}
 
 
-def work(window, layouts, plan, number, bound, tickets, prefetching, idle):
+def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle):
     window.barrier()
     worker = Worker(window, layouts, plan, number)
     ahead = Prefetch(worker) if prefetching else None
@@ -128,30 +158,30 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, idle):
                 view = piece.view(worker.arena)
                 assert (view == version).all(), f"parameters are torn: {np.unique(view)}"
         if number == 0:
-            time.sleep(2e-4)
+            time.sleep(SLOW_SECS if slow else 2e-4)
         numbers = random.permutation(ROWS)[: random.integers(0, 40)]
         values = np.repeat(numbers[:, None] + 1, COLUMNS, axis=1).astype(np.float32)
         rows += len(numbers)
         gradients = [np.full(v.shape, ticket, v.dtype) for v in plan.variables]
         gradients[EMBEDDING] = numbers, values
+        if ahead is not None:
+            ahead.wait()
         with worker.exchange():
-            worker.wait_until_taken()
             worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, 0.25)
             if ahead is None:
                 worker.wait_until_taken()
-        if ahead is not None:
-            ahead.wait()
-            ahead.take()
+            else:
+                ahead.take()
     worker.wait_until_taken()
     time.sleep(IDLE_SECS if idle else 0)
     worker.leave()
     worker.wait_until_taken()
-    return {"tickets": taken, "rows": rows}
+    return {"tickets": taken, "rows": rows, "read_again": window.reads - len(layouts) * (1 + len(taken))}
 
 
 def main():
     servers, bound, steps = (int(argument) for argument in sys.argv[1:4])
-    prefetching, slow, idle = (word in sys.argv for word in ("prefetch", "slow", "idle"))
+    prefetching, slow, dawdling, idle = (word in sys.argv for word in ("prefetch", "slow", "dawdle", "idle"))
     bound = None if bound < 0 else bound
     world = join_world("serialized")
     tell_uncaught(world)
@@ -159,12 +189,13 @@ def main():
     plan = partition(VARIABLES, servers)
     layouts = [server_layout(plan, s, workers, CARRIED_NBYTES, STATE_NBYTES) for s in range(servers)]
     tickets = steps * workers if bound == 0 else steps
-    with Window(world.comm, layouts[rank].nbytes if rank < servers else 0) as window:
+    nbytes = layouts[rank].nbytes if rank < servers else 0
+    with DawdlingWindow(world.comm, nbytes, 0.1 if dawdling else 0) as window:
         told = {"rank": rank, "shared": window.shared}
         if rank < servers:
             told.update(serve(window, layouts, plan, rank, bound, slow))
         else:
-            told.update(work(window, layouts, plan, rank - servers, bound, tickets, prefetching, idle))
+            told.update(work(window, layouts, plan, rank - servers, bound, tickets, prefetching, slow, idle))
         window.barrier()
     print(json.dumps(told) + "\n", end="", flush=True)
 

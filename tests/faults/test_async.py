@@ -1,0 +1,190 @@
+"""Parameter servers and workers that die, hang, are stopped, or meet bad numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import h5py
+import numpy as np
+import yaml
+
+from tests.faults.launched import STUCK, Launched, faulty, processes, wait_until
+from tests.support import Job, merge, train, variables
+
+MakeJob = Callable[..., Job]
+HOST = os.uname().nodename
+END_SECS = 30
+"""From a death to the end of all."""
+RUN_SECS = 200
+"""The limit for one run of a tiny job; it takes ten seconds on two idle cores."""
+STALL_SECS = 12
+RANKS = 3
+"""Two servers, the chief among them, and a worker; where it matters one server and two workers."""
+TWO_SERVERS = {"strategy": "async", "parameter_servers": 2}
+EVAL = {"throttle_secs": 10**6, "start_delay_secs": 10**6, "exporters": {"final": None}}
+
+
+def change(job: Job, **changes: object) -> None:
+    """Changes the job file in one go: a restart may be about to read it."""
+    temporary = job.file.with_suffix(".new")
+    temporary.write_text(yaml.safe_dump(merge(yaml.safe_load(job.file.read_text()), changes)))
+    temporary.replace(job.file)
+
+
+def saved_steps(job: Job) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (job.job_dir / "checkpoints").glob("step-*"))
+
+
+def newest(job: Job) -> int:
+    return max(saved_steps(job), default=0)
+
+
+def test_whoever_is_killed_is_named_and_the_job_goes_on(make_job: MakeJob) -> None:
+    """A worker, a server and the chief, one after the other, each once a checkpoint has been made."""
+    job = make_job(
+        model=faulty("pass", pause=0.02, first=2),
+        run={**TWO_SERVERS, "save_checkpoints_steps": 20, "keep_checkpoint_max": 0},
+        train={"max_steps": 10**6},
+        eval=EVAL,
+    )
+    killed = [2, 1, 0]
+    with Launched(job, "--max-restarts", str(len(killed)), ranks=RANKS, HPC_TRAIN_RESTARTS="0") as run:
+        resumed_from = []
+        for number, rank in enumerate(killed):
+            run.wait_for(f"began-{number}", RUN_SECS)
+            before = newest(job)
+            wait_until(lambda before=before: newest(job) > before, RUN_SECS, lambda: str(run))
+            if number == len(killed) - 1:
+                last = newest(job) + 300
+                change(job, train={"max_steps": last})
+            pids = {of: pid for pid, of in processes(job.folder).items() if of >= 0}
+            assert sorted(pids) == list(range(RANKS))
+            struck = time.monotonic()
+            os.kill(pids[rank], signal.SIGKILL)
+            said = f"hpc-train: rank {rank} on {HOST} was killed by SIGKILL; restart {number + 1} of {len(killed)}"
+            wait_until(lambda said=said: said in run.err, END_SECS, lambda: str(run))
+            print(f"from SIGKILL of rank {rank}: {time.monotonic() - struck:.1f} s until all had ended")
+            resumed_from.append(int(re.findall(r"from step (\d+)\n", run.err)[-1]))
+        assert run.end(RUN_SECS) == 0, str(run)
+    assert run.err.count("was killed by SIGKILL") == len(killed), run.err
+    assert "Traceback" not in run.err
+    assert [int(step) for step in re.findall(r"going on from step (\d+) ", run.out)] == resumed_from
+    assert set(resumed_from) <= set(saved_steps(job))
+    assert (run.status["state"], run.status["step"]) == ("succeeded", last)
+    assert "error" not in run.status
+    found = variables(job.job_dir, last)
+    assert int(found["optimizer/adam.iteration"]) == last
+    assert all(np.isfinite(array).all() for array in found.values())
+
+
+def test_a_signal_saves_and_an_exception_of_a_worker_is_told_once(make_job: MakeJob) -> None:
+    """Two starts of one job: the first is stopped, the second goes on and meets the exception."""
+    cursed = faulty('raise ValueError("the batch is cursed")', rank=2, call=40, runs="[7]", first=1)
+    job = make_job(
+        model=cursed, run={"strategy": "async", "save_checkpoints_steps": 10**6}, train={"max_steps": 10**6}, eval=EVAL
+    )
+    with Launched(job, "--max-restarts", "9", ranks=RANKS, HPC_TRAIN_RESTARTS="0") as run:
+        run.wait_for("began-0", RUN_SECS)
+        wait_until(lambda: run.status.get("step", 0) > 0, RUN_SECS, lambda: str(run))
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.end(RUN_SECS) == 3, str(run)
+    step = run.status["step"]
+    assert run.status["state"] == "stopped"
+    assert saved_steps(job) == [step]
+    assert f"stopped by SIGUSR1 after step {step}, which is saved" in run.out
+    assert run.err == ""
+    assert int(variables(job.job_dir, step)["optimizer/adam.iteration"]) == step
+
+    change(job, run={"save_checkpoints_steps": 10})
+    with Launched(job, ranks=RANKS, name="again", HPC_TRAIN_RESTARTS="7") as run:
+        struck = run.wait_for("struck-7", RUN_SECS)
+        assert run.end(END_SECS) == 1
+        assert time.time() - struck < END_SECS
+    assert f"going on from step {step} " in run.out
+    assert len(re.findall(r"rank \d failed:", run.err)) == 1, run.err
+    assert "rank 2 failed:" in run.err
+    assert run.err.count("Traceback (most recent call last):\n  File") == 1, run.err
+    assert "the batch is cursed" in run.err
+    assert run.status["state"] == "failed"
+    assert run.status["error"]["rank"] == 2
+    assert newest(job) > step
+
+
+def test_a_worker_that_hangs_is_named(make_job: MakeJob) -> None:
+    """Also where the other waits for it, as max_staleness has it."""
+    job = make_job(
+        model=faulty(STUCK, rank=2, call=25, first=1),
+        run={
+            "strategy": "async",
+            "max_staleness": 3,
+            "save_checkpoints_steps": 10,
+            "stall_timeout_secs": STALL_SECS,
+        },
+        train={"max_steps": 10**6},
+        eval=EVAL,
+    )
+    with Launched(job, ranks=RANKS) as run:
+        struck = run.wait_for("struck-0", RUN_SECS)
+        assert run.end(STALL_SECS + END_SECS) == 6, str(run)
+        assert time.time() - struck > STALL_SECS - 1
+    assert run.err.count("hpc-train: error:") == 1, run.err
+    assert f"hpc-train: error: rank 2 (host {HOST}, pid " in run.err
+    assert "training step" in run.err
+    assert f"stall_timeout_secs={STALL_SECS}" in run.err
+    assert run.status["state"] == "failed"
+    assert run.status["error"]["rank"] == 2
+    assert newest(job) >= 40, "24 gradients of the worker that hangs, and at least as many of the other but three"
+
+
+BATCH_NORM = """
+import keras
+from keras import layers
+
+def build_model(params):
+    model = keras.Sequential([
+        keras.Input((8,)), layers.Dense(16, activation="tanh"), layers.BatchNormalization(), layers.Dropout(0.2),
+        layers.Dense(4),
+    ])
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+def test_a_batch_that_is_not_finite(make_job: MakeJob) -> None:
+    """Halt ends before the parameters are touched; skip leaves batches out, and what layers made of them."""
+    job = make_job(
+        model=BATCH_NORM,
+        train_rows=[320],
+        data={"train": {"shuffle": "none"}},  # worker 1, which is rank 2, reads row 245 at its eighth step
+        run={"strategy": "async", "max_staleness": 1, "save_checkpoints_steps": 4, "keep_checkpoint_max": 0},
+        train={"max_steps": 60},
+        eval=EVAL,
+    )
+    with h5py.File(job.folder / "data/train-0.h5", "r+") as file:
+        file["x"][245] = np.nan
+    done = train(job, RANKS, timeout=RUN_SECS)
+    assert done.returncode == 7, done.stdout + done.stderr
+    found = re.search(r"step (\d+): loss or gradients of rank 2 are not finite", done.stderr)
+    assert found, done.stderr
+    assert done.stderr.count("not finite") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    step = int(found[1])
+    assert 11 <= step <= 20
+    assert saved_steps(job) == [n for n in range(4, 60, 4) if n < step]
+    for saved in saved_steps(job):
+        assert all(np.isfinite(array).all() for array in variables(job.job_dir, saved).values())
+
+    change(job, run={"on_nan": "skip"})
+    done = train(job, RANKS, timeout=RUN_SECS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    skipped = len(re.findall(r"gradients of rank [12] are not finite .*; the step is left out", done.stdout))
+    assert skipped >= 1, done.stdout
+    found = variables(job.job_dir, 60)
+    assert int(found["optimizer/adam.iteration"]) == 60 - skipped
+    assert any("moving_mean" in name for name in found)
+    for name, array in found.items():
+        assert np.isfinite(array).all(), name
