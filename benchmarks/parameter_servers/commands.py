@@ -55,6 +55,9 @@ class _UntilCalled:
     def __init__(self, comm: MPI.Intracomm | None, end: float = float("inf")) -> None:
         self._comm, self._end = comm, end
 
+    def applying(self) -> None:
+        """Nothing to do."""
+
     def applied(self, update: Applied) -> None:
         """Nothing to do."""
 

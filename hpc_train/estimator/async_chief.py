@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ from hpc_train.strategies.tensors import dtype_of, nbytes_of
 
 if TYPE_CHECKING:
     import keras
+
+POLL_SECS = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,6 @@ class ServedState:
         self.peers = Peers(window, layouts)
         self._pieces = [partition.pieces(peer) for peer in range(len(layouts))]
         self._fetched = [aligned_zeros(self._places(pieces)[1]) for pieces in self._pieces]
-        self._own = aligned_zeros(part.state_nbytes)
         self._copies: dict[int, np.ndarray] = {}
 
     def average(self) -> None:
@@ -149,6 +150,7 @@ class Evaluating:
         self._pending: tuple[int, Future[dict[str, float]]] | None = None
         self._copied = threading.Event()
         self._copied.set()
+        self._moves = 0
 
     @property
     def busy(self) -> bool:
@@ -165,15 +167,28 @@ class Evaluating:
             self._state.assign(snapshot)
         finally:
             self._copied.set()
-        return self._evaluator.evaluate(lambda: None)
+        return self._evaluator.evaluate(self._move)
+
+    def _move(self) -> None:
+        self._moves += 1
 
     def wait_until_copied(self) -> None:
         """Waits until the snapshot is needed no more."""
         self._copied.wait()
 
-    def take(self, wait: bool = False) -> tuple[int, dict[str, float]] | None:
+    def wait(self, moved: Callable[[], None]) -> tuple[int, dict[str, float]] | None:
+        """Waits for the evaluation that goes on, if any, then as `take`; `moved` is called as long as it does."""
+        seen = -1
+        while self._pending is not None and not self._pending[1].done():
+            if self._moves != seen:
+                seen = self._moves
+                moved()
+            wait([self._pending[1]], POLL_SECS)
+        return self.take()
+
+    def take(self) -> tuple[int, dict[str, float]] | None:
         """The step and the metrics of an evaluation that has ended; None where none has. Raises what it raised."""
-        if self._pending is None or not (wait or self._pending[1].done()):
+        if self._pending is None or not self._pending[1].done():
             return None
         (step, future), self._pending = self._pending, None
         return step, future.result()
@@ -199,7 +214,7 @@ class Chief:
         self._saving = s.saving(alone, state)
         self.run = s.run(alone, self._saving, self._input)
         self._evaluating = Evaluating(s.state, s.evaluator)
-        self._health = Health(s.config.on_nan)
+        self._health = Health(s.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
         self._waits: list[float | None] = [None] * roles.readers
@@ -218,14 +233,16 @@ class Chief:
                 self.cut_short = self._server.stopping and s.train_spec.max_steps != self._step
                 if self._step > self._told:
                     self._tell(last=True)
-            s.watchdog.at("checkpoint", self._step)
-            if (ended := self._evaluating.take(wait=True)) is not None:
-                self.run.tell_evaluation(*ended)
             self._save()
             self._state.peers.release()
+            if not self.cut_short and (ended := self._evaluating.wait(self._evaluation_moved)) is not None:
+                self.run.tell_evaluation(*ended)
         finally:
             self._evaluating.close()
         return self._step
+
+    def _evaluation_moved(self) -> None:
+        self._s.watchdog.at("evaluation", self._step)
 
     def finish(self) -> tuple[dict[str, float], list[str]]:
         """The last evaluation, and the exports; as JSON can hold them."""
@@ -239,13 +256,17 @@ class Chief:
         metrics, exports = self.run.finish(outcome)
         return metrics, [str(path) for path in exports]
 
+    def applying(self) -> None:
+        """An update begins."""
+        self._s.watchdog.at(f"applying the gradient of step {self._step + 1}", None)
+
     def applied(self, update: Applied) -> None:
         """An update has been made, or left out; the next one has not begun."""
         s = self._s
         self._step += 1
         self._rate.step(update.examples)
-        for worker, wait in zip(update.workers, update.waits, strict=True):
-            self._waits[worker] = None if math.isnan(wait) else wait
+        for worker, waited in zip(update.workers, update.waits, strict=True):
+            self._waits[worker] = None if math.isnan(waited) else waited
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -264,10 +285,14 @@ class Chief:
             if not last and not self._evaluating.busy and self.run.evaluation_is_due():
                 assert self._saving.snapshot is not None
                 self._evaluating.begin(self._step, self._saving.snapshot)
+        self._look_around()
         s.watchdog.at("waiting for gradients", None)
 
     def idle(self) -> None:
         """There is nothing to apply."""
+        self._look_around()
+
+    def _look_around(self) -> None:
         if self._s.signals.received is not None:
             self._server.stop()
         if (ended := self._evaluating.take()) is not None:
@@ -319,11 +344,20 @@ class Beside:
     def __init__(self, window: Window, first: ServerLayout, session: Session) -> None:
         self._window, self._first, self._s, self._asked = window, first, session, False
 
+    def applying(self) -> None:
+        """An update begins."""
+        self._s.watchdog.at("applying a gradient", None)
+
     def applied(self, update: Applied) -> None:
         """An update has been made."""
+        self._look_around()
         self._s.watchdog.at("waiting for gradients", None)
 
     def idle(self) -> None:
+        """There is nothing to apply."""
+        self._look_around()
+
+    def _look_around(self) -> None:
         """Passes a signal on to the first server."""
         if self._s.signals.received is not None and not self._asked:
             self._asked = True

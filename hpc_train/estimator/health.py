@@ -18,12 +18,15 @@ Policy = Literal["halt", "skip", "rollback"]
 class Health:
     """Decides, alike on all ranks, what follows a step whose loss or gradients were not finite. Pure.
 
+    Args:
+        can_go_back: Whether `rollback` is possible.
+
     Attributes:
         left_out: Steps whose batches are not to change the model.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, can_go_back: bool = True) -> None:
+        self._policy, self._can_go_back = policy, can_go_back
         self._in_a_row = self._rollbacks = 0
         self._furthest = 0
         self.left_out: set[int] = set()
@@ -46,10 +49,10 @@ class Health:
         what = f"step {step}: loss or gradients {where} not finite (NaN or infinity)"
         self._in_a_row += 1
         if self._policy == "halt":
+            ways = "`on_nan: skip` or `rollback` leave" if self._can_go_back else "`on_nan: skip` leaves"
             raise JobEndedError(
                 f"{what}; training ends before they reach the model (on_nan: halt). What was saved stays. A "
-                "smaller learning rate or gradient clipping may help, and `on_nan: skip` or `rollback` leave such "
-                "batches out",
+                f"smaller learning rate or gradient clipping may help, and {ways} such batches out",
                 EXIT_NOT_FINITE,
                 ranks[0] if len(ranks) == 1 else None,
             )

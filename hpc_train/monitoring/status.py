@@ -22,9 +22,9 @@ class StatusFile:
     """Keeps `<job_dir>/status.json`, replaced whole each time.
 
     Fields: `state` (running, succeeded, failed, stopped: saved after a signal, to be started again, or requeued by
-    slurm/train.sh), `step`, `max_steps`, `loss`, `examples_per_sec`, `evaluation`, `exports`, `error` ({rank, message},
-    and `signal` where one killed the rank), `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since
-    1970).
+    slurm/train.sh), `step`, `max_steps`, `loss`, `examples_per_sec`, `input_wait`, `evaluation`, `exports`, `error`
+    ({rank, message}, and `signal` where one killed the rank), `restarts`, `host`, `pid`, `ranks`, `started` and
+    `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
     """
 
     def __init__(self, job_dir: Path, failure_report: Path, lenient: Lenient, **fields: Any) -> None:

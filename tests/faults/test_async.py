@@ -59,7 +59,7 @@ def test_whoever_is_killed_is_named_and_the_job_goes_on(make_job: MakeJob) -> No
             before = newest(job)
             wait_until(lambda before=before: newest(job) > before, RUN_SECS, lambda: str(run))
             if number == len(killed) - 1:
-                last = newest(job) + 300
+                last = newest(job) + 200
                 change(job, train={"max_steps": last})
             pids = {of: pid for pid, of in processes(job.folder).items() if of >= 0}
             assert sorted(pids) == list(range(RANKS))
@@ -96,7 +96,8 @@ def test_a_signal_saves_and_an_exception_of_a_worker_is_told_once(make_job: Make
     assert run.status["state"] == "stopped"
     assert saved_steps(job) == [step]
     assert f"stopped by SIGUSR1 after step {step}, which is saved" in run.out
-    assert run.err == ""
+    assert "hpc-train: error" not in run.err
+    assert "Traceback" not in run.err
     assert int(variables(job.job_dir, step)["optimizer/adam.iteration"]) == step
 
     change(job, run={"save_checkpoints_steps": 10})

@@ -60,6 +60,7 @@ class KerasPart:
         if not mean:
             optimizer.clipnorm = optimizer.global_clipnorm = optimizer.clipvalue = None
         self._rate = tf.Variable(1.0, trainable=False) if scale else None
+        self._learning_rate = optimizer._get_current_learning_rate
         if self._rate is not None:
             _scale_learning_rate(optimizer, self._rate)
         self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
@@ -138,8 +139,8 @@ class KerasPart:
 
     @property
     def learning_rate(self) -> float:
-        """That of the next update."""
-        return float(self._optimizer.learning_rate)
+        """That of the next update, were its gradient fresh."""
+        return float(self._learning_rate())
 
 
 def _variable_of(variable: Any, piece: Piece) -> Any:

@@ -82,6 +82,10 @@ class Applied:
 class Events(Protocol):
     """What happens beside the updates."""
 
+    def applying(self) -> None:
+        """An update begins."""
+        ...
+
     def applied(self, update: Applied) -> None:
         """An update has been made, or left out; the next one has not begun."""
         ...
@@ -233,6 +237,7 @@ class Server:
         return workers
 
     def _update(self, boxes: list[Mailbox], events: Events) -> None:
+        events.applying()
         workers = tuple(box.worker for box in boxes)
         bad = tuple(box.worker for box in boxes if box.kind == BAD)
         staleness = max(self.version - int(box.header[VERSION]) for box in boxes)

@@ -103,6 +103,9 @@ class Log:
     def begin(self):
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
+    def applying(self):
+        pass
+
     def applied(self, update):
         self.begin()
         if len(self.clocks.training) == self.workers:
