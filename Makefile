@@ -12,8 +12,8 @@ help:  ## list the targets
 setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
 	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
 
-demo: setup  ## train, evaluate and export a small model on two ranks (SOURCE=... chooses the data)
-	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)")
+demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the data, STRATEGY=async the other way)
+	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)") $(if $(STRATEGY),--strategy "$(STRATEGY)")
 
 test: setup  ## run all tests (PYTEST_ARGS="tests/unit -k sampler" chooses some)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)

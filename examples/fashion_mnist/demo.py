@@ -1,6 +1,6 @@
-"""The demonstration behind `make demo`: Fashion-MNIST on two ranks, from images to an exported model.
+"""The demonstration behind `make demo`: Fashion-MNIST on a few ranks, from images to an exported model.
 
-python examples/fashion_mnist/demo.py [--source DIR]
+python examples/fashion_mnist/demo.py [--source DIR] [--strategy async]
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hpc_train.cluster.quiet import CHATTER
 from hpc_train.errors import UserError
 
 HERE = Path(__file__).resolve().parent
-RANKS = 2
+JOBS = {"sync": ("job.yaml", 2), "async": ("async.yaml", 3)}
+"""By strategy: the job file, and how many ranks; of the three ranks of an asynchronous job one holds the parameters."""
 WANTED_ACCURACY = 0.90
 LIMIT_SECS = 1800
 TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:")
@@ -44,15 +45,18 @@ def main() -> None:
     """Entry point; exits with 1 where training failed or the accuracy is too low."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, help="folder with the four IDX files of Fashion-MNIST")
+    parser.add_argument("--strategy", choices=sorted(JOBS), default="sync", help="[default: sync]")
+    arguments = parser.parse_args()
     start = time.time()
     try:
-        description = prepare(parser.parse_args().source)
+        description = prepare(arguments.source)
     except UserError as error:
         sys.exit(f"demo.py: error: {error}")
+    job_file, ranks = HERE / JOBS[arguments.strategy][0], JOBS[arguments.strategy][1]
     job_dir = Path("runs") / time.strftime("fashion_mnist_%Y%m%d_%H%M%S")
-    train = [sys.executable, "-m", "hpc_train", "train", str(HERE / "job.yaml"), "--job-dir", str(job_dir)]
-    launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(RANKS)]
-    print(f"$ horovodrun -np {RANKS} python -m hpc_train train {HERE / 'job.yaml'} --job-dir {job_dir}")
+    train = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir)]
+    launcher = [str(Path(sys.executable).with_name("horovodrun")), "-np", str(ranks)]
+    print(f"$ horovodrun -np {ranks} python -m hpc_train train {job_file} --job-dir {job_dir}")
     code = run([*launcher, *train])
     if code != 0:
         sys.exit(f"demo.py: training ended with exit code {code}")
@@ -65,7 +69,7 @@ def main() -> None:
     print(f"""
 data           {description}
 test accuracy  {accuracy:.4f} on all {images:,} test images
-speed          {status["examples_per_sec"]:,.0f} examples/s on {RANKS} ranks
+speed          {status["examples_per_sec"]:,.0f} examples/s on {ranks} ranks
 wall time      {time.time() - start:.0f} s
 checkpoint     {job_dir / "checkpoints" / f"step-{step:08d}"}
 SavedModel     {status["exports"][-1]}

@@ -211,7 +211,7 @@ def test_without_staleness_it_is_synchronous_training(begun: Begun, three: Three
     metrics, expected = status(ours)["evaluation"], status(theirs)["evaluation"]
     assert metrics == pytest.approx(expected, rel=1e-5)
     (record,) = records(ours, "train")
-    assert record["staleness"] == {"0": 20}
+    assert record["staleness"] == {"0": 40}, "gradients, of which two make a step"
     assert "global batch 32 (16 x 2 workers)" in three.told[0]
 
 
