@@ -229,19 +229,6 @@ def test_averages_of_batch_normalisation_are_means_over_the_workers(three: Three
     assert [record["step"] for record in records(job, "eval")][-1] == 20
 
 
-def test_one_worker_is_one_rank(make_shared_job: MakeJob) -> None:
-    """One server and one worker: what a single process reaches on the same batches."""
-    alone = make_shared_job("rich-alone", model=RICH_MODEL, eval=ONCE)
-    run = {"strategy": "async", "scale_lr_by_staleness": True}
-    served = make_shared_job("rich-served", model=RICH_MODEL, eval=ONCE, run=run)
-    trained(0, alone, **ONE_THREAD)
-    trained(2, served, **ONE_THREAD)
-    assert_same(served, alone, 20, 2e-6)
-    assert rows_read(served, 20) == rows_read(alone, 20) == 320
-    assert status(served)["staleness"] == {"mean": 0, "max": 0}
-    assert counts_of(served) == {1: 20}
-
-
 # ---- exact steps, staleness
 
 
@@ -267,7 +254,7 @@ def five(make_shared_job: MakeJob, tmp_path_factory: pytest.TempPathFactory) -> 
         }
         data = {"train": {"batch_size": 8}}
         params = {"out": str(out)}
-        evaluation = {} if name == "exact" else {"start_delay_secs": 1000}
+        evaluation = {} if name == "exact" else ONCE
         return make_shared_job(
             name, model=WIDE_MODEL, eval=evaluation, data=data, params=params, run=run, train={"max_steps": 130}
         )
@@ -325,9 +312,9 @@ def test_it_learns_evaluates_and_exports(five: Five) -> None:
     for job in (five.exact, five.ahead):
         assert status(job)["evaluation"]["accuracy"] > 0.5, "four classes"
         assert [record["step"] for record in records(job, "eval")][-1] == 130
-        (export,) = (job.job_dir / "export" / "final").iterdir()
-        assert (export / "saved_model.pb").exists()
-        assert json.loads((export / "hpc_train.json").read_text())["step"] == 130
+    (export,) = (five.exact.job_dir / "export" / "final").iterdir()
+    assert (export / "saved_model.pb").exists()
+    assert json.loads((export / "hpc_train.json").read_text())["step"] == 130
     roles = [line.split()[:2] for line in five.told[0].splitlines()[1:6]]
     assert roles == [["0", "chief"], ["1", "server"], ["2", "worker"], ["3", "worker"], ["4", "worker"]]
     assert "batch 8, a step being one gradient of one of 3 workers" in five.told[0]
@@ -391,13 +378,27 @@ def test_max_staleness_makes_fast_workers_wait_for_a_slow_one(four: Four) -> Non
     assert status(four.bounded)["staleness"]["max"] <= largest_staleness(3, 2)
 
 
-def test_a_job_goes_on_with_another_strategy(four: Four) -> None:
+@dataclass(frozen=True)
+class One:
+    """Jobs trained in one process: `zero` is that of Four."""
+
+    zero: Job
+    rich: Job
+    told: list[str]
+
+
+@pytest.fixture(scope="module")
+def one(make_shared_job: MakeJob, four: Four) -> One:
+    write_changes(four.zero, run={"strategy": "sync", "parameter_servers": 1}, train={"max_steps": 20})
+    rich = make_shared_job("rich-alone", model=RICH_MODEL, eval=ONCE)
+    return One(four.zero, rich, trained(0, four.zero, rich, **ONE_THREAD))
+
+
+def test_a_job_goes_on_with_another_strategy(four: Four, one: One) -> None:
     """Synchronous on two ranks, on two servers and two workers, then alone; without gradients Adam's moments decay."""
-    job = four.zero
+    job = one.zero
     assert "going on from step 10 to step 17" in four.told[0]
-    write_changes(job, run={"strategy": "sync", "parameter_servers": 1}, train={"max_steps": 20})
-    (told,) = trained(0, job)
-    assert "going on from step 17 to step 20" in told
+    assert "going on from step 17 to step 20" in one.told[0]
     assert saved_steps(job) == [10, 17, 20]
     begin = variables(job.job_dir, 10)
     assert any("momentum" in name for name in begin)
@@ -422,6 +423,17 @@ def test_a_job_goes_on_with_another_strategy(four: Four) -> None:
     assert [(entry["step"], entry["ranks"], entry["whole"]) for entry in entries] == [
         (10, 2, True), (17, 4, True), (20, 1, True),
     ]  # fmt: skip
+
+
+def test_one_worker_is_one_process(make_shared_job: MakeJob, one: One) -> None:
+    """One server and one worker: what a single process reaches on the same batches."""
+    run = {"strategy": "async", "scale_lr_by_staleness": True}
+    served = make_shared_job("rich-served", model=RICH_MODEL, eval=ONCE, run=run)
+    trained(2, served, **ONE_THREAD)
+    assert_same(served, one.rich, 20, 2e-6)
+    assert rows_read(served, 20) == rows_read(one.rich, 20) == 320
+    assert status(served)["staleness"] == {"mean": 0, "max": 0}
+    assert counts_of(served) == {1: 20}
 
 
 # ---- scripts, TCP

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpc_train.strategies.async_ps.layout import places
 from hpc_train.strategies.async_ps.messages import Mailbox, Rows
-from hpc_train.strategies.async_ps.optimizer import OptimizerVariables, build
+from hpc_train.strategies.async_ps.optimizer import OptimizerVariables, build, takes_rows
 from hpc_train.strategies.async_ps.partition import Partition, Piece
 from hpc_train.strategies.tensors import nbytes_of, reading, tensor_of, view_of
 
@@ -51,6 +51,8 @@ class KerasPart:
         self._tf, self._origin, self._mean = tf, partition.cuts[server], mean
         self.pieces = partition.pieces(server)
         self._used = [number for number, piece in enumerate(self.pieces) if pushed[piece.variable]]
+        rows = any(partition.variables[piece.variable].rows for piece in self.pieces)
+        self._as_rows = rows and not mean and takes_rows(optimizer)
         with tf.device("CPU:0"):
             self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
             _exclude_alike(optimizer, variables, self)
@@ -105,11 +107,15 @@ class KerasPart:
         return tensors
 
     def _of_rows(self, gradients: list[Any]) -> list[Any]:
-        shapes = [self.pieces[number].shape for number in self._used]
-        return [
-            self._tf.IndexedSlices(*gradient, shape) if isinstance(gradient, tuple) else gradient
-            for gradient, shape in zip(gradients, shapes, strict=True)
-        ]
+        found = []
+        for number, gradient in zip(self._used, gradients, strict=True):
+            if isinstance(gradient, tuple):
+                shape = self.pieces[number].shape
+                gradient = self._tf.IndexedSlices(*gradient, self._tf.constant(shape, self._tf.int64))
+                if not self._as_rows:
+                    gradient = self._tf.ensure_shape(self._tf.convert_to_tensor(gradient), shape)
+            found.append(gradient)
+        return found
 
     def _apply_one(self, gradients: list[Any]) -> None:
         self._update(self._of_rows(gradients))
@@ -119,8 +125,7 @@ class KerasPart:
         tf = self._tf
         means = []
         for gradients in zip(*map(self._of_rows, given), strict=True):
-            dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            means.append(tf.add_n(dense) / tf.cast(len(dense), dense[0].dtype))
+            means.append(tf.add_n(gradients) / tf.cast(len(gradients), gradients[0].dtype))
         self._update(means)
 
     def _update(self, gradients: list[Any]) -> None:

@@ -83,15 +83,38 @@ def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -
         )
 
 
-def _updated(optimizer: keras.optimizers.Optimizer, shapes: list[tuple[int, ...]]) -> np.ndarray:
-    import keras
+def takes_rows(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether `optimizer` makes the same of a gradient that is some rows as of the whole gradient.
 
+    It is tried out, too; otherwise rows have to be put into a gradient that is zero elsewhere.
+    """
+    try:
+        whole, rows = _updated(optimizer, [(8, 6)]), _updated(optimizer, [(8, 6)], as_rows=True)
+    except Exception:
+        return False
+    return np.allclose(whole, rows, rtol=1e-4, atol=1e-6)
+
+
+def _updated(optimizer: keras.optimizers.Optimizer, shapes: list[tuple[int, ...]], as_rows: bool = False) -> np.ndarray:
+    """48 numbers, as variables of `shapes`, after two updates; the second gradient is zero in some rows of 6."""
+    import keras
+    import tensorflow as tf
+
+    accumulating = {"gradient_accumulation_steps": optimizer.gradient_accumulation_steps if as_rows else None}
     config = {**optimizer.get_config(), "learning_rate": 0.1, "clipnorm": None, "global_clipnorm": None}
-    clone = type(optimizer).from_config({**config, "gradient_accumulation_steps": None})
+    clone = type(optimizer).from_config({**config, **accumulating})
     random = np.random.default_rng(0)
-    values, *gradients = (np.split(random.normal(size=48).astype(np.float32), len(shapes)) for _ in range(3))
-    variables = [keras.Variable(v.reshape(s)) for v, s in zip(values, shapes, strict=True)]
-    for gradient in gradients:
-        whole = [keras.ops.convert_to_tensor(g.reshape(s)) for g, s in zip(gradient, shapes, strict=True)]
-        clone.apply(whole, variables)
+    values, first, second = random.normal(size=(3, 8, 6)).astype(np.float32)
+    second[[1, 2, 5]] = 0
+
+    def split(array: np.ndarray) -> list[np.ndarray]:
+        return [part.reshape(shape) for part, shape in zip(np.split(array.ravel(), len(shapes)), shapes, strict=True)]
+
+    variables = [keras.Variable(part) for part in split(values)]
+    for gradient in (first, second):
+        parts: list[Any] = [tf.constant(part) for part in split(gradient)]
+        if as_rows:
+            numbers = np.flatnonzero(gradient.any(axis=1))
+            parts = [tf.IndexedSlices(tf.constant(gradient[numbers]), tf.constant(numbers), tf.constant([8, 6]))]
+        clone.apply(parts, variables)
     return np.concatenate([np.ravel(keras.ops.convert_to_numpy(v)) for v in variables])
