@@ -49,7 +49,7 @@ def train_command(
         job = JobConfig.model_validate(world.on_chief(lambda: load_job(job_file).model_dump(mode="json")))
         folder = job_file.absolute().parent
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
-        if any(not first <= rank < world.size for rank in delays):
+        if first < world.size and any(not first <= rank < world.size for rank in delays):
             raise UserError(f"--debug-delay: the ranks that train are {first} to {world.size - 1}")
         delay_secs = delays.get(world.rank, 0.0)
         train_job(world, job, job_dir or Path("runs") / job.name, folder, context.obj, delay_secs)

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_train.cluster.roles import Roles
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.pipeline import OpenInput
 from hpc_train.errors import UserError
-from hpc_train.estimator.async_chief import Chief, ServedState, serve_beside
+from hpc_train.estimator.async_chief import Chief
+from hpc_train.estimator.async_server import serve_beside
 from hpc_train.estimator.async_worker import Bound, work
 from hpc_train.estimator.ending import JobStopped
 from hpc_train.estimator.gradient_step import GradientStep
 from hpc_train.estimator.run import Result, first_signal
+from hpc_train.estimator.served import ServedState
 from hpc_train.estimator.session import Session
 from hpc_train.estimator.state import ModelState
 from hpc_train.resilience.signals import STOP_CODES
@@ -29,10 +31,12 @@ from hpc_train.strategies.async_ps.partition import Partition, VariableSpec, par
 from hpc_train.strategies.async_ps.server import Server
 from hpc_train.strategies.async_ps.window import Window
 from hpc_train.strategies.async_ps.worker import Worker
-from hpc_train.strategies.tensors import dtype_of, nbytes_of
+from hpc_train.strategies.tensors import dtype_of, nbytes_of, on_host
 
 if TYPE_CHECKING:
     import keras
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,9 @@ class AsyncTraining:
                     self.optimizer,
                     self.carried,
                     s.model,
+                    lambda phase: s.watchdog.at(phase, None),
                 )
-                chief = Chief(s, server, state, self.roles, self.part)
+                chief = Chief(s, server, state, self.roles)
                 step = chief.train()
             else:
                 serve_beside(server, self.window, self.layouts[0], s)
@@ -90,12 +95,26 @@ class AsyncTraining:
         received = world.all_gather(s.signals.received)
         if world.broadcast(chief.cut_short if chief else None) and any(received):
             name = first_signal(received)
-            world.on_chief(lambda: chief.run.save_for(name, step) if chief and step is not None else None)
+            self._alone(world, lambda: chief.run.save_for(name, step) if chief and step is not None else None)
             raise JobStopped(STOP_CODES[name])
-        result = world.on_chief(lambda: chief.finish() if chief else None)
+        result = self._alone(world, lambda: chief.finish() if chief else None)
         assert result is not None
         metrics, exports = result
         return metrics, [Path(path) for path in exports]
+
+    def _alone(self, world: World, action: Callable[[], T]) -> T:
+        """What `action` gives on the chief, for which the others wait asleep. Collective."""
+        if not world.is_chief:
+            self.window.barrier()
+            return world.on_chief(action)
+
+        def act() -> T:
+            try:
+                return action()
+            finally:
+                self.window.barrier()
+
+        return world.on_chief(act)
 
     def _server(self, s: Session, part: KerasPart) -> Server:
         config, rank = s.config, s.world.rank
@@ -115,7 +134,7 @@ class AsyncTraining:
         assert self.step is not None
         worker = Worker(self.window, self.layouts, self.partition, self.roles.part_of(s.world.rank))
         self.window.barrier()
-        bound = Bound(s.model.trainable_variables, self.partition, worker.arena)
+        bound = Bound(s.model.trainable_variables, self.partition, worker.arena, self.step.only_reads)
         work(s, self.roles, worker, bound, self.step, self.carried)
 
 
@@ -146,7 +165,7 @@ def prepared(
     serves, mean = roles.serves(world.rank), config.max_staleness == 0
     world.each(lambda: _check_optimizer(model.optimizer, config))
     step = world.each(
-        lambda: None if serves else GradientStep(model, data.dataset.element_spec, state.carried, clip=not mean)
+        lambda: None if serves else GradientStep(model, data.dataset.element_spec, state.not_trained, clip=not mean)
     )
     traced = {"kinds": step.kinds, "changed": step.changed} if step else None
     told: dict[str, Any] = world.all_gather(traced)[roles.servers] or {}  # of the first worker
@@ -157,21 +176,28 @@ def prepared(
     ]
     plan = partition(variables, roles.servers)
     world.each(lambda: _check_parts(plan, roles, model) if world.is_chief else None)
-    carried = [*(state.carried[number] for number in changed), *state.random]
+    carried = [state.not_trained[number] for number in changed]
     pushed = [kind != "none" for kind in kinds]
 
     def make_part() -> KerasPart | None:
         if not serves:
             return None
-        another = build_again()
-        if another is model or another.optimizer.built:
+        with on_host():
+            another = build_again()
+        known = {id(variable) for variable in model.variables}
+        if another.optimizer.built or any(id(variable) in known for variable in another.variables):
             raise UserError(
-                "model_fn returned the same model or optimizer twice; with strategy: async it must make new ones "
-                "each time"
+                "model_fn returned the same variables or optimizer twice; with strategy: async it must make a new model, "
+                "with new layers and a new optimizer, each time it is called"
             )
         part = KerasPart(
             another.trainable_variables, another.optimizer, plan, world.rank, pushed, mean, config.scale_lr_by_staleness
         )
+        if [tuple(v.shape) for v in part.optimizer_variables.common] != [tuple(v.shape) for v in optimizer.common]:
+            raise UserError(
+                f"run.parameter_servers: {type(model.optimizer).__name__} keeps variables that are not shaped like the "
+                "model's, and cannot be divided among several servers; set parameter_servers: 1, or take another one"
+            )
         part.load(model.trainable_variables, optimizer)
         return part
 

@@ -26,17 +26,20 @@ class Bound:
     """Variables that have their values in an arena, where TensorFlow lets them; else they are assigned from there.
 
     On a CPU, a variable that is assigned a tensor keeps the tensor's memory, and what is written there later is the
-    variable's new value at once. Nothing else may assign to these variables.
+    variable's new value at once, as long as nothing else assigns to the variable or gathers from it.
+
+    Args:
+        only_reads: Whether training does no more than to read the variables.
     """
 
-    def __init__(self, variables: Sequence[Any], partition: Partition, arena: np.ndarray) -> None:
+    def __init__(self, variables: Sequence[Any], partition: Partition, arena: np.ndarray, only_reads: bool) -> None:
         self._variables, self._tensors = variables, []
         for spec, offset in zip(partition.variables, partition.offsets, strict=True):
             view = arena[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
             self._tensors.append(tensor_of(view))
         self._assign()
         read = reading(variables)()
-        self._at_once = all(
+        self._at_once = only_reads and all(
             view_of(tensor).ctypes.data == view_of(given).ctypes.data
             for tensor, given in zip(read, self._tensors, strict=True)
         )
@@ -60,8 +63,7 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
         tickets *= roles.readers
     ahead = Prefetch(worker) if config.prefetch_parameters else None
     carried_now, wait = reading(carried), InputWait()
-    with worker.exchange():
-        worker.versions = worker.pull()
+    worker.versions = worker.pull()
     with Feed(s.data.dataset, lambda: s.data.failure) as batches:
         while tickets is None or tickets > 0:
             watchdog.at("waiting for input", None)
@@ -75,8 +77,7 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
                 break
             if ahead is None and worker.pushed:
                 watchdog.at("waiting for the servers' parameters", None)
-                with worker.exchange():
-                    worker.versions = worker.pull()
+                worker.versions = worker.pull()
             bound.refresh()
             if ahead is not None:
                 ahead.begin()
@@ -90,17 +91,17 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
             wait.step(batches.waited_secs)
             waited = wait.take()
             rows = rows_of(batch)
-            with worker.exchange():
-                share = float("nan") if waited is None else waited
-                if computed.finite:
-                    sent = [view_of(tensor) for tensor in carried_now()] if carried else []
-                    worker.push(computed.gradients, sent, computed.loss, rows, share)
-                else:
-                    worker.push_bad(computed.loss, rows, share)
-                if ahead is None:
-                    worker.wait_until_taken()
-            if ahead is not None:
+            share = float("nan") if waited is None else waited
+            if computed.finite:
+                sent = [view_of(tensor) for tensor in carried_now()] if carried else []
+                worker.push(computed.gradients, sent, computed.loss, rows, share)
+            else:
+                worker.push_bad(computed.loss, rows, share)
+            if ahead is None:
+                worker.wait_until_taken()
+            else:
                 ahead.take()
+    watchdog.at("waiting for the servers to take the last word", None)
     worker.wait_until_taken()
     worker.leave()
     worker.wait_until_taken()

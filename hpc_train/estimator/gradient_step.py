@@ -37,23 +37,28 @@ class GradientStep:
 
     Args:
         spec: Of the batches.
-        carried: Variables that the forward pass may change.
+        state: Variables that are not trained. Those that the step changes keep their values where the gradient is not
+            finite.
         clip: Whether to clip here: a server that has part of a gradient cannot.
 
     Attributes:
-        kinds: Of each trainable variable's gradient. changed: places in `carried` of those that the step may change.
+        kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
+            change. only_reads: Whether all that it does to trainable variables is to read them whole.
     """
 
-    def __init__(self, model: keras.Model, spec: Any, carried: Sequence[Any], clip: bool) -> None:
+    def __init__(self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool) -> None:
         import tensorflow as tf
 
         self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
         self.changed: list[int] = []
+        self.only_reads = True
         optimizer = model.optimizer
 
         def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
+            before = [tf.identity(variable.value) for variable in state]
             loss, gradients = loss_and_gradients(model, batch)
-            self.changed = [number for number, variable in enumerate(carried) if may_be_assigned(variable)]
+            self.changed = [number for number, variable in enumerate(state) if may_be_assigned(variable)]
+            self.only_reads = not any(map(may_be_assigned, model.trainable_variables))
             self.kinds = [_kind(gradient) for gradient in gradients]
             parts = [_parts(gradient) for gradient in gradients if gradient is not None]
             values = [values for values, _ in parts]
@@ -61,6 +66,13 @@ class GradientStep:
                 values = [v / tf.cast(optimizer.loss_scale_factor, v.dtype) for v in values]
             sums = [tf.reduce_sum(tf.cast(v, tf.float32)) for v in values]
             finite = tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+
+            def leave() -> tf.Tensor:
+                for number in self.changed:
+                    state[number].assign(before[number])
+                return finite
+
+            finite = tf.cond(finite, lambda: finite, leave)
             if clip:
                 values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32)])

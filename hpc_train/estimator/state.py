@@ -30,7 +30,7 @@ class ModelState:
     Attributes:
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
             floating-point variables. The training step averages the changes of those that it does change.
-        random: States of random generators (dropout and the like).
+        not_trained: Those that are not trainable, whatever they hold.
     """
 
     def __init__(self, model: keras.Model, world: World) -> None:
@@ -44,7 +44,8 @@ class ModelState:
         frozen = _frozen(model)
         self.carried = [v for v in floating if id(v) not in frozen]
         self._rest = [v for v in floating if id(v) in frozen]
-        self.random = [v for v in self._model.values() if _is_random_state(v)]
+        self._random = [v for v in self._model.values() if _is_random_state(v)]
+        self.not_trained = [v for v in self._model.values() if id(v) not in self._trainable]
         self._arena: Arena | None = None
         self._read: Callable[[], Any] | None = None
 
@@ -149,7 +150,7 @@ class ModelState:
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
         if part > 0:
-            for variable in self.random:
+            for variable in self._random:
                 state = _numpy(variable)
                 state[0] = derive_seed(int(state[0]), 0, part) % 2**32
                 variable.assign(state)

@@ -25,5 +25,11 @@ class HorovodSync:
         self.ranks = world.size
 
     def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of each tensor over all ranks."""
-        return list(self._hvd.grouped_allreduce(tensors, op=self._hvd.Average))
+        """The mean of each tensor over all ranks; those of one dtype in one allreduce, as Horovod wants it."""
+        averaged: list[tf.Tensor] = list(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            group = self._hvd.grouped_allreduce([tensors[place] for place in places], op=self._hvd.Average)
+            for place, tensor in zip(places, group, strict=True):
+                averaged[place] = tensor
+        return averaged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,20 @@ def tensor_of(array: np.ndarray) -> Any:
     """A tensor that shares the memory of `array`, which is C-contiguous and aligned to 64 bytes."""
     import tensorflow as tf
 
-    if not array.size:
-        return tf.zeros(array.shape, array.dtype)
-    if array.dtype.kind not in "iuf":  # such as bfloat16, which numpy's side of DLPack does not know
-        return tf.bitcast(tensor_of(array.view(f"u{array.dtype.itemsize}")), array.dtype)
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    with on_host():
+        if not array.size:
+            return tf.zeros(array.shape, array.dtype)
+        if array.dtype.kind not in "iuf":  # such as bfloat16, which numpy's side of DLPack does not know
+            return tf.bitcast(tensor_of(array.view(f"u{array.dtype.itemsize}")), array.dtype)
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def on_host() -> AbstractContextManager[Any]:
+    """A context in which TensorFlow works in the host's memory."""
+    import tensorflow as tf
+
+    device: AbstractContextManager[Any] = tf.device("CPU:0")
+    return device
 
 
 def dtype_of(variable: Any) -> np.dtype:
@@ -54,3 +64,10 @@ def dtype_of(variable: Any) -> np.dtype:
 def nbytes_of(variable: Any) -> int:
     """Bytes of a Keras variable's elements."""
     return int(np.prod(variable.shape, dtype=np.int64)) * dtype_of(variable).itemsize
+
+
+def copy_of(tensor: Any) -> Any:
+    """A tensor with memory of its own."""
+    import tensorflow as tf
+
+    return tf.constant(np.array(view_of(tensor)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpc_train.strategies.async_ps.clocks import NOBODY
 from hpc_train.strategies.async_ps.layout import (
+    OUT_OF_ROUNDS,
     APPLIED,
     HEAD,
     PUBLICATION,
@@ -213,10 +214,10 @@ def test_what_an_update_tells() -> None:
 def test_tickets_and_stopping() -> None:
     scene = Scene(2)
     assert [scene.workers[w].take_ticket() for w in (0, 1, 1, 0)] == [0, 1, 2, 3]
-    assert not scene.server.stopping
+    assert not scene.server.signalled
     assert not scene.workers[1].state().stop
     scene.workers[0].ask_to_stop()
-    assert scene.server.stopping
+    assert scene.server.signalled
     assert scene.workers[1].state().stop
 
 
@@ -249,7 +250,8 @@ def test_a_round_that_nobody_can_complete_is_dismissed(leaves_first: bool) -> No
         scene.serve()
     assert scene.taken(0), "it waits no longer"
     assert scene.taken(2)
-    assert scene.server.stopping
+    assert scene.control[STOP] == OUT_OF_ROUNDS
+    assert not scene.server.signalled
     assert scene.part.calls == scene.log.updates == []
     assert scene.server.version == 0
     assert scene.server.clocks.applied == [0, 0, 0]
@@ -272,7 +274,7 @@ def test_bound_0_goes_on_while_leaving_workers_have_no_open_round() -> None:
     for worker in range(2):
         scene.workers[worker].leave()
     scene.server.serve(scene.log)
-    assert not scene.server.stopping
+    assert not scene.control[STOP]
     assert (scene.pull(0)[0] == -2).all()
 
 

@@ -11,7 +11,7 @@ from hpc_train.strategies.async_ps.layout import places
 from hpc_train.strategies.async_ps.messages import Mailbox, Rows
 from hpc_train.strategies.async_ps.optimizer import OptimizerVariables, build, takes_rows
 from hpc_train.strategies.async_ps.partition import Partition, Piece
-from hpc_train.strategies.tensors import nbytes_of, reading, tensor_of, view_of
+from hpc_train.strategies.tensors import copy_of, nbytes_of, on_host, reading, tensor_of, view_of
 
 if TYPE_CHECKING:
     import keras
@@ -53,7 +53,7 @@ class KerasPart:
         self._used = [number for number, piece in enumerate(self.pieces) if pushed[piece.variable]]
         rows = any(partition.variables[piece.variable].rows for piece in self.pieces)
         self._as_rows = rows and not mean and takes_rows(optimizer)
-        with tf.device("CPU:0"):
+        with on_host():
             self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
             _exclude_alike(optimizer, variables, self)
             self.optimizer_variables: OptimizerVariables = build(optimizer, self.variables)
@@ -67,6 +67,7 @@ class KerasPart:
             _scale_learning_rate(optimizer, self._rate)
         self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
         self._tensors: dict[int, list[Any]] = {}
+        self._looked = self._copies = False
         self._read = reading(self.variables)
         slots, common = self.optimizer_variables.slots, self.optimizer_variables.common
         self.state = [*self.variables, *(slot for own in slots for slot in own), *common]
@@ -94,8 +95,11 @@ class KerasPart:
         given = [self._gradients(box) for box in boxes]
         if self._rate is not None:
             self._rate.assign(rate)
-        with self._tf.device("CPU:0"):
+        with on_host():
             self._apply(given if self._mean else given[0])
+        if not self._looked:
+            self._looked = True
+            self._part_from(boxes[0])
 
     def _gradients(self, box: Mailbox) -> list[Any]:
         tensors = list(self._tensors[box.worker])
@@ -104,7 +108,17 @@ class KerasPart:
             if isinstance(gradient, Rows):
                 count = int(gradient.count[0])
                 tensors[place] = tensor_of(gradient.values[:count]), tensor_of(gradient.numbers[:count])
-        return tensors
+        return self._tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
+
+    def _part_from(self, box: Mailbox) -> None:
+        """Where the optimizer has kept a gradient as it is, it has kept the mailbox: gives it copies from now on."""
+        arrays = [g.values if isinstance(g, Rows) else g for g in box.gradients]
+        bounds = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays]
+        for variable, tensor in zip(self.state, self._read_state(), strict=True):
+            view = view_of(tensor)
+            if any(low <= view.ctypes.data < high for low, high in bounds):
+                self._copies = True
+                variable.assign(copy_of(tensor))
 
     def _of_rows(self, gradients: list[Any]) -> list[Any]:
         found = []
@@ -129,7 +143,10 @@ class KerasPart:
         self._update(means)
 
     def _update(self, gradients: list[Any]) -> None:
-        self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
+        if self._used:
+            self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
+        else:
+            self._optimizer._iterations.assign_add(1)
 
     def write_parameters(self, into: np.ndarray) -> None:
         """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
@@ -158,11 +175,11 @@ def _variable_of(variable: Any, piece: Piece) -> Any:
 
 def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], part: KerasPart) -> None:
     """Weight decay leaves out the pieces of the variables that it was told to leave out (exclude_from_weight_decay)."""
-    excluded = getattr(optimizer, "_exclude_from_weight_decay", None)
-    if excluded:
-        for piece, held in zip(part.pieces, part.variables, strict=True):
-            if optimizer._var_key(variables[piece.variable]) in excluded:
-                excluded.add(optimizer._var_key(held))
+    cut = [(h, variables[p.variable]) for p, h in zip(part.pieces, part.variables, strict=True)]
+    left_out = {optimizer._var_key(held) for held, whole in cut if not optimizer._use_weight_decay(whole.value)}
+    if left_out:
+        optimizer._exclude_from_weight_decay = getattr(optimizer, "_exclude_from_weight_decay", set()) | left_out
+    optimizer._exclude_from_weight_decay_cache = {}
 
 
 def _scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: tf.Variable) -> None:

@@ -18,9 +18,10 @@ from hpc_train.strategies.async_ps.partition import ALIGNMENT, Partition
 WORD = 8
 LINE = 64
 
-TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, RELEASED, BUSY, HOLD, TEST = range(10)
+TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, STATE_AGE, RELEASED, BUSY, HOLD, TEST = range(11)
 """Control words. TICKETS, STOP: on the first server. SLOWEST: the fewest gradients applied of any worker that trains.
-STATE_WANTED, STATE_READY: the snapshot that is asked for, and the one in `state`. RELEASED: the server may leave. BUSY:
+STATE_WANTED, STATE_READY: the snapshot that is asked for, and the one in `state`; STATE_AGE: how many updates it is to
+contain at least. RELEASED: the server may leave. BUSY:
 ranks that wait for the server's help right now. HOLD: workers whose pulls are overtaken by publications, which wait."""
 APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
@@ -29,6 +30,8 @@ HEADER_WORDS = 16
 FLAG, VERSION, KIND, LOSS, ROWS, WAITED = range(6)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, and which part of its time the worker has waited for input (NaN: unknown)."""
+SIGNALLED, OUT_OF_ROUNDS = 1, 2
+"""Why STOP is set: a signal came; with bound 0, a worker has no further batch, and rounds cannot be completed."""
 GRADIENT, BAD, LEAVES = range(3)
 """Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word."""
 

@@ -32,9 +32,9 @@ def opened_window(world: World, roles: Roles, layouts: Sequence[ServerLayout]) -
     comm = world.comm
     assert comm is not None, "Roles want two ranks at least"
     nbytes = layouts[world.rank].nbytes if roles.serves(world.rank) else 0
+    world.each(lambda: _check_room(sum(layout.nbytes for layout in layouts), world.local_size == world.size))
+    window = world.each(lambda: _try(lambda: Window(comm, nbytes)))
     with _deadline(world):
-        world.each(lambda: _check_room(sum(layout.nbytes for layout in layouts), world.local_size == world.size))
-        window = world.each(lambda: _try(lambda: Window(comm, nbytes)))
         world.each(lambda: _try(lambda: _reach(window, world.rank, roles, layouts)))
         window.barrier()
     world.each(lambda: _check_reached(window, world.rank, roles, layouts))
@@ -100,9 +100,9 @@ def _reach(window: Window, rank: int, roles: Roles, layouts: Sequence[ServerLayo
 
 
 def _used_by(rank: int, roles: Roles) -> list[int]:
-    """Workers use all servers; the first server uses the others."""
+    """Workers use all servers; the first server uses the others, and they use it."""
     if roles.serves(rank):
-        return list(range(1, roles.servers)) if rank == 0 else []
+        return list(range(1, roles.servers)) if rank == 0 else [0]
     return list(range(roles.servers))
 
 

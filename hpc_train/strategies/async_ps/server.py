@@ -25,10 +25,13 @@ from hpc_train.strategies.async_ps.layout import (
     HOLD,
     LEAVES,
     LOSS,
+    OUT_OF_ROUNDS,
     PUBLICATION,
     RELEASED,
     ROWS,
+    SIGNALLED,
     SLOWEST,
+    STATE_AGE,
     STATE_READY,
     STATE_WANTED,
     STOP,
@@ -157,13 +160,13 @@ class Server:
         self._window.sync()
 
     def stop(self) -> None:
-        """Asks all workers to leave; for the first server."""
-        self._control[STOP] = 1
+        """Asks all workers to leave because of a signal; for the first server."""
+        self._control[STOP] = SIGNALLED
 
     @property
-    def stopping(self) -> bool:
-        """Whether somebody asks all workers to leave; on the first server."""
-        return bool(self._control[STOP])
+    def signalled(self) -> bool:
+        """Whether all workers have been asked to leave because of a signal; on the first server."""
+        return bool(self._control[STOP] == SIGNALLED)
 
     def serve(self, events: Events) -> None:
         """Serves until all workers have left, which they do by themselves."""
@@ -180,7 +183,7 @@ class Server:
                 self._window.sync()
             else:
                 self._window.progress()
-            if self._control[STATE_WANTED] != self._control[STATE_READY]:
+            if self._control[STATE_WANTED] != self._control[STATE_READY] and self.version >= self._control[STATE_AGE]:
                 wanted = int(self._control[STATE_WANTED])
                 self._part.write_state(self._state)
                 self._window.sync()
@@ -198,6 +201,7 @@ class Server:
         have = np.flatnonzero(self._flags > self._taken)
         if not have.size:
             return False
+        self._window.sync()  # what the flags stand for is read after them
         done: list[int] = []
         before = self.version
         first = int(np.searchsorted(have, self._next))
@@ -231,8 +235,8 @@ class Server:
             self._update([self._round[worker] for worker in workers], events)
         elif len(self.clocks.training) == self._layout.workers:
             return []
-        else:
-            self.stop()
+        elif not self._control[STOP]:
+            self._control[STOP] = OUT_OF_ROUNDS
         self._round.clear()
         return workers
 
@@ -265,39 +269,3 @@ def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:
     copy = np.empty_like(array) if before is None else before
     copy[:] = array
     return copy
-
-
-class Peers:
-    """The other servers, seen from the first one.
-
-    Args:
-        layouts: Of all servers, the first one included.
-    """
-
-    def __init__(self, window: Window, layouts: Sequence[ServerLayout]) -> None:
-        self._window, self._layouts, self._wanted = window, layouts, 0
-
-    def fetch_states(self, into: Sequence[np.ndarray]) -> None:
-        """Copies what each of them has written of its state into an array of `into` (uint8), one for each.
-
-        Each is asked first, and answers between two updates: their states are at most a few updates apart.
-        """
-        self._wanted += 1
-        for server, layout in self._others():
-            self._window.replace(server, layout.word(STATE_WANTED), self._wanted)
-        for (server, layout), array in zip(self._others(), into, strict=True):
-            patience = Patience()
-            while self._window.words(server, layout.word(STATE_READY))[0] != self._wanted:
-                patience.wait()
-            self._window.add(server, layout.word(BUSY), 1)
-            self._window.get(array, server, layout.state)
-            self._window.flush(server)
-            self._window.add(server, layout.word(BUSY), -1)
-
-    def release(self) -> None:
-        """Lets them leave."""
-        for server, layout in self._others():
-            self._window.replace(server, layout.word(RELEASED), 1)
-
-    def _others(self) -> list[tuple[int, ServerLayout]]:
-        return list(enumerate(self._layouts))[1:]

@@ -23,6 +23,7 @@ from hpc_train.strategies.async_ps.layout import (
     LOSS,
     PUBLICATION,
     ROWS,
+    SIGNALLED,
     SLOWEST,
     STOP,
     TICKETS,
@@ -30,6 +31,7 @@ from hpc_train.strategies.async_ps.layout import (
     WAITED,
     WORD,
     ServerLayout,
+    aligned,
 )
 from hpc_train.strategies.async_ps.partition import Partition, Piece
 from hpc_train.strategies.async_ps.window import Patience, Window
@@ -83,8 +85,8 @@ class Worker:
         return State(bool(words[STOP]), min([int(words[SLOWEST]), *slowest]))
 
     def ask_to_stop(self) -> None:
-        """Asks all workers to leave."""
-        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), 1)
+        """Asks all workers to leave because of a signal."""
+        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), SIGNALLED)
 
     def pull(self, arena: np.ndarray | None = None) -> list[int]:
         """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.
@@ -92,7 +94,10 @@ class Worker:
         Never torn: a copy that a server has begun to overwrite meanwhile is fetched again; if that happens again, the
         server is asked to hold on.
         """
-        target = self.arena if arena is None else arena
+        with self._helped():
+            return self._pull(self.arena if arena is None else arena)
+
+    def _pull(self, target: np.ndarray) -> list[int]:
         cuts = self._partition.cuts
         waiting = dict.fromkeys(range(len(self._layouts)), 0)
         attempts, held = 0, []
@@ -132,17 +137,18 @@ class Worker:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
             carried: Arrays that the first server keeps.
         """
-        for variable, gradient in enumerate(gradients):
-            if isinstance(gradient, tuple):
-                self._put_rows(variable, *gradient)
-            elif gradient is not None:
-                self._put_whole(variable, gradient)
-        place = self._layouts[FIRST].mailbox(self._worker) + self._layouts[FIRST].carried
-        for array in carried:
-            flat = array.reshape(-1).view(np.uint8)
-            self._window.put(flat, FIRST, place)
-            place += -(-flat.size // HEAD) * HEAD
-        self._announce(GRADIENT, loss, examples, waited)
+        with self._helped():
+            for variable, gradient in enumerate(gradients):
+                if isinstance(gradient, tuple):
+                    self._put_rows(variable, *gradient)
+                elif gradient is not None:
+                    self._put_whole(variable, gradient)
+            place = self._layouts[FIRST].mailbox(self._worker) + self._layouts[FIRST].carried
+            for array in carried:
+                flat = array.reshape(-1).view(np.uint8)
+                self._window.put(flat, FIRST, place)
+                place += aligned(flat.size)
+            self._announce(GRADIENT, loss, examples, waited)
 
     def push_bad(self, loss: float, examples: int, waited: float) -> None:
         """Tells that the gradient is not finite, and sends none."""
@@ -203,17 +209,15 @@ class Worker:
                 patience.wait()
 
     @contextmanager
-    def exchange(self) -> Iterator[None]:
-        """Around pushes and pulls: servers that have to help do not sleep meanwhile."""
-        if self._window.shared:
-            yield
-            return
-        for server, layout in enumerate(self._layouts):
+    def _helped(self) -> Iterator[None]:
+        """Around transfers: servers that have to help do not sleep meanwhile."""
+        servers = [] if self._window.shared else list(enumerate(self._layouts))
+        for server, layout in servers:
             self._window.add(server, layout.word(BUSY), 1)
         try:
             yield
         finally:
-            for server, layout in enumerate(self._layouts):
+            for server, layout in servers:
                 self._window.add(server, layout.word(BUSY), -1)
 
 
@@ -233,9 +237,8 @@ class Prefetch:
 
     def _pull(self) -> None:
         try:
-            with self._worker.exchange():
-                self._worker.wait_until_taken()
-                self._versions = self._worker.pull(self._arena)
+            self._worker.wait_until_taken()
+            self._versions = self._worker.pull(self._arena)
         except BaseException as error:
             self._failure = error
 

@@ -18,7 +18,8 @@ from hpc_train.strategies.async_ps.clocks import may_begin
 from hpc_train.strategies.async_ps.layout import server_layout
 from hpc_train.strategies.async_ps.messages import Rows
 from hpc_train.strategies.async_ps.partition import VariableSpec, partition
-from hpc_train.strategies.async_ps.server import Peers, Server
+from hpc_train.strategies.async_ps.peers import Peers
+from hpc_train.strategies.async_ps.server import Server
 from hpc_train.strategies.async_ps.window import Window
 from hpc_train.strategies.async_ps.worker import Prefetch, Worker
 
@@ -128,7 +129,7 @@ def serve(window, layouts, plan, rank, bound, slow):
         server.serve(log)
         states = [np.zeros(STATE_NBYTES, np.uint8) for _ in layouts[1:]]
         peers = Peers(window, layouts)
-        peers.fetch_states(states)
+        peers.fetch_states(states, server.version)
         peers.release()
         told["peers"] = [int(state.view(np.int64)[0]) for state in states]
         told["carried"] = [None if array is None else array.tolist() for array in server.carried]
@@ -152,8 +153,7 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle)
         while not may_begin(worker.pushed, worker.state().slowest, bound):
             time.sleep(1e-4)
         if ahead is None:
-            with worker.exchange():
-                worker.versions = worker.pull()
+            worker.versions = worker.pull()
         else:
             ahead.begin()
         for server, version in enumerate(worker.versions):
@@ -169,12 +169,11 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle)
         gradients[EMBEDDING] = numbers, values
         if ahead is not None:
             ahead.wait()
-        with worker.exchange():
-            worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, 0.25)
-            if ahead is None:
-                worker.wait_until_taken()
-            else:
-                ahead.take()
+        worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, 0.25)
+        if ahead is None:
+            worker.wait_until_taken()
+        else:
+            ahead.take()
     worker.wait_until_taken()
     time.sleep(IDLE_SECS if idle else 0)
     worker.leave()
