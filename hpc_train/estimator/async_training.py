@@ -187,8 +187,8 @@ def prepared(
         known = {id(variable) for variable in model.variables}
         if another.optimizer.built or any(id(variable) in known for variable in another.variables):
             raise UserError(
-                "model_fn returned the same variables or optimizer twice; with strategy: async it must make a new model, "
-                "with new layers and a new optimizer, each time it is called"
+                "model_fn returned the same variables or optimizer twice; with strategy: async it must make a new "
+                "model, with new layers and a new optimizer, each time it is called"
             )
         part = KerasPart(
             another.trainable_variables, another.optimizer, plan, world.rank, pushed, mean, config.scale_lr_by_staleness

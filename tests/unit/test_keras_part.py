@@ -163,6 +163,69 @@ def test_the_mean_of_workers_is_clipped_and_applied_once(servers: int) -> None:
     assert_alike(served, whole)
 
 
+def test_weight_decay_leaves_out_the_pieces_of_what_a_layers_name_leaves_out() -> None:
+    def made() -> Any:
+        optimizer = o.AdamW(0.1, weight_decay=0.3)
+        optimizer.exclude_from_weight_decay(var_names=["head/"])
+        return optimizer
+
+    def named(seed: int) -> list[Any]:
+        with keras.name_scope("head"):
+            head = [keras.Variable(v, name="kernel") for v in values(seed)[:1]]
+        return [*head, *(keras.Variable(v, name="kernel") for v in values(seed)[1:])]
+
+    whole, optimizer = named(0), made()
+    optimizer.build(whole)
+    specs = [VariableSpec(shape, np.dtype(np.float32)) for shape in SHAPES]
+    plan = partition(specs, 2)
+    assert 0 in plan.cut_variables
+    parts = [KerasPart(named(0), made(), plan, server, [True] * len(SHAPES)) for server in range(2)]
+    for server, part in enumerate(parts):
+        reference = named(0)
+        part.load(reference, build(made(), reference))
+        layout = server_layout(plan, server, 1, 0, part.state_nbytes)
+        boxes = mailboxes(aligned_zeros(layout.nbytes), layout, plan, server, 0)
+        part.bind(boxes)
+        for piece, place in zip(plan.pieces(server), boxes[0].gradients, strict=True):
+            place[...] = np.ravel(values(1)[piece.variable])[piece.start : piece.stop].reshape(piece.shape)
+        part.apply(boxes, 1.0)
+    optimizer.apply([keras.ops.convert_to_tensor(g) for g in values(1)], whole)
+    for server, part in enumerate(parts):
+        for piece, held in zip(plan.pieces(server), part.variables, strict=True):
+            wanted = np.ravel(whole[piece.variable].numpy())[piece.start : piece.stop]
+            np.testing.assert_allclose(np.ravel(held.numpy()), wanted, rtol=2e-6, atol=2e-7)
+
+
+def test_an_optimizer_that_keeps_the_gradient_does_not_keep_the_mailbox() -> None:
+    class Keeps(o.SGD):
+        def build(self, given: list[Any]) -> None:
+            super().build(given)
+            self.last = [self.add_variable_from_reference(v, name="last") for v in given]
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign(self.last[self._get_variable_index(variable)], gradient)
+            super().update_step(gradient, variable, learning_rate)
+
+    served = Served(lambda: Keeps(0.1), servers=1)
+    for step in (1, 2):
+        served.put(values(step))
+        served.apply()
+        served.put(values(7))
+        for slots, gradient in zip(served.parts[0].optimizer_variables.slots, values(step), strict=True):
+            np.testing.assert_array_equal(slots[-1].numpy(), gradient)
+
+
+def test_a_server_without_gradients_counts_updates_all_the_same() -> None:
+    specs = [VariableSpec(shape, np.dtype(np.float32)) for shape in SHAPES]
+    plan = partition(specs, 1)
+    part = KerasPart(variables(0), o.SGD(0.1), plan, 0, [False] * len(SHAPES))
+    layout = server_layout(plan, 0, 1, 0, part.state_nbytes)
+    boxes = mailboxes(aligned_zeros(layout.nbytes), layout, plan, 0, 0)
+    part.bind(boxes)
+    part.apply(boxes, 1.0)
+    assert int(part._optimizer.iterations) == 1
+
+
 def test_whole_variables_are_not_copied_and_any_optimizer_will_do() -> None:
     served, whole, optimizer = Served(lambda: o.Adafactor(0.1), servers=1), variables(0), o.Adafactor(0.1)
     optimizer.build(whole)

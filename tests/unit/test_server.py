@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hpc_train.strategies.async_ps.clocks import NOBODY
 from hpc_train.strategies.async_ps.layout import (
-    OUT_OF_ROUNDS,
     APPLIED,
     HEAD,
+    OUT_OF_ROUNDS,
     PUBLICATION,
     RELEASED,
     SLOWEST,

@@ -84,8 +84,8 @@ CASES = [
         dict(model=model_of(lambda: optimizers.Adam(global_clipnorm=1.0)), servers=2, max_staleness=0),
         "run.max_staleness: 0 clips the mean",
     ),
-    (dict(model=the_same()), "model_fn returned the same model or optimizer twice"),
-    (dict(model=the_same_optimizer()), "model_fn returned the same model or optimizer twice"),
+    (dict(model=the_same()), "model_fn returned the same variables or optimizer twice"),
+    (dict(model=the_same_optimizer()), "model_fn returned the same variables or optimizer twice"),
     (
         dict(model=model_of(optimizers.SGD, units=0), servers=2),
         "run.parameter_servers: the model's .* bytes of variables cannot be divided among 2 servers: .*; set fewer",
