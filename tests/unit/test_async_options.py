@@ -18,7 +18,6 @@ from hpc_train.cluster.roles import Roles, asynchronous_roles
 from hpc_train.config.job import strategy_in
 from hpc_train.estimator.train_and_evaluate import threads_for
 from hpc_train.strategies.async_ps.open_window import _check_room
-from hpc_train.strategies.async_ps.window import SHARED_VARIABLE
 
 JOB = """\
 name: fashion_mnist
@@ -176,14 +175,14 @@ def test_too_little_shared_memory_is_told_before_a_rank_dies_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("hpc_train.strategies.async_ps.open_window.SHARED_FOLDER", str(tmp_path))
-    monkeypatch.delenv(SHARED_VARIABLE, raising=False)
+    monkeypatch.delenv("OMPI_MCA_osc", raising=False)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1024, f_frsize=4096))
     _check_room(1024 * 4096, one_node=True)
     with pytest.raises(UserError, match=r"has 4.* free, but parameters and gradients .* need 8.* --shm-size.* fewer"):
         _check_room(2 * 1024 * 4096, one_node=True)
     _check_room(2 * 1024 * 4096, one_node=False)
-    monkeypatch.setenv(SHARED_VARIABLE, "0")
+    monkeypatch.setenv("OMPI_MCA_osc", "pt2pt")
     _check_room(2 * 1024 * 4096, one_node=True)
-    monkeypatch.delenv(SHARED_VARIABLE)
+    monkeypatch.delenv("OMPI_MCA_osc")
     monkeypatch.setattr("hpc_train.strategies.async_ps.open_window.SHARED_FOLDER", str(tmp_path / "absent"))
     _check_room(2 * 1024 * 4096, one_node=True)

@@ -15,7 +15,7 @@ from hpc_train.cluster.world import World
 from hpc_train.errors import EXIT_BAD_INPUT, UserError
 from hpc_train.monitoring.units import size
 from hpc_train.strategies.async_ps.layout import FLAG, HEADER_WORDS, TEST, WORD, ServerLayout
-from hpc_train.strategies.async_ps.window import SHARED_VARIABLE, Window
+from hpc_train.strategies.async_ps.window import Window
 
 TEST_SECS = 30.0
 """The test takes some 10 ms; one that takes so long hangs."""
@@ -43,15 +43,15 @@ def opened_window(world: World, roles: Roles, layouts: Sequence[ServerLayout]) -
 
 
 def _check_room(nbytes: int, one_node: bool) -> None:
-    """Open MPI keeps memory that ranks share there, and a process that touches a page too many dies of SIGBUS."""
-    if not one_node or os.environ.get(SHARED_VARIABLE) == "0" or not Path(SHARED_FOLDER).is_dir():
+    """Open MPI keeps windows of one node there, but for osc/pt2pt; who touches a page too many dies of SIGBUS."""
+    if not one_node or os.environ.get("OMPI_MCA_osc") == "pt2pt" or not Path(SHARED_FOLDER).is_dir():
         return
     free = os.statvfs(SHARED_FOLDER)
     if free.f_bavail * free.f_frsize < nbytes:
         raise UserError(
             f"{SHARED_FOLDER} has {size(free.f_bavail * free.f_frsize)} free, but parameters and gradients of this job "
             f"need {size(nbytes)} there; make it larger (docker run --shm-size), start fewer workers, or set "
-            f"{SHARED_VARIABLE}=0 to do without (slower)"
+            "OMPI_MCA_osc=pt2pt to do without (slower)"
         )
 
 
