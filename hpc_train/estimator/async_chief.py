@@ -18,6 +18,20 @@ from hpc_train.strategies.async_ps.clocks import mean_of
 from hpc_train.strategies.async_ps.server import Applied, Server
 
 
+class _Mean:
+    """A mean that grows."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._sum, self._count = self._sum + value, self._count + 1
+
+    @property
+    def value(self) -> float | None:
+        return self._sum / self._count if self._count else None
+
+
 class Chief:
     """Serves, and does beside it what a chief does. See server.Events.
 
@@ -37,7 +51,8 @@ class Chief:
         self._health = Health(s.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
-        self._waits: list[float | None] = [None] * roles.readers
+        self._waits = [_Mean() for _ in range(roles.readers)]
+        self._all_waits = [_Mean() for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._step = self._told = s.first_step
         self.cut_short = False
@@ -69,7 +84,7 @@ class Chief:
         end = "max_steps" if self._step == self._s.train_spec.max_steps else "end of input"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
-        waits = [wait for wait in self._waits if wait is not None]
+        waits = [wait.value for wait in self._all_waits if wait.value is not None]
         outcome = Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness)  # type: ignore[arg-type]
         metrics, exports = self.run.finish(outcome)
         return metrics, [str(path) for path in exports]
@@ -84,7 +99,9 @@ class Chief:
         self._step += 1
         self._rate.step(update.examples)
         for worker, waited in zip(update.workers, update.waits, strict=True):
-            self._waits[worker] = None if math.isnan(waited) else waited
+            if not math.isnan(waited):
+                self._waits[worker].add(waited)
+                self._all_waits[worker].add(waited)
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -149,7 +166,8 @@ class Chief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        waits = [*([None] * self._roles.servers), *self._waits]
+        waits = [*([None] * self._roles.servers), *(wait.value for wait in self._waits)]
+        self._waits = [_Mean() for _ in self._waits]
         histograms = {"staleness": clocks.histogram}
         tell_step(
             s.reporting, self._step, s.train_spec.max_steps, self._loss, self._rate, waits, last, staleness, histograms

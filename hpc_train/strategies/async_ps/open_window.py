@@ -44,7 +44,7 @@ def opened_window(world: World, roles: Roles, layouts: Sequence[ServerLayout]) -
 
 def _check_room(nbytes: int, one_node: bool) -> None:
     """Open MPI keeps windows of one node there, but for osc/pt2pt; who touches a page too many dies of SIGBUS."""
-    if not one_node or os.environ.get("OMPI_MCA_osc") == "pt2pt" or not Path(SHARED_FOLDER).is_dir():
+    if not one_node or os.environ.get("OMPI_MCA_osc") == "pt2pt" or not Path(SHARED_FOLDER).is_dir():  # noqa: SIM112
         return
     free = os.statvfs(SHARED_FOLDER)
     if free.f_bavail * free.f_frsize < nbytes:
