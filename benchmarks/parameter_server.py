@@ -45,7 +45,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="what to measure (default: all)")
     parser.add_argument("--quick", action="store_true", help="few bytes, short jobs: only to see that all of it works")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a target is missed")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.dir is not None and not args.dir.is_dir():
+        parser.error(f"--dir: {args.dir} is not a folder")
+    return args
 
 
 def measure_all(settings: Settings, cases: list[str], parent: Path | None) -> Results:

@@ -17,6 +17,9 @@ from hpc_train.monitoring.progress import Rate
 from hpc_train.strategies.async_ps.clocks import mean_of
 from hpc_train.strategies.async_ps.server import Applied, Server
 
+TELL_SECS = 0.1
+"""Progress is told so often, beside the steps at which it is due."""
+
 
 class _Mean:
     """A mean that grows."""
@@ -55,6 +58,7 @@ class Chief:
         self._all_waits = [_Mean() for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._step = self._told = s.first_step
+        self._told_at = 0.0
         self.cut_short = False
 
     def train(self) -> int:
@@ -110,7 +114,7 @@ class Chief:
         last = self._step == s.train_spec.max_steps
         if self._step % s.config.save_summary_steps == 0 or last:
             self._tell(last)
-        elif s.reporting is not None:
+        elif s.reporting is not None and self._is_time_to_tell():
             tell_step(s.reporting, self._step, s.train_spec.max_steps, self._loss, self._rate, [], False)
         every = s.config.save_checkpoints_steps
         interval = s.config.checkpoint_interval_secs
@@ -122,6 +126,14 @@ class Chief:
                 self._evaluating.begin(self._step, self._saving.snapshot)
         self._look_around()
         s.watchdog.at("waiting for gradients", None)
+
+    def _is_time_to_tell(self) -> bool:
+        """Progress is for people: telling of every gradient would take a few per cent of the server's time."""
+        now = time.monotonic()
+        if self._step % self._s.config.log_step_count_steps != 0 and now - self._told_at < TELL_SECS:
+            return False
+        self._told_at = now
+        return True
 
     def idle(self) -> None:
         """There is nothing to apply."""

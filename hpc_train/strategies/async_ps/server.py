@@ -137,7 +137,7 @@ class Server:
         self._state = memory[layout.state :]
         self._round: dict[int, Mailbox] = {}
         self._next = 0
-        self.version = 0
+        self.version = self._published = 0
         self.clocks = Clocks(layout.workers)
         self.carried: list[np.ndarray | None] = [None] * layout.workers
         part.bind(self._boxes)
@@ -154,7 +154,7 @@ class Server:
         head[0] = publication
         self._window.sync()
         self._part.write_parameters(copy)
-        head[1] = self.version
+        head[1] = self._published = self.version
         self._window.sync()
         self._control[PUBLICATION] = publication
         self._window.sync()
@@ -197,13 +197,15 @@ class Server:
             patience.wait()
 
     def _take_what_has_come(self, events: Events) -> bool:
-        """Applies what lies in the mailboxes, publishes, then lets its workers go on; False where there is nothing."""
+        """Applies what lies in the mailboxes; False where there is nothing.
+
+        Each update is published, and its worker let go, before the next one: workers that came together would
+        otherwise wait together, compute together, and come together again.
+        """
         have = np.flatnonzero(self._flags > self._taken)
         if not have.size:
             return False
         self._window.sync()  # what the flags stand for is read after them
-        done: list[int] = []
-        before = self.version
         first = int(np.searchsorted(have, self._next))
         for worker in np.roll(have, -first).tolist():
             box = self._boxes[worker]
@@ -211,20 +213,22 @@ class Server:
             assert box.flag == self._taken[worker], "a worker pushed before its last push was taken"
             if box.kind == LEAVES:
                 self.clocks.leave(worker)
-                done.append(worker)
+                self._let_go([worker])
             elif self._bound == 0:
                 self._round[worker] = box
             else:
                 self._update([box], events)
-                done.append(worker)
+                self._let_go([worker])
             self._next = worker + 1
-        done += self._close_round(events)
-        if self.version != before:
+        self._let_go(self._close_round(events))
+        return True
+
+    def _let_go(self, workers: Sequence[int]) -> None:
+        if self.version != self._published:
             self.publish()
         self._control[SLOWEST] = self.clocks.slowest
-        for worker in done:
+        for worker in workers:
             self._control[APPLIED + worker] = self._taken[worker]
-        return True
 
     def _close_round(self, events: Events) -> list[int]:
         """Bound 0: the workers whose round is over; one that nobody can complete any more is dismissed."""

@@ -41,7 +41,7 @@ class Patience:
             os.sched_yield()
             return
         time.sleep(self._sleep)
-        self._sleep = min(LONGEST_SLEEP_SECS, 1.05 * self._sleep)
+        self._sleep = min(LONGEST_SLEEP_SECS, 1.1 * self._sleep)
 
 
 class Window:
