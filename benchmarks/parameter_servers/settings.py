@@ -70,16 +70,16 @@ class Settings:
 
 
 FULL = Settings(
-    node=Transfers(tuple(SIZES), run_bytes=512 * 10**6, rounds=5, rest_secs=2.0, rests=1),
-    optimizer=Transfers(tuple(SIZES), run_bytes=256 * 10**6, rounds=4),
-    tcp=Transfers(("1 MB", "8 MB", "67 MB"), run_bytes=128 * 10**6, rounds=4, rest_secs=2.0, rests=1),
+    node=Transfers(tuple(SIZES), run_bytes=512 * 10**6, rounds=3, rest_secs=2.0, rests=1),
+    optimizer=Transfers(tuple(SIZES), run_bytes=256 * 10**6, rounds=3),
+    tcp=Transfers(("1 MB", "8 MB", "67 MB"), run_bytes=128 * 10**6, rounds=3, rest_secs=2.0, rests=1),
     training=Training(
         rows=32_768,
         examples=80_000,
         slow_examples=24_000,
         warm_up_secs=1.5,
-        passes=4,
-        slow_passes=2,
+        passes=2,
+        slow_passes=1,
         loss=0.9,
         watch_secs=5.0,
     ),

@@ -22,7 +22,7 @@ SHARED_VARIABLE = "HPC_TRAIN_SHARED_WINDOW"
 """Set to 0: do without the memory that ranks of one node share."""
 
 SPIN_SECS = 100e-6
-FIRST_SLEEP_SECS, LONGEST_SLEEP_SECS = 50e-6, 3e-3
+FIRST_SLEEP_SECS, LONGEST_SLEEP_SECS = 50e-6, 5e-3
 
 
 class Patience:
