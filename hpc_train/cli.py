@@ -1,17 +1,21 @@
-"""The command line: hpc-train train, launch, checkpoints, shard. Exit codes are those of hpc_train.errors."""
+"""The command line. Exit codes are those of hpc_train.errors."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from hpc_train.checkpoint_cli import checkpoints
+from hpc_train.doctor_cli import doctor
 from hpc_train.errors import EXIT_BAD_INPUT, UserError
+from hpc_train.jobs_cli import cancel, describe, list_jobs, logs, wait
+from hpc_train.record_cli import TOLERANT, record_begin, record_end
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.shard_cli import app as shard_app
+from hpc_train.submit_cli import Settings, resume, submit, tiers
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,7 +34,12 @@ def about() -> None:
 
 @app.command(name="train")
 def train_command(
-    context: typer.Context, job_file: JobFile, job_dir: JobDir = None, debug_delay: DebugDelay = None
+    context: typer.Context,
+    job_file: JobFile,
+    job_dir: JobDir = None,
+    settings: Settings = None,
+    debug_delay: DebugDelay = None,
+    data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     from hpc_train.cluster.uncaught import tell
@@ -41,12 +50,14 @@ def train_command(
 
     try:
         delays = _delays(debug_delay or [])
-        world = join_world(threads_for(strategy_in(job_file)))
+        world = join_world(threads_for(strategy_in(job_file, settings or [])))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)
     try:
-        job = JobConfig.model_validate(world.on_chief(lambda: load_job(job_file).model_dump(mode="json")))
+        job = JobConfig.model_validate(
+            world.on_chief(lambda: load_job(job_file, settings or [], data_root).model_dump(mode="json"))
+        )
         folder = job_file.absolute().parent
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
         if first < world.size and any(not first <= rank < world.size for rank in delays):
@@ -62,6 +73,7 @@ def launch(
     job_file: JobFile,
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks to start on this machine.")] = 1,
     job_dir: JobDir = None,
+    settings: Settings = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
     debug_delay: DebugDelay = None,
 ) -> None:
@@ -70,31 +82,36 @@ def launch(
     from hpc_train.jobs.local import launch as launch_ranks
 
     try:
-        job = load_job(job_file)
+        job = load_job(job_file, settings or [])
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
+        more += [f"--set={setting}" for setting in settings or []]
         sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
     except UserError as error:
         _complain(error)
         sys.exit(EXIT_BAD_INPUT)
 
 
-_TOLERANT = {"allow_extra_args": True, "ignore_unknown_options": True}
+@app.command(name="run-queued", hidden=True)
+def run_queued_command(job_dir: Path, ticket: Annotated[int, typer.Option(help="Its open file.")]) -> None:
+    """For hpc-train submit: look after a job in this machine's queue."""
+    from hpc_train.jobs.local_runner import run_queued
+    from hpc_train.jobs.look import this_queue
+
+    sys.exit(run_queued(job_dir, ticket, this_queue()))
 
 
-@app.command(name="record-end", hidden=True, context_settings=_TOLERANT)
-def record_end_command(
-    job_file: JobFile,
-    code: Annotated[int, typer.Option(help="The exit code of the ranks' mpirun.")],
-    job_dir: JobDir = None,
-    requeue: Annotated[Literal["warning", "preemption", "lost-node"] | None, typer.Option()] = None,
-) -> None:
-    """For slurm/train.sh: note in the job-dir how the ranks ended; with --requeue, code 8 where that leads nowhere."""
-    from hpc_train.jobs.ending import find_job_dir, record_end
-
-    sys.exit(record_end(find_job_dir(job_file, job_dir), code, requeue))
-
-
+app.command(name="submit")(submit)
+app.command(name="list")(list_jobs)
+app.command(name="describe")(describe)
+app.command(name="logs")(logs)
+app.command(name="wait")(wait)
+app.command(name="cancel")(cancel)
+app.command(name="resume")(resume)
+app.command(name="tiers")(tiers)
+app.command(name="doctor")(doctor)
+app.command(name="record-begin", hidden=True, context_settings=TOLERANT)(record_begin)
+app.command(name="record-end", hidden=True, context_settings=TOLERANT)(record_end)
 app.command(name="checkpoints")(checkpoints)
 app.add_typer(shard_app, name="shard", help="Write files of other formats as HDF5 shards, or inspect shards.")
 

@@ -21,12 +21,22 @@ EXIT_NOT_REQUEUED = 8
 row saved nothing."""
 EXIT_NOT_SAVED = 9
 """A checkpoint could not be written; the one before it stays."""
+EXIT_LOST = 10
+"""hpc-train wait: Slurm no longer knows the job, and it left no end."""
+EXIT_CANCELLED = 11
+"""hpc-train wait: the job was cancelled."""
+EXIT_NO_SCHEDULER = 12
+"""Slurm does not answer, or cannot be asked from here."""
 EXIT_AT_ONCE = 130
 """A second Ctrl-C: left at once, without saving."""
 
 
 class UserError(ValueError):
     """A mistake in what the user gave: the message says what is wrong, where, and what is allowed."""
+
+
+class SchedulerError(RuntimeError):
+    """Slurm does not answer: nothing is known, and nothing was done."""
 
 
 class RankError(RuntimeError):

@@ -15,16 +15,18 @@ resources: {tier: BASIC}
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import glob
 import sys
-import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+from pydantic.dataclasses import dataclass
 
+from hpc_train.config.mistakes import Mistake, explain, mistake_at, refuse
+from hpc_train.config.overrides import overridden
+from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
     FUNCTION_PATTERN,
     EvalOptions,
@@ -42,9 +44,6 @@ from hpc_train.config.yamlfile import Document, Location, read_yaml
 from hpc_train.errors import UserError
 
 _TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
-
-MAX_MISTAKES = 100
-"""Of one job file, told one by one."""
 
 
 def hides_no_module(function: str) -> str:
@@ -96,12 +95,6 @@ class EvalSection(EvalOptions):
     exporters: ExportersSection = dataclasses.field(default_factory=ExportersSection)
 
 
-class ResourcesSection(_Section):
-    """`resources:`: the size of cluster the job is meant for. Recorded with the job; mpirun and sbatch decide."""
-
-    tier: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")] = "BASIC"
-
-
 class JobConfig(_Section):
     """One job file. Paths in it are relative to the file's folder; here they are absolute."""
 
@@ -145,54 +138,71 @@ def _own_fields(kind: type, options: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(kind)}
 
 
-def load_job(path: str | Path) -> JobConfig:
-    """Reads and validates a job file.
+def load_job(path: str | Path, settings: Sequence[str] = (), data_root: Path | None = None) -> JobConfig:
+    """Reads and validates a job file of a model.
+
+    Args:
+        settings: `KEY=VALUE` each, laid over the file; VALUE is YAML.
+        data_root: The folder that relative shards are relative to, if it is not the job file's.
 
     Raises:
         UserError: With every mistake of the file, each on a line of its own: file, line, what was given, what is
             allowed and the nearest valid name.
     """
     path = Path(path)
-    document = read_yaml(path)
+    document = overridden(read_yaml(path), settings)
     if not isinstance(document.value, dict):
-        raise UserError(f"{path}:1: a job file is a mapping with the keys {_listed(JobConfig.model_fields)}")
-    problems = list(document.mistakes)
+        raise UserError(f"{path}:1: a job file is a mapping with the keys {', '.join(JobConfig.model_fields)}")
+    if "module" in document.value and "model" not in document.value:
+        raise UserError(
+            f"{document.where(('module',))}: this job runs a program of its own; start it by `hpc-train submit {path}`"
+        )
+    problems = mistakes_of_yaml(document)
     job = None
     try:
         job = JobConfig.model_validate(document.value)
         problems += _outside(document, job)
     except ValidationError as error:
-        problems += [_explain(document, dict(e)) for e in error.errors()]
+        problems += [explain(document, dict(e), JobConfig, PATTERNS) for e in error.errors()]
     if problems or job is None:
-        raise UserError("\n".join(_told(path, sorted(set(problems)))))
-    return _with_absolute_paths(job, path.absolute().parent)
+        refuse(path, problems)
+    folder = path.absolute().parent
+    return _with_absolute_paths(job, folder, (data_root or folder).absolute())
 
 
-def strategy_in(path: Path) -> str:
+def mistakes_of_yaml(document: Document) -> list[Mistake]:
+    """What YAML allows but a job file does not."""
+    return [Mistake(line, f"{document.path}:{line}", text) for line, text in document.mistakes]
+
+
+def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     """The `run.strategy` of a job file, which decides how MPI is started; "sync" where it cannot be read.
 
     The chief reads the whole of it, and tells what is wrong, once all ranks can be told.
     """
     try:
-        document = read_yaml(path).value
+        document = overridden(read_yaml(path), settings).value
     except UserError:
         return "sync"
     run = document.get("run") if isinstance(document, dict) else None
     return "async" if isinstance(run, dict) and run.get("strategy") == "async" else "sync"
 
 
-def _told(path: Path, problems: list[tuple[int, str]]) -> list[str]:
-    lines = [f"{path}:{line}: {_shortened(text)}" for line, text in problems[:MAX_MISTAKES]]
-    more = len(problems) - MAX_MISTAKES
-    return [*lines, f"{path}: and {more} more mistakes"] if more > 0 else lines
+PATTERNS: dict[Location, str] = {
+    ("name",): "a letter, then letters, digits and underscores, 128 characters at most",
+    ("model",): "file.py:function or package.module:function",
+    ("module",): "the dotted name of a module, as in trainer.task",
+    ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",
+    **{
+        ("resources", name): "one word of letters, digits and _ . , @ + : / -"
+        for name in ("partition", "account", "qos", "modules")
+    },
+    ("resources", "constraint"): "features of nodes, as in skylake or gpu&ib",
+}
+"""What the patterns of a job file's texts allow, in words."""
 
 
-def _shortened(text: str) -> str:
-    """Without the middle of a value that fills pages."""
-    return text if len(text) <= 1000 else f"{text[:200]} … {text[-600:]}"
-
-
-def _outside(document: Document, job: JobConfig) -> list[tuple[int, str]]:
+def _outside(document: Document, job: JobConfig) -> list[Mistake]:
     """What names code outside the job file's folder: a job runs what is in it, or installed modules."""
     named: dict[Location, str | None] = {("model",): job.model}
     named |= {("data", part, "map_fn"): getattr(job.data, part).map_fn for part in ("train", "eval")}
@@ -202,87 +212,18 @@ def _outside(document: Document, job: JobConfig) -> list[tuple[int, str]]:
         if file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
             dotted = ".".join(map(str, location))
             allowed = "a file in the job file's folder, or an installed package.module:function"
-            problems.append((document.line(location), f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
+            problems.append(mistake_at(document, location, f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
     return problems
 
 
-def _with_absolute_paths(job: JobConfig, folder: Path) -> JobConfig:
+def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobConfig:
     def function(name: str) -> str:
         file, _, rest = name.rpartition(":")
         return f"{folder / file}:{rest}" if file.endswith(".py") else name
 
     def place(source: HDF5Input) -> HDF5Input:
-        shards = tuple(str(Path(glob.escape(str(folder))) / shard) for shard in source.shards)
+        shards = tuple(str(Path(glob.escape(str(data_root))) / shard) for shard in source.shards)
         return dataclasses.replace(source, shards=shards, map_fn=source.map_fn and function(source.map_fn))
 
     data = DataSection(train=place(job.data.train), eval=place(job.data.eval))
     return job.model_copy(update={"model": function(job.model), "data": data})
-
-
-def _explain(document: Document, error: dict[str, Any]) -> tuple[int, str]:
-    location = _known_part(document, tuple(error["loc"]))
-    dotted = ".".join(str(part) for part in location) or "the job file"
-    line = document.line(location)
-    kind, given = error["type"], error["input"]
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _fields_at(location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
-        return line, f"{dotted}: unknown key; {hint}allowed: {_listed(allowed)}"
-    if kind in ("missing", "missing_argument"):
-        missing = ".".join(str(part) for part in error["loc"])
-        return line, f"{missing}: missing, and it has no default"
-    if kind == "literal_error":
-        expected = error["ctx"]["expected"]
-        near = difflib.get_close_matches(
-            str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")], n=1
-        )
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        return line, f"{dotted}: {given!r} is not allowed; allowed: {expected}{hint}"
-    if kind == "value_error":
-        return line, f"{dotted}: {error['ctx']['error']}"
-    if kind == "string_pattern_mismatch":
-        return (
-            line,
-            f"{dotted}: {given!r} is not allowed; allowed: {_PATTERN_HELP.get(location, error['ctx']['pattern'])}",
-        )
-    message = error["msg"].replace("Input should", "it should").replace("valid dictionary", "mapping")
-    shown = repr(given) if not isinstance(given, dict) else "a mapping"
-    return line, f"{dotted}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
-
-
-_PATTERN_HELP: dict[Location, str] = {
-    ("name",): "a letter, then letters, digits and underscores, 128 characters at most",
-    ("model",): "file.py:function or package.module:function",
-    ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",
-}
-
-
-def _known_part(document: Document, location: Location) -> Location:
-    """The part of pydantic's location that names something in the file (it adds names of its own)."""
-    end = len(location)
-    while end and location[:end] not in document.lines:
-        end -= 1
-    return location[:end]
-
-
-def _fields_at(location: Location) -> list[str]:
-    """Names allowed in the section at `location`."""
-    kind: Any = JobConfig
-    for part in location:
-        kind = _fields(kind).get(str(part))
-        choices = [a for a in typing.get_args(kind) if a is not type(None)]
-        kind = choices[0] if choices else kind
-    return list(_fields(kind))
-
-
-def _fields(kind: Any) -> dict[str, Any]:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return {name: field.annotation for name, field in kind.model_fields.items()}
-    if isinstance(kind, type) and is_pydantic_dataclass(kind):
-        return typing.get_type_hints(kind)
-    return {}
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(names)

@@ -81,12 +81,38 @@ class Document:
     lines: dict[Location, int]
     mistakes: tuple[tuple[int, str], ...]
     """Lines and descriptions of what YAML allows but a job file does not: keys given twice, strange tags."""
+    overrides: tuple[tuple[Location, str], ...] = ()
+    """What was laid over the file, in order: where, and the option that said so."""
+
+    def where(self, location: Location) -> str:
+        """`path:line` of `location`, or the option that has set it or something around it."""
+        for overridden, option in reversed(self.overrides):
+            if location[: len(overridden)] == overridden:
+                return option
+        return f"{self.path}:{self.line(location)}"
 
     def line(self, location: Location) -> int:
         """The line of `location`, or of the closest thing around it."""
         while location and location not in self.lines:
             location = location[:-1]
         return self.lines.get(location, 1)
+
+
+def read_value(text: str, name: str) -> Any:
+    """The value that `text`, given by an option called `name`, is as YAML.
+
+    Raises:
+        UserError: It is not YAML, or what a job file may not hold.
+    """
+    try:
+        node = _Loader(text, Path(name)).get_single_node()
+    except yaml.YAMLError:
+        raise UserError(f"{name}: {_shown(text)} is not valid YAML") from None
+    mistakes: list[tuple[int, str]] = []
+    value = None if node is None else _build(node, (), {}, mistakes)
+    if mistakes:
+        raise UserError(f"{name}: {mistakes[0][1]}")
+    return value
 
 
 def read_yaml(path: Path) -> Document:

@@ -178,10 +178,15 @@ def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, f
             raise UserError(f"{path}: dataset {name!r} cannot be read: {layout.reason}")
 
 
+def matches(pattern: str) -> list[Path]:
+    """The files that `pattern` names, itself a path or a glob, in order."""
+    return [Path(pattern)] if Path(pattern).exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+
+
 def _expand(patterns: tuple[str, ...]) -> list[Path]:
     paths: list[Path] = []
     for pattern in patterns:
-        found = [Path(pattern)] if Path(pattern).exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+        found = matches(pattern)
         if not found:
             raise UserError(f"no such shard: {pattern} matches no file")
         paths += found

@@ -199,6 +199,6 @@ def tell_step(
                     f"{reporting.input_advice}"
                 )
         reporting.metrics.record("train", step, values, histograms)
-    reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean)
     left = rate.secs_for(max_steps - step) if max_steps else None
+    reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean, secs_left=left)
     reporting.progress.update(step, loss, rate.recent, reporting.input_wait, left, last)

@@ -51,21 +51,31 @@ def find_all_shards(
     """
 
     def find() -> list[dict[str, Any] | None]:
-        found: list[ShardSet | None] = []
-        for spec in (train_spec, eval_spec):
-            source = spec.input_fn
-            found.append(find_shards(source) if isinstance(source, HDF5Input) else None)
-        train, evaluation = found
-        if train is not None and isinstance(train_spec.input_fn, HDF5Input):
-            training_sampler(train_spec.input_fn, train, 0, readers)
-        if train is not None and evaluation is not None:
-            _check_alike(train, evaluation)
+        found = checked_shards(readers, train_spec, eval_spec)
         if step > 0:
-            _check_unchanged(job_dir / RECORD_FILE, (train, evaluation))
+            _check_unchanged(job_dir / RECORD_FILE, found)
         return [shards.to_json() if shards is not None else None for shards in found]
 
     train, evaluation = world.on_chief(find)
     return _from_json(train), _from_json(evaluation)
+
+
+def checked_shards(readers: int, train_spec: TrainSpec, eval_spec: EvalSpec) -> Shards:
+    """The shards of both specs, for `readers` ranks that train. Local.
+
+    Raises:
+        UserError: They are missing, cannot be read, do not go together, or have too few rows for the ranks.
+    """
+    found: list[ShardSet | None] = []
+    for spec in (train_spec, eval_spec):
+        source = spec.input_fn
+        found.append(find_shards(source) if isinstance(source, HDF5Input) else None)
+    train, evaluation = found
+    if train is not None and isinstance(train_spec.input_fn, HDF5Input):
+        training_sampler(train_spec.input_fn, train, 0, readers)
+    if train is not None and evaluation is not None:
+        _check_alike(train, evaluation)
+    return train, evaluation
 
 
 def _from_json(value: dict[str, Any] | None) -> ShardSet | None:

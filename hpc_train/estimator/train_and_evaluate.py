@@ -51,7 +51,7 @@ from hpc_train.monitoring.environment import rank_table
 from hpc_train.monitoring.files import Lenient
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import Notes, TrainingProgress, make_console
-from hpc_train.monitoring.status import StatusFile, read_status, restarts
+from hpc_train.monitoring.status import StatusFile, job_fields, read_status
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -203,7 +203,7 @@ def run_job(
                 step=first_step,
                 max_steps=train_spec.max_steps,
                 ranks=world.size,
-                restarts=restarts(os.environ),
+                **job_fields(os.environ),
             )
             metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
             metrics.start(first_step, ranks=world.size)

@@ -1,4 +1,4 @@
-"""The end of a Slurm job, as slurm/train.sh sees it: noted in the job-dir, where killed ranks could not do so."""
+"""The end of a Slurm job, as slurm/ranks.sh sees it: noted in the job-dir, where killed ranks could not do so."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import os
 import re
 import signal
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_train.checkpoint.layout import checkpoint_name, step_of
+from hpc_train.checkpoint.layout import step_of
 from hpc_train.config.yamlfile import read_yaml
 from hpc_train.errors import (
     EXIT_BAD_INPUT,
@@ -23,71 +23,111 @@ from hpc_train.errors import (
     EXIT_TERMINATED,
     UserError,
 )
+from hpc_train.jobs.idle_runs import why_not_again
+from hpc_train.jobs.last_words import Printed, last_words
 from hpc_train.monitoring.files import write_json
-from hpc_train.monitoring.status import STATUS_FILE, read_status
+from hpc_train.monitoring.status import STATUS_FILE, job_fields, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
-"""Why slurm/train.sh has Slurm start a job again."""
+"""Why slurm/ranks.sh has Slurm start a job again."""
 
-MAX_IDLE_RUNS = 3
-"""So many runs in a row that saved nothing are the last of their job; preempted ones do not count."""
-REQUEUES_FILE = "logs/requeues.jsonl"
-"""One line for each run that was to be started again, other than after preemption (CutRun)."""
+SUBMISSION_FILE = "submission.json"
 
 _AFTER_SAVING = (EXIT_STOPPED, EXIT_TERMINATED, EXIT_INTERRUPTED)
 
 
-@dataclass(frozen=True)
-class CutRun:
-    """A run that ended before the job was done, and not by preemption.
-
-    Attributes:
-        job: SLURM_JOB_ID, which a job keeps when it is started again.
-        step: The newest checkpoint there was, or None.
-        saved: Whether this run had saved it.
-    """
-
-    job: str
-    step: int | None
-    saved: bool
-
-
-def find_job_dir(job_file: Path, job_dir: Path | None) -> Path | None:
-    """The folder that `hpc-train train JOB.yaml --job-dir D` uses; None where the job file does not say."""
-    if job_dir is not None:
+def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence[str] = ()) -> Path | None:
+    """The folder that `hpc-train train JOB.yaml --job-dir D --set SETTING` uses; None where that does not follow."""
+    if job_dir is not None or job_file is None:
         return job_dir
+    names = [value for key, _, value in (setting.partition("=") for setting in settings) if key == "name"]
     try:
-        value = read_yaml(job_file).value
+        value = {"name": names[-1]} if names else read_yaml(job_file).value
     except UserError:
         return None
     name = value.get("name") if isinstance(value, dict) else None
     return Path("runs") / name if isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name) else None
 
 
-def record_end(job_dir: Path | None, code: int, requeue: Requeue | None) -> int:
+def is_own(job_dir: Path, submission: str) -> bool:
+    """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE says."""
+    try:
+        return bool(json.loads((job_dir / SUBMISSION_FILE).read_text())["token"] == submission)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def record_begin(job_dir: Path | None, submission: str | None, ranks: int, pid: int) -> None:
+    """Notes in `job_dir` that a program of the user's own is about to run on `ranks` ranks.
+
+    Args:
+        submission: The token that `job_dir` has to be of; otherwise it is left alone.
+        pid: Of the process that starts them.
+
+    Replaces status.json; nothing where there is no job-dir, and no error for what cannot be written.
+    """
+    if job_dir is None or not job_dir.is_dir() or (submission is not None and not is_own(job_dir, submission)):
+        return
+    now = time.time()
+    fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(os.environ)}
+    fields |= {"host": socket.gethostname(), "pid": pid, "started": now, "updated": now}
+    with suppress(OSError):
+        write_json(job_dir / STATUS_FILE, fields)
+
+
+def record_end(
+    job_dir: Path | None,
+    code: int,
+    requeue: Requeue | None,
+    submission: str | None = None,
+    program: bool = False,
+    printed: Printed | None = None,
+) -> int:
     """Notes in `job_dir` that the ranks have ended with `code` (EXIT_NOT_REQUEUED: stopped, and not requeued either).
 
     Args:
         requeue: Why the job is about to go back into the queue, or None if it is not.
+        submission: The token that `job_dir` has to be of; otherwise it is left alone. All ends of a submission are
+            noted; EXIT_BAD_INPUT means of others that the job-dir may be another job's.
+        program: The ranks ran a program of the user's own, which writes no status.json.
+        printed: Where to look for the error, if the ranks did not tell it.
 
     Returns:
         0; or EXIT_NOT_REQUEUED where it must not, since it makes no progress. That is printed, with what to do.
 
     Writes status.json and REQUEUES_FILE; nothing where there is no job-dir, and no error for what cannot be written.
     """
-    if code == EXIT_BAD_INPUT:
-        return 0  # the job-dir may be another job's
-    if requeue not in (None, "preemption") and (problem := _count_run(job_dir, os.environ)) is not None:
-        print(f"train.sh: {problem}", flush=True)
-        _set_state(job_dir, "stopped", problem)
-        return EXIT_NOT_REQUEUED
+    own = job_dir is not None and submission is not None and is_own(job_dir, submission)
+    if submission is not None and not own:
+        job_dir = None
+    if code == EXIT_BAD_INPUT and not own:
+        return 0
+    run = {**job_fields(os.environ), **({"program": True} if program else {})} if own else {}
+    if requeue not in (None, "preemption"):
+        step = newest_step(job_dir) if job_dir is not None else None
+        if (problem := why_not_again(job_dir, step, program, os.environ)) is not None:
+            print(f"hpc-train: {problem}", flush=True)
+            _set_status(job_dir, **run, state="stopped", error=_error(problem), exit_code=EXIT_NOT_REQUEUED)
+            return EXIT_NOT_REQUEUED
+    status = read_status(job_dir) if job_dir is not None else {}
+    if own and (
+        status.get("state") == "queued" or any(status.get(name) != run[name] for name in ("job_id", "requeues"))
+    ):
+        status = {}  # this run has said nothing
+    said = status.get("state")
     if requeue is not None:
-        _set_state(job_dir, "requeued", None)
+        _set_status(job_dir, **run, state="requeued", error=None, exit_code=None)
     elif code == EXIT_NOT_REQUEUED:
-        _set_state(job_dir, "stopped", "the job was stopped, and scontrol could not put it back into the queue")
-    elif _state(job_dir) in ("running", "requeued"):
-        ended, message = describe_end(code)
-        _set_state(job_dir, ended, message, signal_name(code))
+        message = "the job was stopped, and scontrol could not put it back into the queue"
+        _set_status(job_dir, **run, state="stopped", error=_error(message), exit_code=code)
+    elif code == 0:
+        if program:
+            _set_status(job_dir, **run, state="succeeded", error=None, exit_code=0)
+    elif said in ("running", "requeued") or (own and (said is None or (program and printed is not None))):
+        ended, error = _describe(code, status, printed)
+        _set_status(job_dir, **run, state=ended, error=error, exit_code=code)
+    elif own:
+        _set_status(job_dir, exit_code=code)
     return 0
 
 
@@ -115,80 +155,28 @@ def newest_step(job_dir: Path) -> int | None:
     return max((step for name in names if (step := step_of(name)) is not None), default=None)
 
 
-def idle_runs(runs: Sequence[CutRun], restarts: int) -> int:
-    """How many runs in a row, up to now, have saved nothing; `runs` are those of this job, the last one included.
-
-    Where there is no checkpoint at all, none of the 1 + `restarts` runs has saved one, however it ended. Pure.
-    """
-    idle = 0
-    for run in reversed(runs):
-        if run.saved:
-            return idle
-        idle += 1
-    return max(idle, restarts + 1) if not runs or runs[-1].step is None else idle
-
-
-def _count_run(job_dir: Path | None, env: Any) -> str | None:
-    """Adds this run to REQUEUES_FILE. Returns why the job should not be started again, or None."""
-    job = str(env.get("SLURM_JOB_ID"))
-    restarts = env.get("SLURM_RESTART_COUNT", "0")
-    runs: list[CutRun] = []
-    step = None
-    if job_dir is not None and job_dir.is_dir():
-        runs, step = _read_runs(job_dir, job), newest_step(job_dir)
-        this = CutRun(job, step, _saved_since(job_dir, step, runs))
-        runs.append(this)
-        with suppress(OSError):
-            (job_dir / REQUEUES_FILE).parent.mkdir(exist_ok=True)
-            with open(job_dir / REQUEUES_FILE, "a") as file:
-                file.write(json.dumps({**asdict(this), "time": time.time()}) + "\n")
-    idle = idle_runs(runs, int(restarts) if restarts.isdecimal() else 0)
-    if idle < MAX_IDLE_RUNS:
-        return None
-    newest = "no checkpoint" if step is None else f"no checkpoint newer than step {step}"
-    return (
-        f"not put back into the queue: {idle} runs in a row have saved {newest}; submit again with "
-        "more time (--time), or have checkpoints saved more often (save_checkpoints_steps or _secs)"
-    )
+def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> tuple[str, dict[str, Any]]:
+    """The state and the `error` of a job whose ranks ended with `code`, given what `status` knows of this run."""
+    state, message = describe_end(code)
+    error = status.get("error")
+    known = error if isinstance(error, dict) else {}
+    rank = 0 if status.get("ranks") == 1 else known.get("rank")
+    if state == "stopped" or printed is None:
+        return state, _error(message, signal_name(code), rank if state == "failed" else None)
+    words = last_words(printed, rank)
+    signal = words.signal or known.get("signal") or signal_name(code)
+    error = _error(words.message or known.get("message") or message, signal, words.rank)
+    return state, error | {"lines": list(words.lines)}
 
 
-def _read_runs(job_dir: Path, job: str) -> list[CutRun]:
-    try:
-        lines = (job_dir / REQUEUES_FILE).read_text().splitlines()
-    except OSError:
-        return []
-    runs = []
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
-            run = json.loads(line)
-            if run["job"] == job:
-                runs.append(CutRun(job, run["step"], run["saved"]))
-    return runs
+def _error(message: str, signal_name: str | None = None, rank: int | None = None) -> dict[str, Any]:
+    return {"rank": rank, "message": message} | ({"signal": signal_name} if signal_name else {})
 
 
-def _saved_since(job_dir: Path, step: int | None, runs: Sequence[CutRun]) -> bool:
-    """Whether the run that has just ended saved the checkpoint of `step`; `runs` are those before it."""
-    if step is None:
-        return False
-    if runs:
-        return runs[-1].step is None or step > runs[-1].step
-    try:  # the first run of this job, which may go on from checkpoints of another
-        written = (job_dir / "checkpoints" / checkpoint_name(step)).stat().st_mtime
-        return bool(written >= float(read_status(job_dir).get("started", 0)))
-    except (OSError, ValueError, TypeError):
-        return True
-
-
-def _state(job_dir: Path | None) -> str | None:
-    return str(read_status(job_dir).get("state")) if job_dir is not None else None
-
-
-def _set_state(job_dir: Path | None, state: str, message: str | None, signal_name: str | None = None) -> None:
-    """Sets the state in status.json, and with a message the error; `signal_name` is that which killed the ranks."""
+def _set_status(job_dir: Path | None, **fields: Any) -> None:
+    """Changes fields of status.json, takes those out that are None, and notes the time."""
     if job_dir is None or not job_dir.is_dir():
         return
-    fields = {**read_status(job_dir), "state": state, "updated": time.time()}
-    if message is not None:
-        fields["error"] = {"rank": None, "message": message} | ({"signal": signal_name} if signal_name else {})
+    changed = {**read_status(job_dir), **fields, "updated": time.time()}
     with suppress(OSError):  # a full or lost file system; the job's output says the same
-        write_json(job_dir / STATUS_FILE, fields)
+        write_json(job_dir / STATUS_FILE, {name: value for name, value in changed.items() if value is not None})

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,22 @@ KILL_SECS = 10.0
 LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
 RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
+PROGRESS = "HPC_TRAIN_PROGRESS"
 
 
 def mpirun_command(
-    mpirun: str, version_text: str, ranks: int, program: list[str], as_root: bool, env: Mapping[str, str]
+    mpirun: str,
+    version_text: str,
+    ranks: int,
+    program: list[str],
+    as_root: bool,
+    env: Mapping[str, str],
+    output: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The command that runs `program` on `ranks` ranks, and the variables to set for it. Pure.
 
-    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads.
+    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads. Open MPI keeps
+    what each rank prints in the folder `output` as well, if its path has no colon, at which it would be cut off.
     """
     settings: dict[str, str] = {}
     if "Open MPI" not in version_text:
@@ -45,7 +54,44 @@ def mpirun_command(
         settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         settings = {name: value for name, value in settings.items() if name not in env}
     flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+    if output is not None and ":" not in str(output):
+        flags += ["--output-filename", str(output)]
     return [mpirun, *flags, *program], settings
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the ranks of a job are started: the command, and what is set in its environment beside this process's own.
+
+    Attributes:
+        cwd: Where they run; None: here.
+    """
+
+    command: tuple[str, ...]
+    settings: Mapping[str, str]
+    cwd: Path | None = None
+
+
+def start_of(
+    ranks: int, program: Sequence[str], more: Mapping[str, str], output: Path | None = None, cwd: Path | None = None
+) -> Start:
+    """How to run `program` on `ranks` ranks with mpirun.
+
+    Args:
+        more: Set for them.
+        output: The folder in which Open MPI keeps a file for each rank's output; None for none.
+
+    Raises:
+        UserError: There is no mpirun.
+    """
+    mpirun = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if mpirun is None:
+        raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
+    command, settings = mpirun_command(
+        mpirun, version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
+    )
+    return Start(tuple(command), {**settings, **more}, cwd)
 
 
 def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()) -> int:
@@ -60,40 +106,53 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     Raises:
         UserError: There is no mpirun.
     """
-    mpirun = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if mpirun is None:
-        raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
     program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
-    command, settings = mpirun_command(mpirun, version, ranks, program, os.geteuid() == 0, os.environ)
-    progress = "bar" if sys.stdout.isatty() else "lines"
-    env = {"HPC_TRAIN_PROGRESS": progress, **os.environ, **settings}
-    given = env.get(RESTARTS_VARIABLE, "")
-    earlier = int(given) if given.isdecimal() else 0
+    progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
+    start = start_of(ranks, program, progress)
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
-
-        def run(restarts: int) -> Ended:
-            return _run(command, {**env, RESTARTS_VARIABLE: str(earlier + restarts)}, job_dir, signals, at_once)
-
-        def wait(secs: float) -> bool:
-            end = time.monotonic() + secs
-            while signals.received is None and time.monotonic() < end:
-                time.sleep(POLL_SECS)
-            return signals.received is None
-
-        return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _say)
+        return run_supervised(start, job_dir, max_restarts, signals, at_once)
 
 
-def _run(
-    command: list[str], env: dict[str, str], job_dir: Path, signals: StopSignals, at_once: threading.Event
-) -> Ended:
+def run_supervised(
+    start: Start, job_dir: Path, max_restarts: int, signals: StopSignals, at_once: threading.Event
+) -> int:
+    """Runs the ranks, after crashes up to `max_restarts` times again, and returns the last exit code.
+
+    Args:
+        signals: What asks them to stop.
+        at_once: Ends them without asking.
+    """
+    given = os.environ.get(RESTARTS_VARIABLE, "")
+    earlier = int(given) if given.isdecimal() else 0
+
+    def run(restarts: int) -> Ended:
+        counted = replace(start, settings={**start.settings, RESTARTS_VARIABLE: str(earlier + restarts)})
+        return _run(counted, job_dir, signals, at_once)
+
+    def wait(secs: float) -> bool:
+        end = time.monotonic() + secs
+        while signals.received is None and time.monotonic() < end:
+            time.sleep(POLL_SECS)
+        return signals.received is None
+
+    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _say)
+
+
+def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> Ended:
     """Runs all ranks to their end, and leaves no process behind."""
     before = _run_in(read_status(job_dir))
     read_end, write_end = os.pipe()
     output = MpirunOutput()
     # A session of its own keeps the terminal's Ctrl-C from mpirun.
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=write_end, start_new_session=True)
+    process = subprocess.Popen(
+        start.command,
+        env={**os.environ, **start.settings},
+        cwd=start.cwd,
+        stdin=subprocess.DEVNULL,
+        stderr=write_end,
+        start_new_session=True,
+    )
     os.close(write_end)
     writer = threading.Thread(target=pump, args=(read_end, output, sys.stderr.fileno()), daemon=True)
     writer.start()
@@ -115,11 +174,11 @@ def _run(
     code = process.wait()
     code = 128 - code if code < 0 else code
     writer.join(LEFT_OVER_SECS)
-    status, end = read_status(job_dir), output.end
-    fresh = _run_in(status) != before
+    status, end, rank = read_status(job_dir), output.end, output.end.rank if output.end else None
+    fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
     told = output.told or (fresh and status.get("state") != "running")
     if killed:
-        code, why, told, end = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False, None
+        code, why, told, end, rank = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False, None, None
     elif times and signals.received and code == EXIT_STOPPED:
         code, why, told = STOP_CODES[signals.received], "stopped", True
     elif times and signals.received and code == 128 + signal.SIGUSR1:
@@ -129,7 +188,7 @@ def _run(
     else:
         why, end = f"the job ended with exit code {code}", None
     if code != 0 and fresh:
-        mark_ended(job_dir, end.rank if end else None, end.signal_name if end else None, why)
+        mark_ended(job_dir, rank, end.signal_name if end else None, why)
     return Ended(code, why, told or code == 0)
 
 

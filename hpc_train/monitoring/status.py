@@ -21,10 +21,12 @@ MIN_SECS_BETWEEN_UPDATES = 1.0
 class StatusFile:
     """Keeps `<job_dir>/status.json`, replaced whole each time.
 
-    Fields: `state` (running, succeeded, failed, stopped: saved after a signal, to be started again, or requeued by
-    slurm/train.sh), `step`, `max_steps`, `loss`, `examples_per_sec`, `input_wait`, `evaluation`, `exports`, `error`
-    ({rank, message}, and `signal` where one killed the rank), `restarts`, `host`, `pid`, `ranks`, `started` and
-    `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
+    Fields: `state` (queued by hpc-train submit, running, succeeded, failed, stopped: saved after a signal, to be
+    started again, or requeued), `step`, `max_steps`, `loss`, `examples_per_sec`, `secs_left`, `input_wait`,
+    `evaluation`, `exports`, `error` ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or
+    in this machine's queue), `requeues`, `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since
+    1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`. A batch script adds `exit_code`, and to
+    the error of a program its last `lines`.
     """
 
     def __init__(self, job_dir: Path, failure_report: Path, lenient: Lenient, **fields: Any) -> None:
@@ -56,10 +58,27 @@ def read_status(job_dir: Path) -> dict[str, Any]:
     return {}
 
 
+JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
+"""What Slurm's own variables say, for jobs that this machine's queue runs."""
+
+
+def job_fields(env: Mapping[str, str]) -> dict[str, Any]:
+    """The fields `job_id` (None outside a queue), `requeues` and `restarts` of a job that runs with `env`. Pure."""
+    job = env.get(JOB_VARIABLE) or env.get("SLURM_JOB_ID")
+    if "SLURM_ARRAY_TASK_ID" in env and JOB_VARIABLE not in env:
+        job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
+    counts = (env.get(name, "") for name in (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT"))
+    return {
+        "job_id": job,
+        "requeues": next((int(count) for count in counts if count.isdecimal()), 0),
+        "restarts": restarts(env),
+    }
+
+
 def restarts(env: Mapping[str, str]) -> int:
-    """How often the job was started again, by Slurm and by `hpc-train launch`."""
-    counts = (env.get(name, "") for name in ("SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS"))
-    return sum(int(count) for count in counts if count.isdigit())
+    """How often the job was started again, by its queue and by `hpc-train launch`."""
+    counts = (env.get(name, "") for name in (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS"))
+    return sum(int(count) for count in counts if count.isdecimal())
 
 
 def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:

@@ -145,9 +145,27 @@ class SlurmCluster:
             ),
         )
         self._await("munged's socket", lambda: (self.root / "munge/socket").exists())
-        self._spawn("slurmctld", "-D", "-f", f"{self.root}/slurm.conf")
+        self.start_controller()
         for node in NODES:
             self.start_node(node)
+        self._await("two idle nodes", self._nodes_are_idle)
+
+    def start_controller(self) -> None:
+        """Starts slurmctld, without waiting for it."""
+        self._spawn("slurmctld", "-D", "-f", f"{self.root}/slurm.conf")
+
+    def stop_controller(self) -> None:
+        """Ends slurmctld, which notes first what it knows of the jobs. They go on; clients get no answer."""
+        slurmctld = self._daemons.pop("slurmctld")
+        slurmctld.terminate()
+        slurmctld.wait(STOP_SECS)
+
+    def forget_jobs(self) -> None:
+        """Has slurmctld start without what it knew, as after a loss of its disk: it ends all jobs, and counts anew."""
+        self.stop_controller()
+        shutil.rmtree(self.root / "state")
+        (self.root / "state").mkdir(mode=0o755)
+        self.start_controller()
         self._await("two idle nodes", self._nodes_are_idle)
 
     def start_node(self, node: str) -> None:

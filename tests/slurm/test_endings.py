@@ -71,8 +71,7 @@ class Script:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.job_dir = folder, folder / "a dir"
-        (folder / "checkout/slurm").mkdir(parents=True)
-        shutil.copy(TRAIN_SH, folder / "checkout/slurm/train.sh")
+        shutil.copytree(Path(TRAIN_SH).parent, folder / "checkout/slurm")
         (folder / "bin").mkdir()
         for name, text in (("mpirun", MPIRUN), ("scontrol", SCONTROL), ("hpc-train", HPC_TRAIN)):
             (folder / "bin" / name).write_text(text)

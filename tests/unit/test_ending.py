@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
-from hpc_train.jobs.ending import (
-    REQUEUES_FILE,
-    CutRun,
-    describe_end,
-    find_job_dir,
-    idle_runs,
-    newest_step,
-    record_end,
-    signal_name,
-)
+from hpc_train.jobs.ending import describe_end, find_job_dir, newest_step, record_begin, record_end, signal_name
+from hpc_train.jobs.idle_runs import REQUEUES_FILE, CutRun, idle_runs
+from hpc_train.jobs.last_words import Printed
 
 
 @pytest.fixture
@@ -165,6 +158,7 @@ def test_the_job_dir_is_that_of_train(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     assert find_job_dir(file, Path("a/b")) == Path("a/b")
     assert find_job_dir(file, None) is None, "there is no such file"
+    assert find_job_dir(file, None, ["train.max_steps=3", "name=b"]) == Path("runs/b")
     for text, expected in (
         ("name: a_1\n", Path("runs/a_1")),
         ("name: ../a\n", None),
@@ -173,6 +167,115 @@ def test_the_job_dir_is_that_of_train(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         assert find_job_dir(file, None) == expected
+
+
+@pytest.fixture
+def submitted(job_dir: Path) -> Path:
+    """The job-dir of a submission that has been queued and has not begun."""
+    (job_dir / "submission.json").write_text(json.dumps({"token": "mine"}))
+    (job_dir / "status.json").write_text(json.dumps({"state": "queued"}))
+    return job_dir
+
+
+def test_a_submitted_job_that_was_refused_has_failed(submitted: Path) -> None:
+    log = submitted / "job.out"
+    log.write_text("of a run before\nhpc-train: error: old\n")
+    begin = log.stat().st_size
+    with open(log, "a") as file:
+        file.write("hpc-train: error: job.yaml: line 3: `trian`: no such key\nhpc-train: error: `train`: missing\n")
+    assert record_end(submitted, 2, None, "mine", printed=Printed(log, begin)) == 0
+    found = status(submitted)
+    assert (found["state"], found["exit_code"], found["job_id"], found["requeues"]) == ("failed", 2, "7", 0)
+    assert found["error"]["message"] == "job.yaml: line 3: `trian`: no such key"
+    assert len(found["error"]["lines"]) == 2
+
+
+def test_the_job_dir_of_another_submission_is_left_alone(submitted: Path) -> None:
+    before = status(submitted)
+    record_begin(submitted, "theirs", 1, 1)
+    for code, requeue in ((2, None), (137, None), (3, "preemption"), (8, None)):
+        assert record_end(submitted, code, requeue, "theirs") == 0  # type: ignore[arg-type]
+    assert status(submitted) == before
+
+
+def test_of_a_submission_every_end_has_its_code(submitted: Path) -> None:
+    ours = {"job_id": "7", "requeues": 0}
+    write_status(submitted, "failed", error={"rank": 1, "message": "mine"}, **ours)
+    record_end(submitted, 7, None, "mine")
+    assert status(submitted)["exit_code"] == 7
+    assert status(submitted)["error"] == {"rank": 1, "message": "mine"}
+
+    write_status(submitted, "succeeded", job_id="6", requeues=0)  # the submission before, which `resume` followed
+    record_end(submitted, 137, None, "mine")
+    assert (status(submitted)["state"], status(submitted)["exit_code"]) == ("failed", 137)
+
+
+PROGRAM_OUTPUT = """\
+Traceback (most recent call last):
+  File "task.py", line 3, in <module>
+    raise ValueError("boom\\nand more")
+ValueError: boom
+and more
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[27379,1],11]
+  Exit code:    1
+--------------------------------------------------------------------------
+"""
+
+
+def test_a_program_from_its_beginning_to_its_failure(submitted: Path) -> None:
+    record_begin(submitted, "mine", 12, 5)
+    begun = status(submitted)
+    assert {name: begun[name] for name in ("state", "program", "ranks", "restarts", "requeues", "job_id", "pid")} == {
+        **{"state": "running", "program": True, "ranks": 12, "restarts": 0, "requeues": 0, "job_id": "7", "pid": 5}
+    }
+    log = submitted / "job.out"
+    log.write_text(PROGRAM_OUTPUT)
+    record_end(submitted, 1, None, "mine", True, Printed(log))
+    found = status(submitted)
+    assert (found["state"], found["exit_code"], found["started"]) == ("failed", 1, begun["started"])
+    assert (found["error"]["rank"], found["error"]["message"]) == (11, "ValueError: boom")
+    assert found["error"]["lines"] == PROGRAM_OUTPUT.splitlines()[:5]
+
+
+def test_a_program_succeeds_or_stops_by_its_code(submitted: Path) -> None:
+    for code, state in ((0, "succeeded"), (3, "stopped"), (143, "failed")):
+        record_begin(submitted, "mine", 1, 5)
+        record_end(submitted, code, None, "mine", True)
+        assert (status(submitted)["state"], status(submitted)["exit_code"]) == (state, code)
+    assert status(submitted)["error"]["rank"] == 0, "there is no other"
+
+
+def test_a_program_that_leaves_no_new_file_in_three_runs_is_not_started_again(
+    submitted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(requeues: int, writes: str = "") -> int:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(requeues))
+        record_begin(submitted, "mine", 1, 5)
+        if writes:
+            (submitted / writes).parent.mkdir(exist_ok=True)
+            (submitted / writes).write_text("x")
+        time.sleep(0.01)
+        return record_end(submitted, 138, "warning", "mine", True)
+
+    assert [run(0, "state/model.pkl"), run(1), run(2, "logs/mine.txt")] == [0, 0, 0], "logs/ does not count"
+    assert run(3, "job.sh") == 8
+    assert "3 runs in a row have written nothing into" in capsys.readouterr().out
+    assert (status(submitted)["state"], status(submitted)["exit_code"]) == ("stopped", 8)
+    assert run(4, "state/model.pkl") == 0
+    assert status(submitted)["state"] == "requeued"
+    assert "exit_code" not in status(submitted), "it has not ended"
+
+
+def test_files_of_preempted_runs_count(submitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (submitted / "model.pkl").write_text("x")
+    os.utime(submitted / "model.pkl", (time.time() - 60, time.time() - 60))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "6")
+    record_begin(submitted, "mine", 1, 5)
+    assert record_end(submitted, 138, "warning", "mine", True) == 0, "the first idle run"
 
 
 def test_the_command_takes_the_arguments_of_train_and_starts_fast(job_dir: Path) -> None:

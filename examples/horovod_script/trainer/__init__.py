@@ -1,0 +1,1 @@
+"""A hand-written Horovod training program that runs as a job of several ranks."""

@@ -1,0 +1,1 @@
+"""A scikit-learn training program that runs as a job of one rank."""

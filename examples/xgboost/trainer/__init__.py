@@ -1,0 +1,1 @@
+"""An XGBoost training program that runs as a job of several ranks."""

@@ -1,0 +1,200 @@
+"""What can be known to go wrong with a job before it is queued: its data, its code, its cluster."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpc_train.cluster.roles import asynchronous_roles
+from hpc_train.config.job import JobConfig
+from hpc_train.config.program import ProgramConfig
+from hpc_train.config.resources import Backend, Resources
+from hpc_train.data.shards import matches
+from hpc_train.errors import SchedulerError, UserError
+from hpc_train.estimator.setup import checked_shards
+from hpc_train.jobs import slurm_queue
+from hpc_train.jobs.cluster_limits import Machine, machine_shortfalls, shortfalls
+
+BACKEND_VARIABLE = "HPC_TRAIN_BACKEND"
+
+
+class Problems:
+    """Gathers what is wrong, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keeps a UserError that is raised within, and goes on."""
+        try:
+            yield
+        except UserError as error:
+            self._texts += str(error).splitlines()
+
+    def refuse(self) -> None:
+        """UserError with all that was gathered, if there is any."""
+        if self._texts:
+            raise UserError("\n".join(dict.fromkeys(self._texts)))
+
+
+def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
+    """UserError where `ranks` ranks are too few for the job's strategy, or its shards cannot be read by them."""
+    if isinstance(job, ProgramConfig):
+        return
+    readers = ranks
+    if job.run.strategy == "async":
+        readers = asynchronous_roles(ranks, job.run.parameter_servers).readers
+    checked_shards(readers, job.train_spec(), job.eval_spec())
+
+
+def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
+    """The files that a job file names as code, and so wants in the snapshot."""
+    if isinstance(job, ProgramConfig):
+        return []
+    named = [job.model, job.data.train.map_fn, job.data.eval.map_fn]
+    return [Path(name.rpartition(":")[0]) for name in named if isinstance(name, str) and ".py:" in name]
+
+
+def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
+    """The shards of a job, which are read where they are."""
+    if isinstance(job, ProgramConfig):
+        return []
+    patterns = [*job.data.train.shards, *job.data.eval.shards]
+    return [path for pattern in patterns for path in matches(pattern)]
+
+
+def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
+    """UserError where the code that a job names is not there, or is no Python. Runs none of it."""
+    if isinstance(job, ProgramConfig):
+        _check_module(job.module, folder)
+        return
+    problems = Problems()
+    for key, name in (("model", job.model), ("map_fn", job.data.train.map_fn), ("map_fn", job.data.eval.map_fn)):
+        if isinstance(name, str):
+            place, _, function = name.rpartition(":")
+            with problems.gathered():
+                if place.endswith(".py"):
+                    _check_function(key, Path(place), function)
+                else:
+                    _check_module(place, folder)
+    problems.refuse()
+
+
+def _check_function(key: str, path: Path, function: str) -> None:
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(f"{key}: {path}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UserError(f"{key}: {path}{line}: not Python: {error.args[0]}") from None
+    if not any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in tree.body):
+        names = set(_defined(tree.body))
+        if function not in names:
+            known = ", ".join(sorted(name for name in names if not name.startswith("_"))) or "none"
+            raise UserError(f"{key}: {path} has no function {function}; what it defines: {known}")
+
+
+def _defined(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that statements give at the top level of a module."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _defined(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _defined(handler.body)
+
+
+def _check_module(module: str, folder: Path) -> None:
+    first, path = module.partition(".")[0], folder.joinpath(*module.split("."))
+    if (folder / first).is_dir() or (folder / f"{first}.py").is_file():
+        places = [path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"]
+        if not any(place.is_file() for place in places):
+            raise UserError(f"module: there is no {module} in {folder}: neither {places[0]} nor {places[1]}")
+    elif importlib.util.find_spec(first) is None:
+        raise UserError(f"module: there is no module {module}: neither in {folder} nor among the installed packages")
+
+
+def choose_backend(asked: Backend | None, env: Mapping[str, str]) -> Backend:
+    """Who is to run a job: as asked, by an option or by BACKEND_VARIABLE; else Slurm where there is an sbatch.
+
+    Raises:
+        UserError: Slurm is asked for, and is not here.
+    """
+    wish = asked or env.get(BACKEND_VARIABLE) or ("slurm" if slurm_queue.is_here() else "local")
+    if wish == "slurm" and not slurm_queue.is_here():
+        raise UserError(
+            "sbatch is not on PATH: submit from a login node of the cluster, load its module, or take --backend local "
+            "to run the job on this machine"
+        )
+    if wish not in ("slurm", "local"):
+        raise UserError(f"{BACKEND_VARIABLE}: {wish!r} is not allowed; allowed: slurm, local")
+    return "slurm" if wish == "slurm" else "local"
+
+
+def with_defaults_of_sbatch(wants: Resources, env: Mapping[str, str]) -> Resources:
+    """`wants` with SBATCH_PARTITION and its like where neither the tier nor the job file says. Pure.
+
+    sbatch itself would let them win over the script.
+
+    Raises:
+        UserError: One of them is not what sbatch takes.
+    """
+    given = {
+        name: env[variable]
+        for name in ("partition", "account", "qos", "constraint")
+        if getattr(wants, name) is None and env.get(variable := f"SBATCH_{name.upper()}")
+    }
+    try:
+        return Resources(**{**wants.model_dump(), **given})
+    except ValueError:
+        listed = ", ".join(f"SBATCH_{name.upper()}={value!r}" for name, value in given.items())
+        raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
+
+
+def this_machine() -> Machine:
+    """What the local back end has to give."""
+    return Machine(len(os.sched_getaffinity(0)), _gpus())
+
+
+def _gpus() -> int:
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
+
+
+def check_limits(wants: Resources, backend: Backend, say: Callable[[str], None]) -> None:
+    """UserError with all that the cluster, or this machine, cannot give.
+
+    Where sinfo gets no answer, that is said, and left to sbatch.
+
+    Raises:
+        SchedulerError: There is no Slurm here.
+    """
+    if backend == "local":
+        lacking = machine_shortfalls(wants, this_machine())
+    else:
+        try:
+            lacking = shortfalls(wants, slurm_queue.partitions())
+        except slurm_queue.NoSlurmError:
+            raise
+        except SchedulerError as error:
+            say(f"warning: the partition and its limits are not checked: {error}")
+            return
+    if lacking:
+        raise UserError("\n".join(f"resources: {text}" for text in lacking))

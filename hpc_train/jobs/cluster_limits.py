@@ -1,0 +1,297 @@
+"""What a cluster has, as sinfo prints it, and what a job wants beyond that. Pure; nothing here runs a program."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hpc_train.config.resources import Resources, parse_memory, time_text
+
+SINFO_FORMAT = "%P|%a|%l|%s|%D|%c|%m|%G|%f|%t"
+"""Partition, up, time limit, nodes of a job; of each group of equal nodes: number, CPUs, MiB, GRES, features, state."""
+
+_TIME = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d\d)")
+_NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}|infinite))?")
+_UNUSABLE = frozenset(
+    ["down", "drain", "drained", "draining", "drng", "fail", "failg", "failing", "futr", "inval", "n/a", "unk"]
+)
+_FEATURE = r"[A-Za-z0-9_.-]+"
+_SHOWN = 3
+"""So many other partitions are named at most."""
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that are alike.
+
+    Attributes:
+        cores: CPUs of each, as Slurm counts them.
+        memory: MiB of each; None where Slurm was not told, which then refuses every job that asks for memory.
+        gpus: Of each, of all types together.
+        usable: They run jobs, or will once they are free or switched on: neither down nor drained.
+    """
+
+    count: int
+    cores: int
+    memory: int | None
+    gpus: int
+    features: frozenset[str]
+    usable: bool
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition.
+
+    Attributes:
+        default: Jobs that name no partition go here.
+        up: It takes jobs and starts them.
+        max_time_secs: The longest time limit; None: any.
+        min_nodes, max_nodes: What one job may have; None: any number.
+        groups: Its nodes.
+    """
+
+    name: str
+    default: bool
+    up: bool
+    max_time_secs: int | None
+    min_nodes: int
+    max_nodes: int | None
+    groups: tuple[NodeGroup, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has, those that are down too."""
+        return sum(group.count for group in self.groups)
+
+
+class Machine(NamedTuple):
+    """The one machine of the local back end."""
+
+    cores: int
+    gpus: int
+
+
+def sinfo_command() -> list[str]:
+    """The command whose output parse_sinfo reads. Hidden partitions are in it, since jobs may name them."""
+    return ["sinfo", "--all", "--noheader", "--exact", "--noconvert", f"--format={SINFO_FORMAT}"]
+
+
+def parse_sinfo(text: str) -> list[Partition]:
+    """The partitions in what sinfo_command() has printed, in its order; empty lines are left out.
+
+    Raises:
+        ValueError: A line is not of SINFO_FORMAT; the message shows it.
+    """
+    partitions: dict[str, Partition] = {}
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        try:
+            new = _partition(line)
+        except ValueError as error:
+            raise ValueError(f"sinfo printed {line[:200]!r}, which is not understood: {error}") from None
+        known = partitions.get(new.name)
+        partitions[new.name] = replace(new, groups=(*(known.groups if known else ()), *new.groups))
+    return list(partitions.values())
+
+
+def _partition(line: str) -> Partition:
+    """The partition of one line, with the nodes of that line."""
+    fields = [field.strip() for field in line.split("|")]
+    if len(fields) != SINFO_FORMAT.count("|") + 1:
+        raise ValueError(f"{len(fields)} fields")
+    name, up, limit, sizes, count, cores, memory, gres, features, state = fields
+    if not name.removesuffix("*"):
+        raise ValueError("no name of a partition")
+    nodes = NodeGroup(
+        count=_number(count),
+        cores=_number(cores),
+        memory=mib if (mib := _number(memory)) > 1 else None,  # RealMemory=1 is Slurm's default
+        gpus=_gpus(gres),
+        features=frozenset(word for word in features.split(",") if word and word != "(null)"),
+        usable=state.rstrip("~#%$@^!-+") not in _UNUSABLE and "*" not in state,
+    )
+    if sizes in ("infinite", "n/a"):
+        least, most = 1, None
+    elif match := _NODES.fullmatch(sizes):
+        least, most = int(match[1]), None if match[2] == "infinite" else int(match[2] or match[1])
+    else:
+        raise ValueError(f"{sizes!r} is not a number of nodes")
+    groups = (nodes,) if nodes.count else ()
+    return Partition(name.removesuffix("*"), name.endswith("*"), up == "up", _secs(limit), least, most, groups)
+
+
+def _number(text: str) -> int:
+    """Of `16`, or of `16+` where nodes differ."""
+    if not re.fullmatch(r"[0-9]{1,12}\+?", text):
+        raise ValueError(f"{text!r} is not a number")
+    return int(text.removesuffix("+"))
+
+
+def _secs(text: str) -> int | None:
+    """Of a time as sinfo prints it, `30:00` being half an hour; None for one without end."""
+    if text in ("infinite", "n/a"):
+        return None
+    if match := _TIME.fullmatch(text):
+        days, hours, minutes, secs = (int(part or 0) for part in match.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + secs
+    raise ValueError(f"{text!r} is not a time")
+
+
+def _gpus(gres: str) -> int:
+    """In `gpu:a100:4(S:0-1),shard:8`: four. A GPU without a number is one."""
+    total = 0
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, *rest = item.split(":")
+        if kind == "gpu":
+            total += int(rest[-1]) if rest and re.fullmatch(r"[0-9]{1,6}", rest[-1]) else 1
+    return total
+
+
+def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[str]:
+    """What the cluster cannot give, each a sentence: what is wanted, what there is, and what to change. Pure.
+
+    Nodes that are down or drained count: Slurm lets a job wait for them. With several partitions (`partition: a,b`) it
+    is enough that one of them can run the job, as for Slurm.
+    """
+    names = [name for name in (resources.partition or "").split(",") if name]
+    known = {partition.name: partition for partition in partitions}
+    listed = ", ".join(known) or "none"
+    if unknown := [name for name in names if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        return [f"partition: {unknown[0]!r} is not one of this cluster; {hint}there are: {listed}"]
+    chosen = [known[name] for name in names] or [partition for partition in partitions if partition.default]
+    if not chosen:
+        return [f"partition: none is given, and this cluster has no default one; set `partition`; there are: {listed}"]
+    lacking = [_lacks(resources, partition) for partition in chosen]
+    if not all(lacking):
+        return []
+    others = [p.name for p in partitions if p not in chosen and not _lacks(resources, p)][:_SHOWN]
+    instead = f"set `partition` to {' or '.join(others)}" if others else ""
+    return [
+        f"{what}; {', or '.join(filter(None, [change, instead]))}" for problems in lacking for what, change in problems
+    ]
+
+
+def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
+    """What `partition` cannot give, and what the job may change."""
+    lacking = []
+    the_partition = f"partition {partition.name!r}"
+    if not partition.up:
+        lacking.append((f"{the_partition} is closed, so that it starts no jobs", "ask who runs the cluster"))
+    limit, time = partition.max_time_secs, resources.time_secs
+    if limit is not None and time is not None and time > limit:
+        change = f"set `time: {time_text(limit)}` at most"
+        lacking.append((f"time: {resources.time} is above the limit of {the_partition}, {time_text(limit)}", change))
+    if not partition.nodes:
+        return [*lacking, (f"{the_partition} has no nodes", "ask who runs the cluster")]
+    nodes, most, least = resources.nodes, partition.max_nodes, partition.min_nodes
+    if nodes > partition.nodes:
+        there = f"{the_partition} has {_counted(partition.nodes, 'node')}"
+        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {partition.nodes}` at most"))
+    elif most is not None and nodes > most:
+        there = f"{the_partition} gives a job {most} at most"
+        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {most}` at most"))
+    elif nodes < least:
+        there = f"{the_partition} takes no job of less than {least}"
+        lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {least}` at least"))
+    each = _node_lacks(resources, partition)
+    fitting = sum(group.count for group in partition.groups if _fits(resources, group))
+    if not each and fitting < nodes <= partition.nodes:
+        wanted = f"{_counted(nodes, 'node')} with {_each_node(resources)}"
+        there = f"only {fitting} of the {partition.nodes} nodes of {the_partition} have all of that"
+        lacking.append((f"nodes: {wanted} wanted, but {there}", "ask for fewer nodes or for less on each"))
+    return lacking + each
+
+
+def _node_lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
+    """Wishes for each node that none of the partition's nodes fulfils, looked at one by one."""
+    lacking = []
+    groups, of_nodes = partition.groups, f"of partition {partition.name!r}"
+    cores, most_cores = _cores(resources), max(group.cores for group in groups)
+    if cores > most_cores:
+        product = (
+            f"{resources.ranks_per_node} x {resources.cores_per_rank} = {_counted(cores, 'core')} wanted on each node"
+        )
+        there = f"nodes {of_nodes} have {most_cores} at most"
+        lacking.append((f"ranks_per_node x cores_per_rank: {product}, but {there}", "ask for less of the two"))
+    if resources.memory is not None:
+        most_memory = max(group.memory or 0 for group in groups)
+        if not most_memory:
+            what = f"memory: {resources.memory} wanted, but nodes {of_nodes} have none configured in Slurm"
+            lacking.append((f"{what}, which refuses such jobs", "leave `memory` out"))
+        elif parse_memory(resources.memory) > most_memory:
+            there = f"nodes {of_nodes} have {_memory_text(most_memory)} at most"
+            what = f"memory: {resources.memory} wanted on each node, but {there}"
+            lacking.append((what, f"set `memory: {_memory_text(most_memory)}` at most"))
+    most_gpus = max(group.gpus for group in groups)
+    if resources.gpus_per_node > most_gpus:
+        there = f"nodes {of_nodes} have {f'{most_gpus} at most' if most_gpus else 'none'}"
+        what = f"gpus_per_node: {_counted(resources.gpus_per_node, 'GPU')} wanted on each node, but {there}"
+        lacking.append((what, f"set `gpus_per_node: {most_gpus}`"))
+    if not any(_has_features(resources, group) for group in groups):
+        features = sorted({feature for group in groups for feature in group.features})
+        change = (
+            f"choose among the features there are ({', '.join(features)})" if features else "leave `constraint` out"
+        )
+        lacking.append((f"constraint: {resources.constraint!r} is what no node {of_nodes} has", change))
+    return lacking
+
+
+def _fits(resources: Resources, group: NodeGroup) -> bool:
+    has_memory = resources.memory is None or parse_memory(resources.memory) <= (group.memory or 0)
+    has_rest = group.cores >= _cores(resources) and group.gpus >= resources.gpus_per_node
+    return has_memory and has_rest and _has_features(resources, group)
+
+
+def _has_features(resources: Resources, group: NodeGroup) -> bool:
+    """False where the constraint is words joined by `&`, or by `|`, that do not hold; other forms are left to Slurm."""
+    constraint = resources.constraint or ""
+    if re.fullmatch(rf"{_FEATURE}(&{_FEATURE})*", constraint):
+        return group.features.issuperset(constraint.split("&"))
+    if re.fullmatch(rf"{_FEATURE}(\|{_FEATURE})*", constraint):
+        return not group.features.isdisjoint(constraint.split("|"))
+    return True
+
+
+def _cores(resources: Resources) -> int:
+    """Of each node."""
+    return resources.ranks_per_node * resources.cores_per_rank
+
+
+def _each_node(resources: Resources) -> str:
+    gpus, memory, constraint = resources.gpus_per_node, resources.memory, resources.constraint
+    parts = [
+        _counted(_cores(resources), "core"),
+        *([memory] if memory else []),
+        *([_counted(gpus, "GPU")] if gpus else []),
+        *([f"the constraint {constraint!r}"] if constraint else []),
+    ]
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _memory_text(mib: int) -> str:
+    """As a job file says it: `64G`, or `64000M` where it is no whole number of those."""
+    return f"{mib >> 10}G" if mib % 1024 == 0 else f"{mib}M"
+
+
+def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
+    """What the local back end cannot give; as shortfalls. Pure.
+
+    All of a job's nodes are the one machine. Ranks share its cores, however few, but have GPUs of their own.
+    """
+    wanted = resources.nodes * resources.gpus_per_node
+    if wanted <= machine.gpus:
+        return []
+    of_nodes = f" ({resources.nodes} nodes of {resources.gpus_per_node})" if resources.nodes > 1 else ""
+    what = f"gpus_per_node: {_counted(wanted, 'GPU')} wanted{of_nodes}, but this machine has {machine.gpus or 'none'}"
+    return [f"{what}; ask for fewer, or use a tier without GPUs"]

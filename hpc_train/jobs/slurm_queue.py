@@ -1,0 +1,306 @@
+"""Slurm's commands: submit one job and never two, ask how a job stands, signal and cancel it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobs.cluster_limits import Partition, parse_sinfo, sinfo_command
+from hpc_train.jobs.state import Seen
+from hpc_train.jobs.submission import SCRIPT_FILE
+
+ASK_SECS = 30.0
+"""What one command may take. Slurm's own patience with its controller is some 10 s (MessageTimeout)."""
+SUBMIT_SECS = 90.0
+RETRY_SECS = 5.0
+SETTLE_SECS = 2.0
+"""How long a submission whose answer got lost may take to show in the queue, once the controller answers."""
+
+_DOWN = re.compile(
+    "Unable to contact slurm controller|Socket timed out|Connection refused|connect failure|Transport endpoint|"
+    "Zero Bytes were transmitted|backup controller|Communication connection failure|Message receive failure|"
+    "Insane message|slurm_persist_conn|Unable to establish|temporarily unable to accept|Protocol authentication error",
+    re.IGNORECASE,
+)
+_NOT_CONFIGURED = "configuration source"
+_MISLEADING = re.compile(
+    "(SINFO|SQUEUE|SCONTROL|SACCT|SCANCEL|SBATCH)_.*|SLURM_CLUSTERS|SLURM_(CPUS|NTASKS|MEM|GPUS?|TRES).*"
+)
+"""Variables that would give the commands other options than those here, such as those of a job that this runs in."""
+_UNKNOWN = "Invalid job id specified"
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD")
+_RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
+
+
+class NoSlurmError(SchedulerError):
+    """There is no Slurm here, which trying again does not change."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job as `scontrol show job` tells it. Times are seconds since 1970, None where unknown."""
+
+    job_id: str
+    state: str
+    reason: str | None
+    requeues: int
+    exit_code: int
+    signal: int
+    start: float | None
+    end: float | None
+    nodes: str | None
+    command: str
+
+
+def is_here() -> bool:
+    """Whether there is an sbatch on PATH."""
+    return shutil.which("sbatch") is not None
+
+
+def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedProcess[str]:
+    """Runs one of Slurm's commands.
+
+    Raises:
+        SchedulerError: It is not there, takes too long, or cannot reach the controller.
+    """
+    wanted = {name: value for name, value in os.environ.items() if not _MISLEADING.fullmatch(name)}
+    env = {**wanted, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=secs
+        )
+    except FileNotFoundError:
+        raise NoSlurmError(f"there is no {command[0]} on PATH: is this a node of the cluster?") from None
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(f"{command[0]} has not answered for {secs:.0f} s") from None
+    if done.returncode != 0 and _NOT_CONFIGURED in done.stderr:
+        raise NoSlurmError(
+            f"{command[0]} finds no Slurm here ({_last_line(done.stderr)}): submit from a node of the cluster, or take "
+            "--backend local to run jobs on this machine"
+        )
+    if done.returncode != 0 and _DOWN.search(done.stderr):
+        raise SchedulerError(f"Slurm does not answer: {_last_line(done.stderr)}")
+    return done
+
+
+def partitions() -> list[Partition]:
+    """What sinfo tells of the partitions.
+
+    Raises:
+        SchedulerError: It cannot be asked.
+    """
+    done = run(sinfo_command())
+    if done.returncode != 0:
+        raise SchedulerError(f"sinfo: {_last_line(done.stderr)}")
+    return parse_sinfo(done.stdout)
+
+
+def submit(script: Path, token: str, options: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> str:
+    """Submits `script` with the argument `token`, and returns the job's number.
+
+    Where the controller does not answer, tries again for SUBMIT_SECS. A submission whose answer was lost is found in
+    the queue by its token, so that the job is never there twice.
+
+    Raises:
+        UserError: sbatch refuses the job; its own message is in the text.
+        SchedulerError: The controller does not answer; the job is not in the queue, as far as can be known.
+    """
+    command = ["sbatch", "--parsable", *options, str(script), token]
+    deadline = time.monotonic() + SUBMIT_SECS
+    asked = 0
+    while True:
+        try:
+            if asked and (found := _in_queue(token)):
+                return found
+            done = run(command, ASK_SECS)
+            asked += 1
+        except NoSlurmError:
+            raise
+        except SchedulerError as error:
+            asked += 1
+            if time.monotonic() > deadline:
+                raise SchedulerError(f"{error}; the job is not queued") from None
+            say(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
+            time.sleep(RETRY_SECS)
+            continue
+        if done.returncode != 0:
+            raise UserError(f"sbatch refuses the job: {_messages(done.stderr)}")
+        job_id = done.stdout.strip().partition(";")[0]
+        if asked > 1:
+            cancel_all(token, but=job_id)
+        return job_id
+
+
+def _in_queue(token: str) -> str | None:
+    """The number of the job that was submitted with `token`, or None; asked twice, since it may be on its way."""
+    for _ in range(2):
+        if found := _jobs_of(token):
+            return found[0]
+        time.sleep(SETTLE_SECS)
+    return None
+
+
+def _jobs_of(token: str) -> list[str]:
+    done = run(["squeue", "--noheader", "--states=all", "--me", "--format=%i %o"])
+    if done.returncode != 0:
+        raise SchedulerError(f"squeue: {_last_line(done.stderr)}")
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    return sorted((number for number, _, command in lines if token in command.split()), key=int)
+
+
+def cancel_all(token: str, but: str | None = None) -> None:
+    """Cancels what submissions with this token have put into the queue, `but` for one number.
+
+    Raises:
+        SchedulerError: It cannot be asked.
+    """
+    for number in _jobs_of(token):
+        if number != but:
+            run(["scancel", number])
+
+
+def show(job_id: str) -> SlurmJob | None:
+    """What Slurm knows of a job; None where it does not know it (any more).
+
+    Raises:
+        SchedulerError: It cannot be asked.
+    """
+    done = run(["scontrol", "--oneliner", "show", "job", job_id])
+    if done.returncode != 0:
+        if _UNKNOWN in done.stderr + done.stdout:
+            return None
+        raise SchedulerError(f"scontrol: {_last_line(done.stderr)}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("JobId=")]
+    return parse_job(lines[0]) if lines else None
+
+
+def parse_job(line: str) -> SlurmJob:
+    """A line of `scontrol --oneliner show job`, with times as seconds since 1970. Pure."""
+
+    def field(name: str) -> str:
+        match = re.search(rf"(?:^|\s){name}=(\S*)", line)
+        return match[1] if match else ""
+
+    def number(name: str) -> float | None:
+        return float(field(name)) if field(name).isdigit() else None
+
+    code, _, signal = field("ExitCode").partition(":")
+    reason = field("Reason")
+    command = re.search(r"(?:^|\s)Command=(.*?) WorkDir=", line)
+    requeues = field("Restarts")
+    return SlurmJob(
+        job_id=field("JobId"),
+        state=field("JobState"),
+        reason=reason if reason not in ("", "None") else None,
+        requeues=int(requeues) if requeues.isdigit() else 0,
+        exit_code=int(code) if code.isdigit() else 0,
+        signal=int(signal) if signal.isdigit() else 0,
+        start=number("StartTime"),
+        end=number("EndTime"),
+        nodes=field("NodeList") if field("NodeList") not in ("", "(null)") else None,
+        command=command[1] if command else "",
+    )
+
+
+def job_dir_of(job: SlurmJob) -> Path | None:
+    """The job-dir of a job that `hpc-train submit` has put into the queue; None of another. Pure."""
+    script = job.command.rpartition(" ")[0]
+    path = Path(script)
+    return path.parent if path.name == SCRIPT_FILE and path.is_absolute() else None
+
+
+def job_dir_in_slurm(job_id: str) -> Path | None:
+    """The same of a number; None also where Slurm is not here, or does not answer."""
+    if not is_here():
+        return None
+    try:
+        job = show(job_id)
+    except SchedulerError:
+        return None
+    return job_dir_of(job) if job is not None else None
+
+
+def seen(job_id: str | None) -> Seen:
+    """What Slurm knows of the job with this number."""
+    if job_id is None:
+        return Seen("forgotten", "it was not put into the queue")
+    try:
+        job = show(job_id)
+        return _from_accounting(job_id) if job is None else seen_of(job)
+    except SchedulerError as error:
+        return Seen("unasked", note=str(error))
+
+
+def seen_of(job: SlurmJob) -> Seen:
+    """The same, from what scontrol says. Pure."""
+    if job.state in _WAITING:
+        return Seen("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
+    if job.state in _RUNNING:
+        return Seen("running", None, job.requeues, job.start, job.end, where=job.nodes)
+    return Seen(
+        "ended",
+        None if job.state == "COMPLETED" else _ending(job.state, job.reason, job.exit_code, job.signal),
+        job.requeues,
+        job.start,
+        cancelled=job.state == "CANCELLED",
+        exit_code=job.exit_code,
+        signal=job.signal,
+        where=job.nodes,
+    )
+
+
+def _ending(state: str, reason: str | None, code: int, signal: int) -> str:
+    words = state if reason in (None, "NonZeroExitCode") else f"{state} ({reason})"
+    return f"Slurm: {words}" + (f", exit code {code}" if code else f", signal {signal}" if signal else "")
+
+
+def _from_accounting(job_id: str) -> Seen:
+    """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
+    if shutil.which("sacct") is None:
+        return Seen("forgotten")
+    done = run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"])
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return parse_accounting(lines[-1]) if lines else Seen("forgotten")
+
+
+def parse_accounting(line: str) -> Seen:
+    """A line of sacct's: `CANCELLED by 1000|0:15`. Pure."""
+    words, _, codes = line.partition("|")
+    code, _, signal = codes.partition(":")
+    state = words.split()[0] if words.split() else ""
+    if not re.fullmatch("[A-Z_]+", state) or state in _WAITING + _RUNNING:
+        return Seen("forgotten")
+    numbers = [int(text) if text.isdigit() else 0 for text in (code, signal)]
+    ending = None if state == "COMPLETED" else _ending(state, None, *numbers)
+    return Seen("ended", ending, cancelled=state == "CANCELLED", exit_code=numbers[0], signal=numbers[1])
+
+
+def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:
+    """Cancels a job; with "save", its script is asked to have the ranks save first, and to leave then.
+
+    Raises:
+        UserError: Slurm refuses, as with a job of somebody else's.
+        SchedulerError: It cannot be asked.
+    """
+    options = ["--batch", "--signal=TERM"] if how == "save" else []
+    done = run(["scancel", *options, job_id])
+    if done.returncode != 0 and _UNKNOWN not in done.stderr:
+        raise UserError(f"scancel refuses: {_messages(done.stderr)}")
+
+
+def _messages(text: str) -> str:
+    """What a command of Slurm's complains of, on one line."""
+    lines = [re.sub(r"^\w+: error: ", "", line).strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(lines)) or "it does not say why"
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1]

@@ -1,0 +1,262 @@
+"""hpc-train list, describe, logs, wait and cancel: submitted jobs, by name, job-dir or number."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from hpc_train.errors import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER, SchedulerError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpc_train.jobs.following import JobOutput
+    from hpc_train.jobs.state import Standing
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
+Root = Annotated[
+    Path | None, typer.Option(help="The folder that holds the job-dirs. [default: $HPC_TRAIN_ROOT, or runs]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
+
+FIRST_WAIT_SECS, LONGEST_WAIT_SECS = 0.5, 10.0
+PIPE_WIDTH = 160
+
+
+def list_jobs(
+    root: Root = None,
+    state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; can be given again.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs by name, with how they stand."""
+    from hpc_train.jobs.look import look_at_all, this_queue
+    from hpc_train.jobs.state import STATES
+    from hpc_train.jobs.submission import job_dirs, root_of
+
+    with _errors():
+        under, wanted = root_of(root, os.environ), [text.upper() for text in state or []]
+        if unknown := [text for text in wanted if text not in STATES]:
+            raise UserError(f"--state: {unknown[0]!r} is not allowed; allowed: {', '.join(STATES)}")
+        standings = look_at_all(list(job_dirs(under)), this_queue())
+    standings = [stands for stands in standings if not wanted or stands.state in wanted]
+    for note in dict.fromkeys(stands.note for stands in standings if stands.note):
+        _warn(f"warning: {note}")
+    if as_json:
+        for stands in standings:
+            print(json.dumps(asdict(stands)))
+    elif not standings:
+        print(f"no jobs in {under}" + (" in that state" if wanted else ""))
+    else:
+        from hpc_train.jobs.showing import job_table
+
+        console().print(job_table(standings))
+
+
+def describe(job: Job, root: Root = None, as_json: AsJson = False) -> None:
+    """Tell all that is known of a job."""
+    from hpc_train.jobs.look import look, this_queue
+
+    with _errors():
+        stands = look(_find(job, root), this_queue())
+    if as_json:
+        print(json.dumps(asdict(stands)))
+        return
+    from hpc_train.jobs.showing import description
+
+    console().print(description(stands))
+
+
+def logs(
+    job: Job,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only what this rank prints.")] = None,
+    tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Only the last lines.")] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job prints. Ctrl-C leaves the job running."""
+    from hpc_train.jobs.following import JobOutput, last_lines, rank_files
+    from hpc_train.jobs.look import look, this_queue
+
+    with _errors():
+        job_dir = _find(job, root)
+        stands = look(job_dir, this_queue())
+        output = JobOutput(job_dir, None if stands.ranks == 1 and rank == 0 else rank)
+        if rank is not None and stands.ranks is not None and rank >= stands.ranks:
+            raise UserError(f"--rank: {rank} is not allowed; {stands.name} has the ranks 0 to {stands.ranks - 1}")
+        if not output.files() and not (follow and not stands.has_ended):
+            if rank is not None and (job_dir / "logs").is_dir() and not rank_files(job_dir) and stands.started:
+                raise UserError(
+                    f"--rank: what single ranks of {stands.name} print was not kept apart: that takes Open MPI, and "
+                    "several ranks; look at all of its output"
+                )
+            why = f" ({stands.reason})" if stands.reason else ""
+            _warn(f"{stands.name} is {stands.state}{why}, and has printed nothing that is kept in its job-dir")
+            return
+    with _interruptible(f"stopped showing; {stands.name} goes on"):
+        for line in last_lines(output, tail):
+            _print_line(line, as_json)
+        if follow:
+            _follow(job_dir, output, as_json)
+
+
+def wait(job: Job, root: Root = None, as_json: AsJson = False) -> None:
+    """Wait until a job has ended, and exit as it did."""
+    with _errors():
+        job_dir = _find(job, root)
+    with _interruptible("stopped waiting; the job goes on"):
+        stands = _wait_for_end(job_dir)
+    _tell_end(stands, as_json)
+    sys.exit(stands.exit_code)
+
+
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names, job-dirs or numbers.")],
+    save: Annotated[bool, typer.Option("--save", help="Have the ranks save a checkpoint first.")] = False,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel jobs. The last checkpoint stays, and `hpc-train resume` goes on from it."""
+    from hpc_train.jobs.cancelling import cancel as cancel_job
+    from hpc_train.jobs.look import this_queue
+
+    with _errors():
+        found = [_find(job, root) for job in jobs]
+    code = 0
+    for job_dir in found:
+        try:
+            before, had_effect = cancel_job(job_dir, save, this_queue())
+        except (UserError, SchedulerError) as error:
+            code = _complain(error)
+            continue
+        if as_json:
+            print(
+                json.dumps(
+                    {"name": before.name, "job_dir": before.job_dir, "was": before.state, "cancelled": had_effect}
+                )
+            )
+        elif had_effect:
+            print(f"{before.name}: {'saves, and is cancelled then' if save else 'cancelled'} (it was {before.state})")
+        else:
+            print(f"{before.name}: nothing to cancel: {before.state}")
+    sys.exit(code)
+
+
+def follow_to_end(job_dir: Path, output: JobOutput, as_json: bool) -> int:
+    """Shows what a job prints until it has ended; its exit code. For `hpc-train submit --wait`."""
+    with _interruptible(f"stopped waiting; the job goes on: hpc-train describe {job_dir}"):
+        _follow(job_dir, output, as_json)
+        stands = _wait_for_end(job_dir)
+    _tell_end(stands, as_json)
+    assert stands.exit_code is not None, "it has ended"
+    return stands.exit_code
+
+
+def _find(job: str, root: Path | None) -> Path:
+    from hpc_train.jobs.slurm_queue import job_dir_in_slurm
+    from hpc_train.jobs.submission import find_job, root_of
+
+    return find_job(job, root_of(root, os.environ), job_dir_in_slurm)
+
+
+def _follow(job_dir: Path, output: JobOutput, as_json: bool) -> None:
+    """Prints what comes until the job has ended; on a terminal's standard error, what it waits for meanwhile."""
+    from hpc_train.jobs.following import follow
+    from hpc_train.jobs.look import look, this_queue
+
+    queue, told = this_queue(), ""
+
+    def has_ended() -> bool:
+        nonlocal told
+        stands = look(job_dir, queue)
+        waiting = f"{stands.name} is {stands.state}" + (f" ({stands.reason})" if stands.reason else "")
+        if stands.note or stands.state in ("QUEUED", "REQUEUED", "PREPARING"):
+            text = stands.note or waiting
+            if text != told:
+                _warn(text)
+            told = text
+        return stands.has_ended
+
+    for line in follow(output, has_ended):
+        if line is None:
+            sys.stdout.flush()
+        else:
+            _print_line(line, as_json)
+
+
+def _wait_for_end(job_dir: Path) -> Standing:
+    from hpc_train.jobs.look import look, this_queue
+
+    queue, secs, told = this_queue(), FIRST_WAIT_SECS, ""
+    while not (stands := look(job_dir, queue)).has_ended:
+        if stands.note and stands.note != told:
+            _warn(stands.note)
+        told = stands.note or ""
+        time.sleep(secs)
+        secs = min(LONGEST_WAIT_SECS, 1.2 * secs)
+    return stands
+
+
+def _tell_end(stands: Standing, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(stands)))
+    else:
+        _warn(f"{stands.name}: {stands.state}" + (f" ({stands.reason})" if stands.reason else ""))
+
+
+def _print_line(line: Any, as_json: bool) -> None:
+    print(json.dumps(asdict(line)) if as_json else line.text)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (UserError, SchedulerError) as error:
+        sys.exit(_complain(error))
+
+
+@contextmanager
+def _interruptible(what: str) -> Iterator[None]:
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _warn(what)
+        sys.exit(EXIT_AT_ONCE)
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def console() -> Console:
+    """A console on standard output: colours and its width on a terminal; wide and plain in a pipe."""
+    from rich.console import Console
+
+    return (
+        Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, no_color=True, highlight=False)
+    )
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Tells what is wrong, and exits."""
+    sys.exit(_complain(error))
+
+
+def _complain(error: Exception) -> int:
+    for line in str(error).splitlines():
+        print(f"hpc-train: error: {line}", file=sys.stderr)
+    return EXIT_NO_SCHEDULER if isinstance(error, SchedulerError) else EXIT_BAD_INPUT
+
+
+def _warn(text: str) -> None:
+    print(f"hpc-train: {text}", file=sys.stderr, flush=True)

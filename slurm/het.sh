@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154
+# Has Open MPI start ranks on all components of a heterogeneous job: it knows the nodes of the first one alone, and its
+# launcher for Slurm cannot reach the others. Sourced by train.sh, with:
+#   home     the checkout
+#   fail     a function that prints its argument and ends the script
+# Ranks are numbered component by component, so rank 0 is on the first node of the first one. Sets SLURM_NTASKS to the
+# number of all of them. A file with the nodes is left in TMPDIR.
+
+[[ $(mpirun --version 2>&1) == *"Open MPI) 4."* ]] || fail "heterogeneous jobs need Open MPI 4"
+
+hostfile=$(mktemp)
+SLURM_NTASKS=0
+for ((group = 0; group < SLURM_HET_SIZE; ++group)); do
+    nodes=SLURM_JOB_NODELIST_HET_GROUP_$group
+    tasks=SLURM_TASKS_PER_NODE_HET_GROUP_$group # such as 2(x3),1
+    slots=()
+    IFS=, read -r -a counts <<<"${!tasks}"
+    for count in "${counts[@]}"; do
+        [[ $count =~ ^([0-9]+)(\(x([0-9]+)\))?$ ]] || fail "$tasks is '${!tasks}', which is not understood"
+        for ((times = ${BASH_REMATCH[3]:-1}; times > 0; --times)); do
+            slots+=("${BASH_REMATCH[1]}")
+        done
+    done
+    number=0
+    for node in $(scontrol show hostnames "${!nodes}"); do
+        echo "$node slots=${slots[number]}" >>"$hostfile"
+        SLURM_NTASKS=$((SLURM_NTASKS + slots[number]))
+        ((++number))
+    done
+done
+export SLURM_NTASKS
+export OMPI_MCA_orte_default_hostfile=$hostfile OMPI_MCA_ras=^slurm OMPI_MCA_plm=rsh
+export OMPI_MCA_plm_rsh_agent=$home/slurm/het_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+export OMPI_MCA_orte_leave_session_attached=1 # a helper that went into the background would end its step

@@ -1,0 +1,231 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154
+# Starts the ranks of a job, hands them the signals that Slurm sends, and decides what becomes of the job when they end.
+#
+# The last part of slurm/train.sh, which sources it, and of the scripts that "hpc-train submit" writes, which have it
+# copied in. Nothing comes back from here: it ends the script. What stands before it sets
+#   command=(…)      what each rank runs
+#   record=(…)       arguments of "hpc-train record-end": those of "hpc-train train", or --job-dir and others
+#   again=(…)        what to type to submit the job again, for messages
+# and may set
+#   program=1        the command is a program of the user's own, which writes no status.json: it is written here
+#   alone=1          the command is started once, without mpirun
+#   log_dir=DIR      keeps what each rank prints in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
+#   me=NAME          the beginning of messages
+#   stop=USR1|TERM   the signal that has come already
+
+set -euo pipefail
+
+readonly ASK_SECS=20    # what scontrol may take
+readonly RECORD_SECS=10 # what noting the job's end in its job-dir may take
+readonly BEGIN_SECS=60  # and its beginning
+readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
+readonly LOST_NODE=205  # Open MPI's mpirun: lost communication with its daemon on another node
+
+me=${me:-hpc-train}
+job=$SLURM_JOB_ID
+if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
+    job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
+fi
+
+# USR1 (Slurm's warning before the time limit) and TERM come to this shell, at any time. Both go on as USR1, which mpirun
+# hands to the ranks: they save a checkpoint and leave with code 3. TERM would make mpirun kill them.
+stop=${stop:-}
+ranks_pid=
+end_time=
+tell_ranks() {
+    [[ -z $ranks_pid ]] || kill -USR1 "$ranks_pid" 2>/dev/null || true
+}
+trap 'stop=USR1; end_time=; tell_ranks' USR1 # preemption brings the end forward: ask for it again
+trap 'stop=TERM; end_time=; tell_ranks' TERM
+
+# record_end may read what is printed from here on: the job's output also has that of runs before this one.
+log_from=$(stat -L -c %s "/proc/$$/fd/1" 2>/dev/null) || log_from=0
+record+=(--log-from "$log_from")
+if [[ -n ${program:-} ]]; then
+    record+=(--program)
+fi
+record_end() {
+    timeout "$RECORD_SECS" hpc-train record-end --code "$code" "${record[@]}" "$@"
+}
+refuse() {
+    echo "$me: $1" >&2
+    code=2
+    record_end || true
+    exit "$code"
+}
+
+# ---- what the ranks inherit
+export PATH
+export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+export HPC_TRAIN_WARNING_SECS=${HPC_TRAIN_WARNING_SECS:-120}
+# mpirun starts its helpers with srun, one a node. They need all of the job's environment, also under
+# "sbatch --export=NONE", and all of its cores: with SRUN_CPUS_PER_TASK they would get those of one rank.
+export SLURM_EXPORT_ENV=ALL
+unset SRUN_CPUS_PER_TASK
+
+ranks=1
+if [[ -z ${alone:-} ]]; then
+    ranks=$SLURM_NTASKS
+    command -v mpirun >/dev/null ||
+        refuse "no mpirun on PATH: run 'make setup', or load an MPI module (HPC_TRAIN_MODULES, or modules of the tier)"
+    mpi_version=$(mpirun --version 2>&1) || refuse "mpirun does not run: $mpi_version"
+    mpi_args=(-np "$ranks")
+    case $mpi_version in
+        *"Open MPI"*)
+            for variable in PATH LD_LIBRARY_PATH OMP_NUM_THREADS "${!HPC_TRAIN_@}"; do
+                if [[ -n ${!variable:-} ]]; then
+                    mpi_args+=(-x "$variable")
+                fi
+            done
+            # Slurm has given the job its cores; Open MPI would pin each rank with all its threads to one of them.
+            export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
+            if (($(id -u) == 0)); then # as in containers
+                export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+            fi
+            if [[ -n ${log_dir:-} && $log_dir != *:* && $mpi_version == *"Open MPI) "[34].* ]]; then
+                run=${SLURM_RESTART_COUNT:-0}
+                while [[ -e $log_dir/run-$run ]]; do # the job-dir was that of an earlier job, too
+                    ((++run))
+                done
+                mpi_args+=(--output-filename "$log_dir/run-$run") # where there is a ':', it would end the path
+                record+=(--rank-logs "$log_dir/run-$run")
+            fi
+            ;;
+        *) # MPICH, Intel MPI and others with Hydra
+            mpi_args+=(-genvall)
+            ;;
+    esac
+    command=(mpirun "${mpi_args[@]}" "${command[@]}")
+fi
+
+# ---- what Slurm says of the job: "ask_slurm; slurm_field JobState". Times are seconds since 1970.
+job_record=
+ask_slurm() {
+    job_record=$(SLURM_TIME_FORMAT=%s timeout "$ASK_SECS" scontrol show job "$job" 2>/dev/null) || job_record=
+}
+slurm_field() {
+    if [[ $job_record =~ (^|[[:space:]])$1=([^[:space:]]*) ]]; then
+        echo "${BASH_REMATCH[2]}"
+    fi
+}
+is_preempted() {
+    [[ $(slurm_field PreemptTime) == [0-9]* ]]
+}
+
+# True where Slurm is about to kill the job at its time limit, for good: what is to be saved has to be saved by now. A
+# job that is preempted goes back to the queue also where Slurm kills it, so that one may save to the last.
+time_is_up() {
+    local now
+    printf -v now '%(%s)T' -1
+    if [[ -z $end_time ]] || ((now >= end_time - LAST_SECS)); then # also where somebody has moved the limit
+        ask_slurm
+        end_time=$(slurm_field EndTime)
+        [[ $end_time =~ ^[0-9]+$ ]] || end_time=${SLURM_JOB_END_TIME:-$((now + 86400))}
+    fi
+    ((now >= end_time - LAST_SECS)) && [[ $stop == USR1 && $(slurm_field Requeue) != 0 ]] && ! is_preempted
+}
+
+# ---- run
+if [[ -n ${program:-} && -z $stop ]]; then
+    timeout "$BEGIN_SECS" hpc-train record-begin "${record[@]}" --ranks "$ranks" --pid "$$" || true
+fi
+code=3
+if [[ -z $stop ]]; then
+    "${command[@]}" &
+    ranks_pid=$!
+fi
+still_running=
+polls=0
+while [[ -n $ranks_pid ]] && kill -0 "$ranks_pid" 2>/dev/null; do
+    if [[ -z $stop ]]; then
+        wait "$ranks_pid" || true # a signal that is trapped ends the wait early
+    elif time_is_up; then
+        still_running=1
+        break
+    else
+        ((++polls % 5)) || tell_ranks # again: an mpirun that is still starting them tells none
+        sleep 1 &
+        wait $! || true
+    fi
+done
+if [[ -n $ranks_pid && -z $still_running ]]; then
+    code=0
+    wait "$ranks_pid" || code=$?
+fi
+ranks_pid=
+if ((code == 0)); then
+    if [[ -n ${program:-} ]]; then
+        record_end || true
+    fi
+    exit 0
+fi
+
+# ---- what becomes of the job
+
+# Sets `why` to the reason for which the job goes back into the queue, or to nothing. Slurm ends a job that was cancelled
+# or has passed its limit in other states than RUNNING. A preempted job that ends by itself in its grace time stays so.
+decide() {
+    why=
+    ask_slurm
+    if [[ $(slurm_field Requeue) == 0 || $code == [279] ]]; then
+        return
+    elif [[ $(slurm_field Reason) == TimeLimit ]]; then # it came without a warning
+        why=warning
+    elif [[ -n $job_record && $(slurm_field JobState) != RUNNING ]]; then
+        return
+    elif is_preempted; then # with any code: Slurm may have ended the ranks of other nodes
+        why=preemption
+    elif [[ $stop == USR1 && $code != 1 ]]; then
+        why=warning
+    elif ((code == LOST_NODE)); then # Slurm would start the job again, had mpirun not ended before Slurm noticed
+        why=lost-node
+    fi
+}
+
+leave_if_back_in_queue() {
+    if (($(slurm_field Restarts) + 0 > ${SLURM_RESTART_COUNT:-0})); then
+        record_end --requeue preemption || true
+        exit "$code"
+    fi
+}
+
+decide
+leave_if_back_in_queue
+if [[ -n $why ]]; then
+    if [[ -n $still_running ]]; then
+        echo "$me: no time is left to wait for the ranks' checkpoint; the job will go on from the one before." \
+            "Have Slurm warn earlier: sbatch --signal=B:USR1@600, with HPC_TRAIN_WARNING_SECS=600"
+    fi
+    refused=0
+    record_end --requeue "$why" || refused=$?
+    if ((refused == 8)); then # it has said why; what else it may have failed with is no reason not to go on
+        exit 8
+    fi
+    if [[ -n $job_record ]]; then # where scontrol hangs, it has cost its time once
+        decide                    # it may have been cancelled meanwhile
+    fi
+fi
+if [[ -z $why ]]; then
+    record_end || true
+    if ((code >= 3 && code <= 5)); then
+        echo "$me: stopped after saving; submit again to continue:$(printf ' %q' "${again[@]}")"
+    fi
+    exit "$code"
+fi
+if problem=$(timeout "$ASK_SECS" scontrol requeue "$job" 2>&1); then
+    echo "$me: the job is back in the queue ($why)"
+    sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
+    wait $! || true
+    exit "$code"
+fi
+if [[ -n $job_record ]]; then
+    ask_slurm
+    leave_if_back_in_queue
+fi
+code=8
+record_end || true
+echo "$me: stopped, and not back in the queue (${problem:-scontrol does not answer}). Type where scontrol works:" \
+    "scontrol requeue $job"
+echo "$me: or, once Slurm has forgotten the job:$(printf ' %q' "${again[@]}")"
+exit 8

@@ -1,0 +1,253 @@
+"""The programs that examples/ runs as jobs: what they learn, and that they stop, go on and fail as a job has to."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.support import REPOSITORY, environment, run_ranks
+
+SCIKIT_LEARN, XGBOOST, HOROVOD = (REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script"))
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+ENVIRONMENT |= {"HOROVOD_CYCLE_TIME": "0.1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+LIMIT_SECS = 120
+MANY = 1_000_000
+
+
+def task(job_dir: Path, *more: object) -> list[str]:
+    return ["-m", "trainer.task", "--job-dir", *map(str, (job_dir, *more))]
+
+
+def run(example: Path, ranks: int, job_dir: Path, *more: object) -> subprocess.CompletedProcess[str]:
+    """Runs an example's program as its job does: in its folder, with 0 ranks alone."""
+    return run_ranks(ranks, task(job_dir, *more), example, LIMIT_SECS, **ENVIRONMENT)
+
+
+def run_and_stop(
+    example: Path, ranks: int, job_dir: Path, *more: object, after: str, number: int = signal.SIGUSR1
+) -> tuple[int, str]:
+    """The same; sends a signal once `after` has been printed. The exit code, and all that was printed."""
+    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
+    log = job_dir.with_suffix(".log")
+    with open(log, "w") as out:
+        process = subprocess.Popen(
+            [*launcher, sys.executable, *task(job_dir, *more)],
+            cwd=example,
+            env=environment(**ENVIRONMENT),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        end = time.monotonic() + LIMIT_SECS
+        while after not in log.read_text():
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        process.send_signal(number)
+        return process.wait(LIMIT_SECS), log.read_text()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(20)
+
+
+def succeed(done: subprocess.CompletedProcess[str], job_dir: Path) -> dict[str, Any]:
+    """The metrics that a program has left."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((job_dir / "model" / "metrics.json").read_text())
+    assert f"accuracy {found['accuracy']:.4f}" in done.stdout
+    return found
+
+
+def module_of(example: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"task_of_{example.name}", example / "trainer" / "task.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def temporaries(job_dir: Path) -> list[str]:
+    return [path.name for path in job_dir.rglob("*") if "tmp" in path.name]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 3), (signal.SIGTERM, 4)])
+def test_scikit_learn_keeps_each_result_and_goes_on(tmp_path: Path, number: int, code: int) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    grid = ["--grid", 0.001, 0.1, 1, 10, 100, "--folds", 8]
+    ended, said = run_and_stop(SCIKIT_LEARN, 0, stopped, *grid, after="C=0.001:", number=number)
+    assert ended == code, said
+    kept = {path.name for path in (stopped / "grid").iterdir()}
+    assert "C=0.001.json" in kept and len(kept) < 5
+    assert not (stopped / "model").exists()
+
+    done = run(SCIKIT_LEARN, 0, stopped, *grid)
+    metrics = succeed(done, stopped)
+    assert done.stdout.count("kept from an earlier run") == len(kept)
+    assert metrics == succeed(run(SCIKIT_LEARN, 0, whole, *grid), whole)
+    assert metrics["accuracy"] > 0.93
+    assert metrics["C"] == float(max(metrics["cross_validation"], key=metrics["cross_validation"].get)) > 0.001
+    assert not temporaries(stopped)
+
+    _, x, _, y = module_of(SCIKIT_LEARN).parse(["--job-dir", "unused"]).parts
+    with np.load(stopped / "model" / "model.npz", allow_pickle=False) as model:
+        scores = (x - model["mean"]) / model["scale"] @ model["coefficients"].T + model["intercept"]
+        predicted = model["classes"][scores.argmax(axis=1)]
+    assert (predicted == y).mean() == pytest.approx(metrics["accuracy"])
+    assert len(y) == metrics["rows"]["test"] == 360
+
+
+def test_scikit_learn_takes_rows_of_ones_own_and_keeps_no_results_of_others(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 3))
+    np.savetxt(tmp_path / "rows.csv", np.column_stack([x, x[:, 0] > x[:, 1]]), delimiter=",")
+    for rows in (120, 100):
+        done = run(SCIKIT_LEARN, 0, tmp_path / "job", "--data", tmp_path / "rows.csv", "--rows", rows, "--grid", 1)
+        assert succeed(done, tmp_path / "job")["accuracy"] > 0.85
+        assert "kept" not in done.stdout
+    for wrong, said in (
+        (["--data", tmp_path / "none.csv"], "none.csv not found"),
+        (["--grid", 0], "--grid: 0.0 is not allowed; allowed: numbers above 0"),
+        (["--folds", 1], "--folds: 1 is not allowed; allowed: 2 to "),
+    ):
+        done = run(SCIKIT_LEARN, 0, tmp_path / "wrong", *wrong)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2, 3])
+def test_xgboost_learns_from_the_rows_of_all_ranks(tmp_path: Path, ranks: int) -> None:
+    xgb = pytest.importorskip("xgboost")
+    job_dir = tmp_path / "job"
+    metrics = succeed(run(XGBOOST, ranks, job_dir, "--rounds", 15, "--save-rounds", 5), job_dir)
+    assert (metrics["rounds"], metrics["ranks"]) == (15, ranks or 1)
+    assert metrics["accuracy"] > 0.88
+    kept = sorted(path.name for path in (job_dir / "checkpoints").iterdir())
+    assert kept == ["round-000010.ubj", "round-000015.ubj"]
+
+    x, y, _ = module_of(XGBOOST).load(None, None)
+    held_out = metrics["rows"]["test"]
+    assert held_out == 359 and metrics["rows"]["train"] == len(x) - held_out
+    model = xgb.Booster(model_file=job_dir / "model" / "model.json")
+    predicted = model.predict(xgb.DMatrix(x[:held_out])).argmax(axis=1)
+    assert (predicted == y[:held_out]).mean() == pytest.approx(metrics["accuracy"])
+    # A row of class k begins with the Hessian 0.18 = 2 * 0.1 * 0.9: the root of a tree tells how many rows it has seen.
+    roots = [
+        tree["sum_hessian"][0]
+        for tree in json.loads(model.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"][:10]
+    ]
+    assert sum(roots) / 10 == pytest.approx(0.18 * metrics["rows"]["train"], rel=0.02)
+
+
+def test_xgboost_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    code, said = run_and_stop(XGBOOST, 2, stopped, "--rounds", MANY, "--save-rounds", 3, after="round 3/")
+    assert code == 3, said
+    newest = max((stopped / "checkpoints").iterdir()).name
+    assert f"round {int(newest[6:12])}/{MANY}: saved\nasked to stop" in said
+    rounds = int(newest[6:12]) + 4
+
+    done = run(XGBOOST, 2, stopped, "--rounds", rounds, "--save-rounds", 3)
+    assert f"goes on from round {rounds - 4}, on 2 ranks" in done.stdout
+    metrics = succeed(done, stopped)
+    assert metrics == succeed(run(XGBOOST, 2, whole, "--rounds", rounds), whole)
+    model = "model/model.json"
+    assert (stopped / model).read_bytes() == (whole / model).read_bytes()
+    assert not temporaries(stopped)
+
+    more = succeed(run(XGBOOST, 3, stopped, "--rounds", rounds + 2), stopped)
+    assert (more["rounds"], more["ranks"]) == (rounds + 2, 3)
+    done = run(XGBOOST, 0, stopped, "--rounds", rounds + 4, "--depth", 2)
+    assert done.returncode == 2
+    assert "is of other settings or rows" in done.stderr
+
+
+def test_xgboost_ends_all_ranks_where_one_cannot_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "checkpoints").write_text("a file")
+    done = run(XGBOOST, 2, tmp_path / "job", "--rounds", 2)
+    assert done.returncode == 1
+    assert done.stderr.count("FileExistsError") == 1
+    for ranks, wrong, said in (
+        (2, ["--interface", "no0"], "--interface no0: No such device; allowed: "),
+        (2, ["--rows", 19], "19 rows are too few for 2 ranks"),
+        (0, ["--rounds", 0], "--rounds: 0 is not allowed; allowed: above 0"),
+        (0, ["--data", tmp_path / "none.csv"], "none.csv not found"),
+    ):
+        done = run(XGBOOST, ranks, tmp_path / "wrong", *wrong)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_xgboost_gives_other_hosts_an_address_that_they_reach() -> None:
+    pytest.importorskip("xgboost")
+    address = module_of(XGBOOST).reachable_address
+    assert address(["n1", "n1"], None) == "127.0.0.1"
+    assert address(["n1", "n1"], "lo") == "127.0.0.1"
+    for hosts, interface in ((["n1", "127.0.0.2"], None), (["n1", "n2"], "lo")):
+        with pytest.raises(ValueError, match=f"{hosts[1]} cannot reach n1 at 127.0.0.1; .* --interface"):
+            address(hosts, interface)
+    with pytest.raises(ValueError, match="--interface no0: No such device"):
+        address(["n1", "n2"], "no0")
+
+
+def test_horovod_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    code, said = run_and_stop(HOROVOD, 2, stopped, "--steps", MANY, "--save-steps", 10, after="step 10/")
+    assert code == 3, said
+    newest = max((stopped / "checkpoints").iterdir()).name
+    steps = int(newest[5:13]) + 25
+    assert f"step {steps - 25}/{MANY}" in said and "asked to stop" in said
+
+    done = run(HOROVOD, 2, stopped, "--steps", steps, "--save-steps", 10)
+    assert f"goes on from step {steps - 25}, on 2 ranks" in done.stdout
+    metrics = succeed(done, stopped)
+    assert metrics == succeed(run(HOROVOD, 2, whole, "--steps", steps), whole)
+    assert (metrics["step"], metrics["ranks"], metrics["rows"]) == (steps, 2, 297)
+    name = f"checkpoints/step-{steps:08d}.weights.h5"
+    assert variables(stopped / name).keys() == variables(whole / name).keys()
+    for path, values in variables(whole / name).items():
+        np.testing.assert_array_equal(variables(stopped / name)[path], values, err_msg=path)
+    assert not temporaries(stopped)
+
+
+def variables(path: Path) -> dict[str, np.ndarray]:
+    """All that a file of Keras's save_weights holds, by path."""
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: found.update({name: item[()]} if isinstance(item, h5py.Dataset) else {}))
+    assert any(name.startswith("optimizer/") for name in found)
+    return found
+
+
+def test_horovod_script_learns_alone_and_leaves_a_model_for_keras(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    metrics = succeed(run(HOROVOD, 0, job_dir, "--steps", 150), job_dir)
+    assert metrics["accuracy"] > 0.85 and metrics["ranks"] == 1
+    program = f"import keras; model = keras.models.load_model({str(job_dir / 'model' / 'model.keras')!r})"
+    done = run_ranks(0, ["-c", f"{program}; print(model.output_shape, int(model.optimizer.iterations))"], tmp_path, 60)
+    assert done.stdout == "(None, 10) 150\n", done.stderr
+
+
+def test_horovod_script_ends_all_ranks_where_one_cannot_go_on(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    done = run(HOROVOD, 2, tmp_path, "--steps", 2)
+    assert done.returncode == 1
+    assert done.stderr.count("FileExistsError") == 1
+    done = run(HOROVOD, 0, tmp_path / "wrong", "--data", tmp_path)
+    assert done.returncode == 2
+    assert "has no train-*.h5; run examples/fashion_mnist/prepare.py" in done.stderr
+    assert not (tmp_path / "wrong").exists()

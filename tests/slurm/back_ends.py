@@ -1,0 +1,268 @@
+"""hpc-train's job commands as users type them, for a queue of Slurm's and one of this machine, and jobs for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.jobs import job_environment, wait_until
+from tests.support import BIN, environment
+
+COMMAND_SECS = 90.0  # a command takes 1 s where nothing else runs
+STATE_SECS = 120.0  # jobs change their state within 5 s, and within 40 s where Slurm starts one again
+
+PROGRAM = """\
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from trainer.words import WORD
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--until", type=Path, help="goes on until there is this file")
+parser.add_argument("--fail-on", type=int, help="raises on this rank")
+parser.add_argument("--job-dir", type=Path, required=True)
+args = parser.parse_args()
+rank, ranks = (int(os.environ.get(f"OMPI_COMM_WORLD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
+
+
+def save_and_leave(code):
+    (args.job_dir / f"saved-{rank}").touch()
+    print(f"rank {rank} has saved", flush=True)
+    sys.exit(code)
+
+
+signal.signal(signal.SIGUSR1, lambda *_: save_and_leave(3))
+signal.signal(signal.SIGTERM, lambda *_: save_and_leave(4))
+(args.job_dir / f"pid-{rank}").write_text(str(os.getpid()))
+print(f"rank {rank} of {ranks} says {WORD}", flush=True)
+for _ in range(3000):
+    if args.until is None or args.until.exists():
+        break
+    time.sleep(0.1)
+if args.fail_on == rank:
+    raise ValueError("no such data")
+if args.fail_on is not None:
+    time.sleep(300)
+"""
+
+
+def make_program(
+    folder: Path, args: Sequence[object] = (), word: str = "one", name: str = "tiny", **resources: Any
+) -> Path:
+    """A folder with a program without TensorFlow, which starts in no time, and its job file; returns that."""
+    (folder / "trainer").mkdir(parents=True)
+    (folder / "trainer/task.py").write_text(PROGRAM)
+    (folder / "trainer/words.py").write_text(f"WORD = {word!r}\n")
+    job = {"name": name, "module": "trainer.task", "args": list(args), "resources": {"tier": "CUSTOM", **resources}}
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return folder / "job.yaml"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command has printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> list[dict[str, Any]]:
+        """The objects that it has printed, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class BackEnd:
+    """Runs hpc-train with one back end. Job-dirs are in `root`, the default there; programs' folders are beside it.
+
+    Attributes:
+        cluster: The Slurm; None: the jobs are this machine's, whose queue is a private one, and there is no sbatch.
+        cores: What a job has to ask for to get all that there is, as `resources`.
+    """
+
+    def __init__(self, folder: Path, cluster: SlurmCluster | None) -> None:
+        self.folder, self.root, self.cluster = folder, folder / "runs", cluster
+        self.name = "local" if cluster is None else "slurm"
+        self.all_cores = {"cores_per_rank": len(os.sched_getaffinity(0))}
+        if cluster is None:
+            (folder / "bin").mkdir()
+            for program in ("env", "git", "ssh"):
+                if found := shutil.which(program):
+                    (folder / "bin" / program).symlink_to(found)
+            self.env = environment(XDG_STATE_HOME=str(folder / "state"))
+            self.env |= {"PATH": os.pathsep.join([str(BIN), str(folder / "bin")])}
+        else:
+            self.all_cores = {"nodes": 2, "cores_per_rank": cluster.cpus_per_node}
+            self.env = {**cluster.env, **job_environment(cluster)}
+        self.env |= {"HPC_TRAIN_ROOT": str(self.root), "XDG_CONFIG_HOME": str(folder / "config"), "COLUMNS": "200"}
+
+    def run(self, *words: object, code: int | None = 0, cwd: Path | None = None, **env: str) -> Done:
+        """Runs `hpc-train WORDS`, which has to end with `code` (None: any)."""
+        done = subprocess.run(
+            ["hpc-train", *map(str, words)],
+            cwd=cwd or self.folder,
+            env={**self._own_environment(), **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECS,
+        )
+        assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: object) -> Running:
+        """Starts `hpc-train WORDS`, to be interrupted or waited for."""
+        return Running(words, self.folder, self._own_environment())
+
+    def _own_environment(self) -> dict[str, str]:
+        """Open MPI keeps files in TMPDIR, where jobs that start at one moment may collide: each has its own."""
+        place = self.cluster.root / "tmp" if self.cluster is not None else None
+        return {**self.env, "TMPDIR": tempfile.mkdtemp(dir=place)}
+
+    def code_of(self, name: str) -> Path:
+        """The folder of the program that `submit` makes."""
+        return self.folder / "code" / name
+
+    def submit(
+        self, name: str, *args: object, word: str = "one", after: str | None = None, **resources: Any
+    ) -> Submitted:
+        """Submits a program's job; `args` are those of PROGRAM."""
+        job_file = make_program(self.code_of(name), args, word, **resources)
+        return self.submit_file(job_file, name, *([] if after is None else ["--after", after]))
+
+    def submit_file(self, job_file: Path, name: str, *options: object) -> Submitted:
+        """Submits a job file as `name`."""
+        (told,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
+        assert (told["name"], told["job_dir"], told["backend"]) == (name, str(self.root / name), self.name)
+        return Submitted(self, name, told["job_id"])
+
+    def cancel_all(self) -> None:
+        """Cancels what has not ended yet."""
+        known = ("QUEUED", "PREPARING", "RUNNING", "REQUEUED", "LOST")
+        left = [stands["name"] for stands in self.run("list", "--json").json() if stands["state"] in known]
+        if left:
+            self.run("cancel", *left, code=None)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job in a queue."""
+
+    back_end: BackEnd
+    name: str
+    number: str
+
+    @property
+    def job_dir(self) -> Path:
+        return self.back_end.root / self.name
+
+    def again(self, *options: object) -> Submitted:
+        """Resumes it."""
+        (told,) = self.back_end.run("resume", self.name, "--json", *options).json()
+        return Submitted(self.back_end, self.name, told["job_id"])
+
+    def stands(self) -> dict[str, Any]:
+        """What describe says."""
+        (told,) = self.back_end.run("describe", self.name, "--json").json()
+        return told
+
+    def wait_for(self, state: str, is_so: Callable[[dict[str, Any]], object] = lambda stands: True) -> dict[str, Any]:
+        """How it stands, once it is in `state`, and so."""
+        deadline = time.monotonic() + STATE_SECS
+        while (stands := self.stands())["state"] != state or not is_so(stands):
+            if time.monotonic() > deadline or (stands["exit_code"] is not None and stands["state"] != state):
+                raise AssertionError(f"{self.name}: not {state} as it should be: {stands}\n{self.log()}")
+        return stands
+
+    def end(self) -> tuple[str, int]:
+        """Waits for its end: the state, and the exit code of `hpc-train wait`."""
+        done = self.back_end.run("wait", self.name, "--json", code=None)
+        (stands,) = done.json()
+        assert stands["exit_code"] == done.code
+        return stands["state"], done.code
+
+    def let_go(self) -> None:
+        """A program that was told `--until {job_dir}/go` ends."""
+        (self.job_dir / "go").touch()
+
+    def wait_until_it_says(self, text: str) -> None:
+        wait_until(lambda: text in self.log(), f"{self.name} says {text!r}", STATE_SECS)
+
+    def log(self) -> str:
+        path = self.job_dir / "logs/job.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pids(self) -> list[int]:
+        """Of the ranks of a program."""
+        return [int(path.read_text()) for path in self.job_dir.glob("pid-*")]
+
+    def send(self, number: signal.Signals) -> None:
+        """SIGUSR1 is Slurm's warning, SIGTERM what a site's scripts send: both go to what looks after the ranks."""
+        if self.back_end.cluster is not None:
+            self.back_end.cluster.scancel(self.number, "--batch", f"--signal={number.name.removeprefix('SIG')}")
+        else:
+            os.kill(self.runner(), number)
+
+    def runner(self) -> int:
+        """The process that looks after a job of this machine."""
+        tickets = map(json.loads, map(Path.read_text, (self.back_end.folder / "state").rglob("ticket-*.json")))
+        return next(int(ticket["pid"]) for ticket in tickets if ticket["job_dir"] == str(self.job_dir))
+
+
+class Running:
+    """Context manager: a command that runs; it is killed at the end if it still does."""
+
+    def __init__(self, words: Sequence[object], cwd: Path, env: Mapping[str, str]) -> None:
+        self._command, self._cwd, self._env = ["hpc-train", *map(str, words)], cwd, env
+
+    def __enter__(self) -> Running:
+        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command, cwd=self._cwd, env=self._env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait(COMMAND_SECS)
+        self._out.close()
+        self._err.close()
+
+    def out(self) -> str:
+        """What it has printed until now."""
+        return os.pread(self._out.fileno(), 1 << 20, 0).decode()
+
+    def wait_until_it_says(self, text: str) -> None:
+        wait_until(lambda: text in self.out(), f"{self._command} says {text!r}", COMMAND_SECS)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> Done:
+        """Waits for its end."""
+        code = self._process.wait(STATE_SECS)
+        return Done(code, self.out(), os.pread(self._err.fileno(), 1 << 20, 0).decode())
+
+
+def numbers(text: str) -> list[str]:
+    """All whole numbers in it."""
+    return re.findall(r"\d+", text)

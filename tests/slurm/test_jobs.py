@@ -1,0 +1,318 @@
+"""The life of jobs from `hpc-train submit` to their ends, the same on a Slurm of two nodes and in this machine's queue.
+
+Most of the jobs are a program that starts in no time; one has a model. Where a job has to wait for Slurm, which starts
+one again after 15 s, others go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpc_train.jobs.local_runner import processes_of
+from hpc_train.jobs.submission import read_submission
+from tests.slurm.back_ends import BackEnd, Submitted, make_program
+from tests.slurm.cluster import SlurmCluster, missing_requirements
+from tests.slurm.jobs import (
+    MODEL,
+    job_environment,
+    make_folder,
+    newest_step,
+    not_here,
+    set_step_secs,
+    starts,
+    wait_until,
+    write_job,
+)
+
+FOREVER = ("--until", "{job_dir}/go")
+
+FAILING_MODEL = MODEL.replace(
+    "    def wait(self):\n",
+    """\
+    def wait(self):
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "1" and (time.sleep(0.1) or next(steps) == 3):
+            raise RuntimeError("no such luck")
+""",
+).replace("class Slow", "steps = iter(range(100))\n\n\nclass Slow")
+
+
+@pytest.fixture(scope="module", params=["slurm", "local"])
+def back_end(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackEnd]:
+    """Each in turn, with all that is left of its jobs cancelled at the end."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "local":
+        found = BackEnd(folder, None)
+        yield found
+        found.cancel_all()
+        return
+    if (reason := missing_requirements()) is not None:
+        not_here(reason)
+    with SlurmCluster() as cluster:
+        yield BackEnd(folder, cluster)
+
+
+def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
+    job_file = make_program(back_end.code_of("first"), name="first", ranks_per_node=2, time="00:30:00")
+
+    told = back_end.run("submit", job_file).out.splitlines()
+
+    queue = "Slurm" if back_end.cluster is not None else "local"
+    first = re.fullmatch(rf"submitted (first_\d{{8}}_\d{{6}}): {queue} job (\d+), CUSTOM: 1 node, 2 ranks, .*", told[0])
+    assert first is not None, told
+    name, number = first.groups()
+    job = Submitted(back_end, name, number)
+    verbs = ("describe", "logs -f", "cancel")
+    assert told[1:] == [f"job-dir {job.job_dir}", "next: " + " │ ".join(f"hpc-train {verb} {name}" for verb in verbs)]
+
+    followed = back_end.run("logs", "-f", name)
+    assert {"rank 0 of 2 says one", "rank 1 of 2 says one"} <= set(followed.out.splitlines())
+    assert back_end.run("wait", number).err == f"hpc-train: {name}: SUCCEEDED\n"
+    assert back_end.run("logs", number).out == job.log() == followed.out
+    assert back_end.run("logs", job.job_dir, "--rank", 1).out == "rank 1 of 2 says one\n"
+    assert back_end.run("logs", name, "--tail", 1).out == job.log().splitlines(keepends=True)[-1]
+    assert back_end.run("logs", name, "--rank", 1, "--json").json() == [
+        {"text": "rank 1 of 2 says one", "rank": 1, "stream": "stdout"}
+    ]
+    assert "--rank: 2 is not allowed" in back_end.run("logs", name, "--rank", 2, code=2).err
+    described = re.split(" *\n", back_end.run("describe", job.job_dir).out)
+    assert described[:2] == [f"name       {name}", "state      SUCCEEDED"]
+    assert f"queue      {queue} job {number}" in described
+    header, *rows = back_end.run("list").out.splitlines()
+    assert header.split()[:3] == ["name", "number", "state"]
+    assert [row.split()[:3] for row in rows if name in row] == [[name, number, "SUCCEEDED"]]
+    assert back_end.run("cancel", name).out == f"{name}: nothing to cancel: SUCCEEDED\n"
+
+    (listed,) = [stands for stands in back_end.run("list", "--json").json() if stands["name"] == name]
+    assert listed == job.stands() == back_end.run("wait", name, "--json").json()[0]
+    assert (listed["state"], listed["exit_code"], listed["job_id"], listed["ranks"]) == ("SUCCEEDED", 0, number, 2)
+    assert (listed["backend"], listed["kind"], listed["tier"]) == (back_end.name, "program", "CUSTOM")
+    assert listed["submitted"] <= listed["started"] <= listed["updated"]
+    assert back_end.run("cancel", name, "--json").json()[0]["cancelled"] is False
+
+
+def test_a_queued_job_says_why_and_keeps_the_code_that_was_submitted(back_end: BackEnd) -> None:
+    holder = back_end.submit("holder", *FOREVER, **back_end.all_cores)
+    holder.wait_until_it_says("rank 0 of")
+    waiting = back_end.submit("waiting", word="the old word")
+    follower = back_end.submit("follower", after="waiting")
+    unwanted = back_end.submit("unwanted")
+
+    stands = waiting.stands()
+    assert stands["state"] == "QUEUED"
+    assert re.match("Resources|Priority", stands["reason"]), stands
+    assert follower.stands()["reason"].startswith("Dependency")
+    queued = back_end.run("list", "--state", "queued").out.splitlines()[1:]
+    assert [row.split()[0] for row in queued] == ["follower", "unwanted", "waiting"]
+    told = back_end.run("logs", "waiting")
+    assert (told.out, told.err.startswith("hpc-train: waiting is QUEUED (")) == ("", True)
+    assert back_end.run("cancel", unwanted.number).out == "unwanted: cancelled (it was QUEUED)\n"
+    assert unwanted.end() == ("CANCELLED", 11)
+    assert "rank 0" not in unwanted.log()
+
+    code = back_end.code_of("waiting")
+    (code / "trainer/words.py").write_text("WORD = 'the new word'\n")
+    shutil.rmtree(code / "trainer")
+    (code / "job.yaml").write_text("")
+    holder.let_go()
+    assert holder.end() == ("SUCCEEDED", 0)
+    assert follower.end() == ("SUCCEEDED", 0)
+    assert waiting.log() == "rank 0 of 1 says the old word\n"
+    assert follower.stands()["started"] >= waiting.stands()["updated"]
+
+
+def test_a_failure_names_the_rank_and_its_error_and_takes_along_what_waits_for_it(back_end: BackEnd) -> None:
+    job = back_end.submit("failing", *FOREVER, "--fail-on", 1, ranks_per_node=2)
+    waiting = back_end.submit("after_failing", after=job.number)
+    job.let_go()
+
+    assert job.end() == ("FAILED", 1)
+    stands = job.stands()
+    assert (stands["error"]["rank"], stands["error"]["message"]) == (1, "ValueError: no such data")
+    assert '    raise ValueError("no such data")' in stands["error"]["lines"]
+    described = back_end.run("describe", "failing").out
+    assert re.search(r"^error +rank 1: ValueError: no such data *$", described, re.M), described
+    assert re.search(r'^ +raise ValueError\("no such data"\)$', described, re.M), described
+    rows = back_end.run("list", "--state", "FAILED").out.splitlines()[1:]
+    assert [row.split(maxsplit=9)[9].strip() for row in rows] == ["rank 1: ValueError: no such data"]
+    assert "ValueError: no such data" in back_end.run("logs", "failing", "--rank", 1).out
+
+    assert waiting.end() == ("CANCELLED", 11)
+    assert "rank 0" not in waiting.log()
+    refused = back_end.run("submit", back_end.code_of("failing") / "job.yaml", "--after", "failing", code=2)
+    assert refused.err == (
+        "hpc-train: error: --after: failing has ended as FAILED; resume it first, or leave --after out\n"
+    )
+
+
+def test_submit_wait_shows_the_output_and_exits_as_the_job_does(back_end: BackEnd) -> None:
+    job_file = make_program(back_end.code_of("awaited"), ["--fail-on", 0])
+    done = back_end.run("submit", job_file, "--name", "awaited", "--wait", code=1)
+    assert "rank 0 of 1 says one\nTraceback (most recent call last):\n" in done.out
+    assert "hpc-train: awaited: FAILED" in done.err
+    assert (back_end.root / "awaited/trainer").exists() is False
+
+
+def test_ctrl_c_leaves_the_job_running_and_cancel_ends_all_its_ranks(back_end: BackEnd) -> None:
+    job = back_end.submit("cancelled", *FOREVER, ranks_per_node=2, time="00:30:00")
+    stands = job.wait_for("RUNNING", lambda _: len(job.pids()) == 2)
+    assert 0 < stands["limit_secs_left"] <= 1800
+    with back_end.start("logs", "-f", "cancelled") as shown, back_end.start("wait", "cancelled") as awaited:
+        shown.wait_until_it_says("rank 1 of 2")
+        shown.interrupt()
+        awaited.interrupt()
+        assert (shown.end().code, shown.end().err) == (130, "hpc-train: stopped showing; cancelled goes on\n")
+        assert (awaited.end().code, awaited.end().err) == (130, "hpc-train: stopped waiting; the job goes on\n")
+    assert job.stands()["state"] == "RUNNING"
+    refused = back_end.run("resume", "cancelled", code=2)
+    assert "cancelled: is RUNNING; only a job that has ended can be resumed" in refused.err
+
+    assert back_end.run("cancel", "cancelled").out == "cancelled: cancelled (it was RUNNING)\n"
+
+    assert job.end() == ("CANCELLED", 11)
+    assert job.stands()["reason"].startswith("cancelled by ")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in job.pids()), "its ranks have ended", 60)
+    job.let_go()
+    assert job.again().end() == ("SUCCEEDED", 0)
+    assert job.log().count("rank 1 of 2 says one\n") == 2
+    assert back_end.run("logs", "cancelled", "--rank", 1).out.count("rank 1 of 2 says one\n") == 2
+
+
+def test_stopped_and_saved_jobs_go_on(back_end: BackEnd) -> None:
+    saved = back_end.submit("saved", *FOREVER)
+    stopped = back_end.submit("stopped", *FOREVER)
+    for job in (saved, stopped):
+        job.wait_until_it_says("rank 0 of")
+    told = back_end.run("cancel", "saved", "--save", "--json").json()
+    assert told == [{"name": "saved", "job_dir": str(saved.job_dir), "was": "RUNNING", "cancelled": True}]
+    stopped.send(signal.SIGTERM)
+
+    assert saved.end() == ("CANCELLED", 11)
+    assert stopped.end() in (("STOPPED", 3), ("STOPPED", 4))
+    for job in (saved, stopped):
+        assert (job.job_dir / "saved-0").exists(), job.log()
+        job.let_go()
+    after = back_end.submit("after_saved", after=saved.again().number)
+    assert stopped.again().end() == ("SUCCEEDED", 0)
+    assert after.end() == ("SUCCEEDED", 0)
+    assert saved.stands()["state"] == "SUCCEEDED"
+
+
+@pytest.fixture(scope="module")
+def requeued(back_end: BackEnd) -> Submitted:
+    """A job that has been warned as before its time limit, and is back in the queue, behind one that has ended."""
+    job = back_end.submit("requeued", *FOREVER)
+    job.wait_until_it_says("rank 0 of")
+    holder = back_end.submit("second", *FOREVER, **back_end.all_cores)
+    job.send(signal.SIGUSR1)
+    holder.wait_for("RUNNING")
+    stands = job.wait_for("REQUEUED")
+    assert (stands["requeues"], stands["exit_code"]) == (1, None)
+    assert stands["reason"], "why it waits"
+    assert (job.job_dir / "saved-0").exists()
+    holder.let_go()
+    return job
+
+
+@dataclass(frozen=True)
+class Models:
+    """Two jobs with a model: `trained` was cancelled once, and has gone on with another setting; one has failed."""
+
+    trained: Submitted
+    failing: Submitted
+    saved_step: int
+
+
+@pytest.fixture(scope="module")
+def models(back_end: BackEnd, requeued: Submitted) -> Models:
+    """A job of a model that has been looked at while it ran, cancelled and resumed; beside one that fails."""
+    folder = make_folder(back_end.folder / "code/my model")
+    write_job(folder, max_steps=100_000, save_checkpoints_steps=20)
+    settings = ("--set", "resources.tier=CUSTOM", "--set", "resources.time=60")
+    trained = back_end.submit_file(folder / "job.yaml", "trained", *settings)
+    (folder / "model.py").write_text("import os\n" + FAILING_MODEL)
+    failing = back_end.submit_file(folder / "job.yaml", "failing_model", "--set", "resources.time=10")
+    set_step_secs(trained.job_dir / "code", 0.02)
+
+    stands = trained.wait_for("RUNNING", lambda stands: (stands["step"] or 0) >= 20 and stands["evaluation"])
+    assert (stands["kind"], stands["max_steps"]) == ("model", 100_000)
+    assert stands["loss"] > 0 and stands["examples_per_sec"] > 0 and stands["secs_left"] > 10
+    assert 0 < stands["limit_secs_left"] <= 3600
+    described = back_end.run("describe", "trained").out
+    for pattern in (
+        r"step +\d+/100,000, [\d,.]+ examples/s, loss \d.*",
+        r"evaluation +accuracy \d.*\(step [\d,]+\)",
+        r"time left +about .*\d:\d\d:\d\d",
+        r"time limit in +0:\d\d:\d\d",
+    ):
+        assert re.search(f"^{pattern} *$", described, re.M), described
+    (row,) = [row for row in back_end.run("list").out.splitlines() if row.startswith("trained ")]
+    assert re.search(r"RUNNING +\d+/100,000 +[\d,]+ +0?\.?\d+.* accuracy \d", row), row
+
+    back_end.run("cancel", "trained", "--save")
+    assert trained.end() == ("CANCELLED", 11)
+    step = newest_step(trained.job_dir)
+    set_step_secs(trained.job_dir / "code", 0)
+    return Models(trained.again("--set", f"train.max_steps={step + 10}"), failing, step)
+
+
+def test_a_job_that_is_requeued_waits_for_its_turn(requeued: Submitted) -> None:
+    assert "the job is back in the queue" in requeued.log()
+
+
+def test_a_model_trains_on_from_where_it_was_cancelled(models: Models) -> None:
+    assert models.trained.end() == ("SUCCEEDED", 0), models.trained.log()
+    stands = models.trained.stands()
+    assert (stands["step"], stands["max_steps"]) == (models.saved_step + 10,) * 2
+    assert starts(models.trained.job_dir) == [0, models.saved_step]
+    assert [Path(path).is_dir() for path in stands["exports"]] == [True]
+
+
+def test_a_model_that_raises_in_a_step_names_the_rank(models: Models) -> None:
+    assert models.failing.end() == ("FAILED", 1), models.failing.log()
+    error = models.failing.stands()["error"]
+    assert (error["rank"], "no such luck" in error["message"]) == (1, True), error
+    assert "no such luck" in "\n".join(error["lines"]), error
+
+
+def test_a_requeued_job_comes_back(requeued: Submitted) -> None:
+    stands = requeued.wait_for("RUNNING")
+    assert (stands["requeues"], stands["restarts"]) == (1, 1)
+    requeued.let_go()
+    assert requeued.end() == ("SUCCEEDED", 0)
+    assert requeued.log().count("rank 0 of 1 says one\n") == 2
+
+
+def test_a_job_that_its_queue_has_forgotten_is_lost(back_end: BackEnd) -> None:
+    """Slurm: the controller has lost what it knew. Here: the process that looks after the job is killed, as all else."""
+    job = back_end.submit("lost", *FOREVER, ranks_per_node=2)
+    done = back_end.root / "waiting"
+    job.wait_for("RUNNING", lambda _: len(job.pids()) == 2)
+    if back_end.cluster is not None:
+        back_end.cluster.forget_jobs()
+    else:
+        submission = read_submission(job.job_dir)
+        assert submission is not None
+        for pid in processes_of(submission.token):
+            os.kill(pid, signal.SIGKILL)
+
+    assert job.end() == ("LOST", 10)
+    assert job.stands()["reason"]
+    assert back_end.run("cancel", "lost").out == "lost: nothing to cancel: LOST\n"
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in job.pids()), "its ranks have ended", 60)
+    if done.exists():
+        (old,) = back_end.run("describe", "waiting", "--json").json()
+        assert old["state"] == "SUCCEEDED", "an end that was written stays known"
+    other = back_end.submit("with_its_number", *FOREVER)
+    other.wait_for("RUNNING")
+    assert job.stands()["state"] == "LOST", f"{other.number} is another job, also where it is number {job.number}"
+    other.let_go()
+    job.let_go()
+    assert job.again().end() == ("SUCCEEDED", 0)
