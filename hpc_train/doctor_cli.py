@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hpc_train.jobs.doctor_tools import Finding
+    from hpc_train.jobs.doctor.tools import Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not here": "dim"}
 
@@ -37,7 +37,7 @@ def doctor(
 
     Takes some 15 s and leaves nothing behind. Exit code 1 where the demo could not run; warnings do not change it.
     """
-    from hpc_train.jobs.doctor import demo_runs, examine
+    from hpc_train.jobs.doctor.examine import demo_runs, examine
 
     folder = job_dir or Path(os.environ.get("HPC_TRAIN_ROOT") or "runs")
     findings = []
@@ -96,7 +96,7 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _summary(findings: list[Finding]) -> str:
-    from hpc_train.jobs.doctor import demo_runs
+    from hpc_train.jobs.doctor.examine import demo_runs
 
     bad = [finding.check for finding in findings if finding.needed and finding.result == "fails"]
     if not demo_runs(findings):

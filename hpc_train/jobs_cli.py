@@ -58,7 +58,8 @@ def list_jobs(
     else:
         from hpc_train.jobs.showing import job_table
 
-        console().print(job_table(standings))
+        screen = console()
+        screen.print(job_table(standings, screen.width))
 
 
 def describe(job: Job, root: Root = None, as_json: AsJson = False) -> None:

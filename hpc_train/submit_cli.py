@@ -124,13 +124,13 @@ def _queue(prepare: Callable[[], object], root: Path | None, wait: bool, dry_run
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
     from hpc_train.jobs import slurm_queue
-    from hpc_train.jobs.checks import this_machine
+    from hpc_train.jobs.checks import choose_backend, this_machine
     from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
 
     try:
         known = load_tiers(os.environ, Path.home())
         partitions = None
-        if slurm_queue.is_here():
+        if choose_backend(None, os.environ) == "slurm":
             try:
                 partitions = slurm_queue.partitions()
             except SchedulerError as error:
@@ -142,19 +142,13 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
         for row in rows:
             print(json.dumps(asdict(row)))
         return
-    from rich.table import Table
+    from hpc_train.jobs.showing import tier_table
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("tier", "nodes", "ranks", "cores", "memory", "GPUs", "time", "partition", ""):
-        table.add_column(column, justify="right" if column in ("nodes", "ranks", "cores", "GPUs") else "left")
-    for row in rows:
-        values = (row.nodes, row.ranks, row.cores, row.memory, row.gpus or None, row.time, row.partition)
-        table.add_row(f"[bold]{row.name}", *("–" if value is None else str(value) for value in values), row.about)
-        for problem in row.problems:
-            table.add_row("", *[""] * 7, f"[red]not here: {problem}")
     screen = console()
-    screen.print(table)
-    screen.print("from " + ", ".join(str(path) for path in tiers_files(os.environ, Path.home()) if path.is_file()))
+    screen.print(tier_table(rows))
+    screen.print(
+        "from " + ", ".join(str(path.resolve()) for path in tiers_files(os.environ, Path.home()) if path.is_file())
+    )
 
 
 def _warn(text: str) -> None:

@@ -33,6 +33,10 @@ fail() {
     exit 2
 }
 
+stop= # as in train.sh
+trap 'stop=USR1' USR1
+trap 'stop=TERM' TERM
+
 [[ -n ${SLURM_ARRAY_TASK_ID:-} ]] ||
     fail "this runs as a job array: submit it with 'sbatch --array=0-3 slurm/array.sh JOB.yaml OVERRIDES.txt'"
 (($# >= 2)) || fail "a job file and a file of settings are needed: JOB.yaml OVERRIDES.txt"
@@ -84,5 +88,6 @@ fi
 job_dir=runs/$name-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 
 echo "array.sh: task $SLURM_ARRAY_TASK_ID: $settings"
-export HPC_TRAIN_HOME=$home
-exec "$home/slurm/train.sh" "${arguments[@]}" "$@" --job-dir "$job_dir"
+HPC_TRAIN_HOME=$home
+# shellcheck source=slurm/train.sh
+source "$home/slurm/train.sh" "${arguments[@]}" "$@" --job-dir "$job_dir"

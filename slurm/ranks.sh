@@ -3,16 +3,16 @@
 # Starts the ranks of a job, hands them the signals that Slurm sends, and decides what becomes of the job when they end.
 #
 # The last part of slurm/train.sh, which sources it, and of the scripts that "hpc-train submit" writes, which have it
-# copied in. Nothing comes back from here: it ends the script. What stands before it sets
+# copied in. Nothing comes back from here: it ends the script. What stands before it sets all of these, since sbatch
+# hands on variables of the same names that the user may have exported:
 #   command=(…)      what each rank runs
 #   record=(…)       arguments of "hpc-train record-end": those of "hpc-train train", or --job-dir and others
 #   again=(…)        what to type to submit the job again, for messages
-# and may set
 #   program=1        the command is a program of the user's own, which writes no status.json: it is written here
 #   alone=1          the command is started once, without mpirun
 #   log_dir=DIR      keeps what each rank prints in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
 #   me=NAME          the beginning of messages
-#   stop=USR1|TERM   the signal that has come already
+#   stop=USR1|TERM   the signal that has come already; from its first line on, it should listen for both
 
 set -euo pipefail
 

@@ -31,7 +31,9 @@ fail() {
     exit 2
 }
 
-stop= # the signal that has come: ranks.sh says what it means
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then # else array.sh, which sources this, may have heard one
+    stop=                                 # the signal that has come: ranks.sh says what it means
+fi
 trap 'stop=USR1' USR1
 trap 'stop=TERM' TERM
 
@@ -68,6 +70,9 @@ if (($# == 0)); then
     set -- "$home/examples/fashion_mnist/job.yaml" --job-dir "$demo_dir"
 fi
 me=train.sh
+program=
+alone=
+log_dir=
 command=(hpc-train train "$@")
 record=("$@")
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")

@@ -15,6 +15,8 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.commands import job_command, train_arguments
 from hpc_train.jobs.submission import CODE, LOG_FILE, Submission
 
+_NO_TEXT = re.compile(r"[\ud800-\udfff]")
+"""What Python makes of bytes in names of files that are not UTF-8."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
 
@@ -67,7 +69,13 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
     Args:
         python: The interpreter that has this package; its folder goes first on PATH.
         body: The text of slurm/ranks.sh.
+
+    Raises:
+        UserError: A path or a word cannot be written into a script.
     """
+    for word in (str(job_dir), submission.job_file, *submission.settings, *submission.args):
+        if _NO_TEXT.search(word):
+            raise UserError(f"{word!r}: is not UTF-8, as a batch script has to be; rename it")
     wants, program = submission.wants, submission.kind == "program"
     if program:
         command = ["python", *job_command(job_dir, submission)]

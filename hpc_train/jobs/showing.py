@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpc_train.jobs.state import Standing, State
+from hpc_train.jobs.tiers import TierRow
 
 COLOURS: dict[State, str] = {
     "QUEUED": "yellow",
@@ -24,26 +26,102 @@ COLOURS: dict[State, str] = {
 }
 
 
-def job_table(standings: Sequence[Standing]) -> Table:
-    """One line a job."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("name", "number", "state", "step", "examples/s", "loss", "evaluation", "left", "limit in", ""):
-        right = name in ("number", "step", "examples/s", "loss", "left", "limit in")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "")
-    for stands in standings:
-        table.add_row(
-            stands.name,
-            stands.job_id or "–",
-            Text(stands.state, COLOURS[stands.state]),
-            step_of(stands) or "–",
-            number(stands.examples_per_sec if stands.state == "RUNNING" else None, ",.0f"),
-            number(stands.loss, ".4g"),
-            evaluation_of(stands, short=True) or "–",
-            duration(stands.secs_left),
-            duration(stands.limit_secs_left),
-            Text(_why(stands)),
+GAP = 2
+"""Blanks between columns."""
+LEAST_REASON = 16
+DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
+"""Columns that are left out where there is no room, in this order."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, its cells, and whether they stand on the right."""
+
+    title: str
+    cells: tuple[Text, ...]
+    right: bool = False
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest cell."""
+        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+
+
+def job_table(standings: Sequence[Standing], width: int) -> Table:
+    """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
+
+    def column(title: str, values: Iterator[str], right: bool = True) -> Column:
+        return Column(title, tuple(Text(value) for value in values), right)
+
+    rates = [stands.examples_per_sec if stands.state == "RUNNING" else None for stands in standings]
+    columns = [
+        column("name", (stands.name for stands in standings), right=False),
+        column("number", (stands.job_id or "" for stands in standings)),
+        Column("state", tuple(Text(stands.state, COLOURS[stands.state]) for stands in standings)),
+        column("step", map(step_of, standings)),
+        column("examples/s", (number(rate, ",.0f") for rate in rates)),
+        column("loss", (number(stands.loss, ".4g") for stands in standings)),
+        column("evaluation", (evaluation_of(stands, short=True) for stands in standings), right=False),
+        column("left", (duration(stands.secs_left) for stands in standings)),
+        column("limit in", (duration(stands.limit_secs_left) for stands in standings)),
+    ]
+    why = column("", map(_why, standings), right=False)
+    columns = [one for one in columns if any(one.cells)]
+    room = width - (min(why.width, LEAST_REASON) + GAP if any(why.cells) else 0)
+    for title in DISPENSABLE:
+        if sum(one.width + GAP for one in columns) > room:
+            columns = [one for one in columns if one.title != title]
+    return table_of([*columns, why] if any(why.cells) else columns, cut=True)
+
+
+def table_of(columns: Sequence[Column], cut: bool) -> Table:
+    """A table without lines, with dashes for what is not known.
+
+    Where there is no room, the last column is cut, or else goes on in the next line.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in columns:
+        last = column is columns[-1]
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=cut or not last,
+            overflow="ellipsis" if cut else "fold",
+            min_width=None if last else column.width,
         )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        dashed = [cell if cell or column.title == "" else Text("–") for cell, column in zip(row, columns, strict=True)]
+        table.add_row(*dashed)
     return table
+
+
+def tier_table(rows: Sequence[TierRow]) -> RenderableType:
+    """One line a tier, and below what cannot be had of them."""
+    named: list[tuple[str, Callable[[TierRow], object], bool]] = [
+        ("tier", lambda row: row.name, False),
+        ("nodes", lambda row: row.nodes, True),
+        ("ranks", lambda row: row.ranks, True),
+        ("cores", lambda row: row.cores, True),
+        ("memory", lambda row: row.memory, True),
+        ("GPUs", lambda row: row.gpus or None, True),
+        ("time", lambda row: row.time, True),
+        ("partition", lambda row: row.partition, False),
+        ("", lambda row: row.about, False),
+    ]
+    columns = [
+        Column(title, tuple(Text("" if value(row) is None else str(value(row))) for row in rows), right)
+        for title, value, right in named
+    ]
+    table = table_of([column for column in columns if any(column.cells)], cut=False)
+    problems = [(row.name, problem) for row in rows for problem in row.problems]
+    if not problems:
+        return table
+    lacking = Table(box=None, pad_edge=False, show_header=False, padding=(0, GAP, 0, 0))
+    lacking.add_column(no_wrap=True, style="red")
+    lacking.add_column(overflow="fold")
+    for name, problem in problems:
+        lacking.add_row(name, Text(problem))
+    return Group(table, Text("\nnot to be had here:", "bold"), lacking)
 
 
 def description(stands: Standing) -> RenderableType:
@@ -127,13 +205,13 @@ def evaluation_of(stands: Standing, short: bool) -> str:
 
 
 def number(value: float | None, how: str) -> str:
-    """Formatted, or a dash. Pure."""
-    return "–" if value is None else format(value, how)
+    """Formatted; empty where unknown. Pure."""
+    return "" if value is None else format(value, how)
 
 
 def duration(secs: float | None) -> str:
-    """Such as 1:02:03, or a dash. Pure."""
-    return "–" if secs is None else str(timedelta(seconds=round(secs)))
+    """Such as 1:02:03; empty where unknown. Pure."""
+    return "" if secs is None else str(timedelta(seconds=round(secs)))
 
 
 def moment(when: float) -> str:

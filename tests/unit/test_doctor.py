@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.jobs import doctor_files
-from hpc_train.jobs.doctor import demo_runs
-from hpc_train.jobs.doctor_files import file_findings, mount_of
-from hpc_train.jobs.doctor_machine import Gpu, gpu_finding, limits_finding, parse_gpus, shared_memory_finding
-from hpc_train.jobs.doctor_mpi import (
+from hpc_train.jobs.doctor import files as doctor_files
+from hpc_train.jobs.doctor.examine import demo_runs
+from hpc_train.jobs.doctor.files import file_findings, mount_of
+from hpc_train.jobs.doctor.machine import Gpu, gpu_finding, limits_finding, parse_gpus, shared_memory_finding
+from hpc_train.jobs.doctor.mpi import (
     allreduce_finding,
     duration,
     mpi_finding,
@@ -27,8 +27,8 @@ from hpc_train.jobs.doctor_mpi import (
     one_sided_finding,
     parse_library,
 )
-from hpc_train.jobs.doctor_packages import horovod_finding, python_finding, tensorflow_finding
-from hpc_train.jobs.doctor_slurm import (
+from hpc_train.jobs.doctor.packages import horovod_finding, python_finding, tensorflow_finding
+from hpc_train.jobs.doctor.slurm import (
     Partition,
     parse_mpi_kinds,
     parse_partitions,
@@ -36,7 +36,7 @@ from hpc_train.jobs.doctor_slurm import (
     pmi_finding,
     slurm_finding,
 )
-from hpc_train.jobs.doctor_tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
+from hpc_train.jobs.doctor.tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
 
 FINE = Outcome(0)
 OPEN_MPI = "Open MPI v4.1.8, package: Open MPI user@host Distribution, ident: 4.1.8, Feb 04, 2025\0"
@@ -547,7 +547,7 @@ def test_the_demo_runs_unless_something_that_it_needs_fails() -> None:
 
 def test_neither_tensorflow_nor_mpi_is_imported_to_find_out() -> None:
     program = (
-        "import hpc_train.jobs.doctor, hpc_train.doctor_cli, sys\n"
+        "import hpc_train.jobs.doctor.examine, hpc_train.doctor_cli, sys\n"
         "print({'tensorflow', 'mpi4py', 'horovod', 'keras'} & {*sys.modules})"
     )
     assert Tool([sys.executable, "-c", program], 60).outcome().out == "set()\n"

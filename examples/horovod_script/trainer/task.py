@@ -268,12 +268,15 @@ def main() -> int:
     world = join()
     set_up_devices(world)
     try:
-        return world.largest(train(arguments, world))  # nobody leaves before rank 0 has written all
+        code = world.largest(train(arguments, world))  # nobody leaves before rank 0 has written all
     except Exception:
         # An orderly end would wait for the other ranks, and they for this one: mpirun ends them when it is gone.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_IGN)  # one that comes again would kill Python while it shuts down
+    return code
 
 
 if __name__ == "__main__":

@@ -107,11 +107,8 @@ def note_signal(number: int, frame: FrameType | None) -> None:
     asked.append(EXIT_CODES[signal.Signals(number)])
 
 
-def main() -> int:
-    """Entry point; returns the exit code."""
-    for number in EXIT_CODES:
-        signal.signal(number, note_signal)
-    arguments = parse()
+def search(arguments: argparse.Namespace) -> int:
+    """Searches, fits, tests and writes, or leaves when it is asked to; returns the exit code."""
     x, x_test, y, y_test = arguments.parts
     accuracies = {}
     for c in arguments.grid:
@@ -140,6 +137,16 @@ def main() -> int:
     write_json(model / "metrics.json", metrics)
     print(f"accuracy {metrics['accuracy']:.4f} on {len(x_test)} rows that were held out, with C={best}; {model}")
     return 0
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    for number in EXIT_CODES:
+        signal.signal(number, note_signal)
+    code = search(parse())
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_IGN)  # one that comes again would kill Python while it shuts down
+    return code
 
 
 if __name__ == "__main__":

@@ -264,7 +264,10 @@ def main() -> int:
         signal.signal(number, note_signal)
     arguments = parse()
     with collective_of_all_ranks(arguments.interface) as ranks_here:
-        return largest(train(arguments, ranks_here))  # nobody leaves before rank 0 has written all
+        code = largest(train(arguments, ranks_here))  # nobody leaves before rank 0 has written all
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_IGN)  # one that comes again would kill Python while it shuts down
+    return code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpc_train.jobs.doctor_tools import Finding, Outcome
+from hpc_train.jobs.doctor.tools import Finding, Outcome
 from hpc_train.monitoring.units import size
 
 GPU_COMMAND = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]

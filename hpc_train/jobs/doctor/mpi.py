@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpc_train.bootstrap.plan import OPENMPI, parse_mpi_version, usable_mpi
-from hpc_train.jobs.doctor_packages import SET_UP, advice_for
-from hpc_train.jobs.doctor_tools import MARK, Finding, Outcome
+from hpc_train.jobs.doctor.packages import SET_UP, advice_for
+from hpc_train.jobs.doctor.tools import MARK, Finding, Outcome
 from hpc_train.monitoring.units import size
 
 # MPI itself is not started: outside mpirun it may not be able to, as under srun.

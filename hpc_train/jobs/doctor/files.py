@@ -1,6 +1,6 @@
 """What `hpc-train doctor` says of the file system of a job-dir.
 
-It is tried out by `python -m hpc_train.jobs.doctor_files DIR`, a process of its own: a file system may hang for ever.
+It is tried out by `python -m hpc_train.jobs.doctor.files DIR`, a process of its own: a file system may hang for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.jobs.doctor_tools import MARK, Finding, Outcome
+from hpc_train.jobs.doctor.tools import MARK, Finding, Outcome
 from hpc_train.monitoring.units import size
 
 WRITE_BYTES, LITTLE_WRITE_BYTES = 256 << 20, 64 << 20
@@ -43,7 +43,7 @@ _ELSEWHERE = "name a folder that you may write to, with --job-dir (or --root for
 
 def command(job_dir: Path) -> list[str]:
     """The program that tries out the file system of `job_dir`."""
-    return [sys.executable, "-m", "hpc_train.jobs.doctor_files", str(job_dir)]
+    return [sys.executable, "-m", "hpc_train.jobs.doctor.files", str(job_dir)]
 
 
 def file_findings(outcome: Outcome, said: Mapping[str, Any]) -> list[Finding]:

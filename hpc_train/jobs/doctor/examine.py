@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpc_train.jobs import doctor_files, doctor_machine, doctor_mpi, doctor_packages
-from hpc_train.jobs.doctor_slurm import SlurmProbe
-from hpc_train.jobs.doctor_tools import Finding, Outcome, Tool, Tools, marked
+from hpc_train.jobs.doctor import files, machine, mpi, packages
+from hpc_train.jobs.doctor.slurm import SlurmProbe
+from hpc_train.jobs.doctor.tools import Finding, Outcome, Tool, Tools, marked
 from hpc_train.jobs.local import mpirun_command
 
 IMPORT_SECS, RANKS_SECS, ONE_SIDED_SECS = 120.0, 90.0, 60.0
@@ -70,11 +70,11 @@ class _Checks:
             "mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         )
         self._version = tools.start([self._mpirun, "--version"], TOOL_SECS) if self._mpirun else None
-        self._mpi = tools.start(doctor_mpi.mpi_command(), IMPORT_SECS, name="the import of mpi4py")
-        self._nvidia = tools.start(doctor_machine.GPU_COMMAND, TOOL_SECS)
+        self._mpi = tools.start(mpi.mpi_command(), IMPORT_SECS, name="the import of mpi4py")
+        self._nvidia = tools.start(machine.GPU_COMMAND, TOOL_SECS)
         self._slurm = SlurmProbe(tools)
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-        self._imports = tools.start(doctor_packages.probe_command(), IMPORT_SECS, quiet, "the import of TensorFlow")
+        self._imports = tools.start(packages.probe_command(), IMPORT_SECS, quiet, "the import of TensorFlow")
         self._gpus, self._nccl = 0, 0
         self._one_sided: Tool | None = None
         self._ready = False
@@ -82,18 +82,18 @@ class _Checks:
         self._said: dict[str, Any] = {}
 
     def python(self) -> Iterator[Finding]:
-        yield doctor_packages.this_python()
+        yield packages.this_python()
 
     def packages(self) -> Iterator[Finding]:
         # Meanwhile: its ranks hardly compute, and the imports need one core.
         self._one_sided = self._start("one-sided", ONE_SIDED_SECS) if self._mpi.outcome().failure is None else None
-        self._gpus = len(doctor_machine.parse_gpus(self._nvidia.outcome().out))
+        self._gpus = len(machine.parse_gpus(self._nvidia.outcome().out))
         outcome = self._imports.outcome()
         said = marked(outcome.out)
         self._nccl = int(said.get("nccl", 0))
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
-        tensorflow = doctor_packages.tensorflow_finding(outcome, said, self._gpus, hidden)
-        horovod = doctor_packages.horovod_finding(outcome, said, self._gpus)
+        tensorflow = packages.tensorflow_finding(outcome, said, self._gpus, hidden)
+        horovod = packages.horovod_finding(outcome, said, self._gpus)
         self._ready = "fails" not in (tensorflow.result, horovod.result)
         yield tensorflow
         yield horovod
@@ -101,9 +101,9 @@ class _Checks:
     def mpi(self) -> Iterator[Finding]:
         outcome = self._mpi.outcome()
         said = marked(outcome.out)
-        yield doctor_mpi.mpi_finding(outcome, said)
+        yield mpi.mpi_finding(outcome, said)
         version = self._version.outcome() if self._version else None
-        yield doctor_mpi.mpirun_finding(self._mpirun, version, said.get("library", ""))
+        yield mpi.mpirun_finding(self._mpirun, version, said.get("library", ""))
 
     def ranks(self) -> Iterator[Finding]:
         one_sided = self._one_sided.outcome() if self._one_sided else None
@@ -111,34 +111,34 @@ class _Checks:
         self._allreduce = allreduce.outcome() if allreduce else None
         self._said = marked(self._allreduce.out) if self._allreduce else {}
         in_step = "SLURM_STEP_ID" in os.environ
-        yield doctor_mpi.allreduce_finding(self._allreduce, self._said, in_step)
-        yield doctor_mpi.one_sided_finding(one_sided, marked(one_sided.out) if one_sided else {}, in_step)
+        yield mpi.allreduce_finding(self._allreduce, self._said, in_step)
+        yield mpi.one_sided_finding(one_sided, marked(one_sided.out) if one_sided else {}, in_step)
 
     def _start(self, part: str, limit_secs: float) -> Tool | None:
-        """`part` of doctor_ranks on two ranks, as `hpc-train launch` starts them; None where there is no mpirun."""
+        """`part` of ranks.py on two ranks, as `hpc-train launch` starts them; None where there is no mpirun."""
         version = self._version.outcome() if self._version else None
         if self._mpirun is None or version is None or version.failure:
             return None
-        program = [sys.executable, "-m", "hpc_train.jobs.doctor_ranks", part]
+        program = [sys.executable, "-m", "hpc_train.jobs.doctor.ranks", part]
         command, settings = mpirun_command(self._mpirun, version.out, 2, program, os.geteuid() == 0, os.environ)
         return self._tools.start(command, limit_secs, {**os.environ, **settings})
 
     def shared_memory(self) -> Iterator[Finding]:
         space = os.statvfs(SHARED_FOLDER) if SHARED_FOLDER.is_dir() else None
-        yield doctor_machine.shared_memory_finding(None if space is None else space.f_bavail * space.f_frsize)
+        yield machine.shared_memory_finding(None if space is None else space.f_bavail * space.f_frsize)
 
     def gpus(self) -> Iterator[Finding]:
-        yield doctor_machine.gpu_finding(self._nvidia.outcome(), DRIVER_FILE.exists())
-        yield doctor_mpi.nccl_finding(self._gpus, self._nccl, self._said, self._allreduce)
+        yield machine.gpu_finding(self._nvidia.outcome(), DRIVER_FILE.exists())
+        yield mpi.nccl_finding(self._gpus, self._nccl, self._said, self._allreduce)
 
     def slurm(self) -> Iterator[Finding]:
         yield from self._slurm.findings()
 
     def files(self) -> Iterator[Finding]:
-        outcome = self._tools.start(doctor_files.command(self._job_dir), FILES_SECS, name="the check").outcome()
-        yield from doctor_files.file_findings(outcome, marked(outcome.out))
+        outcome = self._tools.start(files.command(self._job_dir), FILES_SECS, name="the check").outcome()
+        yield from files.file_findings(outcome, marked(outcome.out))
 
     def limits(self) -> Iterator[Finding]:
         devices = sorted(path.name for path in INFINIBAND_FOLDER.iterdir()) if INFINIBAND_FOLDER.is_dir() else []
         locked, files = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE))
-        yield doctor_machine.limits_finding(locked, files, devices)
+        yield machine.limits_finding(locked, files, devices)

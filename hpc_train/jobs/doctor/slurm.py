@@ -6,7 +6,7 @@ import re
 import shutil
 from dataclasses import dataclass
 
-from hpc_train.jobs.doctor_tools import Finding, Outcome, Tools
+from hpc_train.jobs.doctor.tools import Finding, Outcome, Tools
 
 LIMIT_SECS = 10.0
 _SHOWN_PARTITIONS = 6

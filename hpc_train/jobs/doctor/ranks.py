@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` runs on two ranks: `python -m hpc_train.jobs.doctor_ranks allreduce`, or `one-sided`."""
+"""What `hpc-train doctor` runs on two ranks: `python -m hpc_train.jobs.doctor.ranks allreduce`, or `one-sided`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc_train.cluster.quiet import without_chatter
 from hpc_train.cluster.uncaught import tell
 from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import EXIT_BAD_INPUT, UserError
-from hpc_train.jobs.doctor_tools import MARK
+from hpc_train.jobs.doctor.tools import MARK
 from hpc_train.strategies.async_ps.window import Window
 from hpc_train.strategies.sync import HorovodSync
 

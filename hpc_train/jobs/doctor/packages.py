@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpc_train.bootstrap.plan import HOROVOD, PYTHONS, TENSORFLOW
-from hpc_train.jobs.doctor_tools import MARK, Finding, Outcome, last_words
+from hpc_train.jobs.doctor.tools import MARK, Finding, Outcome, last_words
 
 # In a process of their own: importing them takes seconds, and one built for another machine crashes.
 _PROBE = f"""if True:

@@ -1,0 +1,1 @@
+"""hpc-train doctor: whether this machine can run jobs, found out by trying."""
