@@ -104,7 +104,7 @@ def logs(
             _warn(f"{stands.name} is {stands.state}{why}, and has printed nothing that is kept in its job-dir")
             return
     with _interruptible(f"stopped showing; {stands.name} goes on"):
-        for line in last_lines(output, tail):
+        for line in last_lines(output, tail, last=not follow):
             _print_line(line, as_json)
         if follow:
             _follow(job_dir, output, as_json)

@@ -88,6 +88,6 @@ fi
 job_dir=runs/$name-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 
 echo "array.sh: task $SLURM_ARRAY_TASK_ID: $settings"
-HPC_TRAIN_HOME=$home
+export HPC_TRAIN_HOME=$home
 # shellcheck source=slurm/train.sh
 source "$home/slurm/train.sh" "${arguments[@]}" "$@" --job-dir "$job_dir"

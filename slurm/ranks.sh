@@ -11,6 +11,7 @@
 #   program=1        the command is a program of the user's own, which writes no status.json: it is written here
 #   alone=1          the command is started once, without mpirun
 #   log_dir=DIR      keeps what each rank prints in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
+#   threads=N        of each rank, if that is not --cpus-per-task
 #   me=NAME          the beginning of messages
 #   stop=USR1|TERM   the signal that has come already; from its first line on, it should listen for both
 
@@ -57,7 +58,7 @@ refuse() {
 
 # ---- what the ranks inherit
 export PATH
-export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+export OMP_NUM_THREADS=${threads:-${SLURM_CPUS_PER_TASK:-1}}
 export HPC_TRAIN_WARNING_SECS=${HPC_TRAIN_WARNING_SECS:-120}
 # mpirun starts its helpers with srun, one a node. They need all of the job's environment, also under
 # "sbatch --export=NONE", and all of its cores: with SRUN_CPUS_PER_TASK they would get those of one rank.

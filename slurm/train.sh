@@ -73,6 +73,7 @@ me=train.sh
 program=
 alone=
 log_dir=
+threads=
 command=(hpc-train train "$@")
 record=("$@")
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")

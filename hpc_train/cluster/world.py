@@ -226,8 +226,8 @@ def join_world(threads: Threads = "multiple") -> World:
 
     The first call does the work; later ones return the same World. Environment variables that the user has set
     are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, OMPI_MCA_mpi_yield_when_idle.
-    A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, an
-    exception that nobody catches ends all of them, and is told once (see uncaught.py).
+    A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, a program
+    calls tell_uncaught (uncaught.py) next, so that an exception that nobody catches ends all of them.
 
     Raises:
         UserError: The launcher and MPI disagree about the number of ranks, or Keras is set to another backend.

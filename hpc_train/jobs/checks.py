@@ -72,7 +72,7 @@ def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
 def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
     """UserError where the code that a job names is not there, or is no Python. Runs none of it."""
     if isinstance(job, ProgramConfig):
-        _check_module(job.module, folder)
+        _check_module("module", job.module, folder)
         return
     problems = Problems()
     for key, name in (("model", job.model), ("map_fn", job.data.train.map_fn), ("map_fn", job.data.eval.map_fn)):
@@ -82,7 +82,7 @@ def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
                 if place.endswith(".py"):
                     _check_function(key, Path(place), function)
                 else:
-                    _check_module(place, folder)
+                    _check_module(key, place, folder)
     problems.refuse()
 
 
@@ -118,14 +118,22 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
                 yield from _defined(handler.body)
 
 
-def _check_module(module: str, folder: Path) -> None:
+def _check_module(key: str, module: str, folder: Path) -> None:
     first, path = module.partition(".")[0], folder.joinpath(*module.split("."))
     if (folder / first).is_dir() or (folder / f"{first}.py").is_file():
-        places = [path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"]
+        of_package = path / ("__main__.py" if key == "module" else "__init__.py")
+        places = [path.with_suffix(".py"), of_package]
         if not any(place.is_file() for place in places):
-            raise UserError(f"module: there is no {module} in {folder}: neither {places[0]} nor {places[1]}")
-    elif importlib.util.find_spec(first) is None:
-        raise UserError(f"module: there is no module {module}: neither in {folder} nor among the installed packages")
+            raise UserError(f"{key}: there is no {module} in {folder}: neither {places[0]} nor {places[1]}")
+    elif not _is_installed(first):
+        raise UserError(f"{key}: there is no module {module}: neither in {folder} nor among the installed packages")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # __main__
+        return False
 
 
 def choose_backend(asked: Backend | None, env: Mapping[str, str]) -> Backend:

@@ -97,9 +97,9 @@ def rank_files(job_dir: Path) -> list[tuple[int, Path]]:
     return [(rank, path) for _, rank, _, path in sorted(found)]
 
 
-def last_lines(output: JobOutput, count: int | None) -> Iterator[Line]:
-    """What there is now: the last `count` lines, or all."""
-    lines = output.new_lines(last=False)
+def last_lines(output: JobOutput, count: int | None, last: bool) -> Iterator[Line]:
+    """What there is now: the last `count` lines, or all; with `last`, also a line that has no end."""
+    lines = output.new_lines(last)
     yield from lines if count is None else deque(lines, maxlen=count)
 
 

@@ -105,7 +105,7 @@ class LocalQueue:
         """The ticket with `started`, if it is the job's turn now; else as it is."""
         with self._locked():
             now = time.time()
-            if not may_start(ticket, self.tickets(), self.cores):
+            if not may_start(ticket, self._tickets(), self.cores):
                 return ticket
             started = replace(ticket, started=now, limit=None if time_secs is None else now + time_secs)
             write_ticket(file, started)
@@ -119,6 +119,10 @@ class LocalQueue:
 
     def tickets(self) -> list[Ticket]:
         """The jobs that wait or run, in their order. Tickets that dead runners have left are removed."""
+        with self._locked():  # a ticket may just be made, or moved
+            return self._tickets()
+
+    def _tickets(self) -> list[Ticket]:
         found = []
         for path in sorted(self.folder.glob("ticket-*.json")):
             with suppress(FileNotFoundError, ValueError, TypeError), open(path, "r+") as file:

@@ -52,7 +52,7 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
         numbered.save(job_dir)
         log = os.open(job_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            runner = subprocess.Popen(
+            subprocess.Popen(
                 [sys.executable, "-m", "hpc_train", "run-queued", str(job_dir), "--ticket", str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,7 +64,6 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
             )
         finally:
             os.close(log)
-        write_ticket(file, replace(ticket, pid=runner.pid))
         os.close(file)
     except BaseException:
         with suppress(OSError):
@@ -105,8 +104,9 @@ def run_queued(job_dir: Path, file: int, queue: LocalQueue) -> int:
     """Looks after the job in `job_dir` until it has ended, and returns its exit code. `file` holds its ticket."""
     os.set_inheritable(file, False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    ticket, submission = read_ticket(file), read_submission(job_dir)
+    ticket, submission = replace(read_ticket(file), pid=os.getpid()), read_submission(job_dir)
     assert submission is not None, "written before its runner is started"
+    write_ticket(file, ticket)
     os.environ[JOB_VARIABLE] = str(ticket.number)
     try:
         with StopSignals() as waiting:

@@ -89,6 +89,9 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         *(f"#SBATCH {quote_for_sbatch(option)}" for option in sbatch_options(submission, job_dir)),
         "",
         "set -euo pipefail",
+        "stop=",
+        "trap 'stop=USR1' USR1",
+        "trap 'stop=TERM' TERM",
         f"cd {shlex.quote(str(job_dir / CODE))}",
         *_modules(wants.modules),
         *(f"export {name}={shlex.quote(value)}" for name, value in wants.environment.items()),
@@ -100,11 +103,11 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"record=({shlex.join(record)})",
         f"again=(hpc-train resume {shlex.quote(str(job_dir))})",
         f"log_dir={shlex.quote(str(job_dir / 'logs'))}",
+        f"program={1 if program else ''}",
+        f"alone={1 if program and wants.ranks == 1 else ''}",
+        f"threads={shlex.quote(wants.environment.get('OMP_NUM_THREADS', ''))}",
+        "me=hpc-train",
     ]
-    if program:
-        lines.append("program=1")
-    if program and wants.ranks == 1:
-        lines.append("alone=1")
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
 
 

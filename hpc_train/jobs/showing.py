@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
@@ -46,6 +46,13 @@ class Column:
         """Characters of the widest cell."""
         return max(len(self.title), *(cell.cell_len for cell in self.cells))
 
+    def cut(self, width: int) -> Column:
+        """The same with cells of `width` characters at most."""
+        cells = tuple(cell.copy() for cell in self.cells)
+        for cell in cells:
+            cell.truncate(width, overflow="ellipsis")
+        return replace(self, cells=cells)
+
 
 def job_table(standings: Sequence[Standing], width: int) -> Table:
     """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
@@ -71,7 +78,13 @@ def job_table(standings: Sequence[Standing], width: int) -> Table:
     for title in DISPENSABLE:
         if sum(one.width + GAP for one in columns) > room:
             columns = [one for one in columns if one.title != title]
-    return table_of([*columns, why] if any(why.cells) else columns, cut=True)
+    # Cut here and not by rich, which takes as much from narrow columns as from wide ones; the name last.
+    left, least = width - sum(one.width + GAP for one in columns), int(any(why.cells))
+    if left < least:
+        columns[0] = columns[0].cut(max(1, columns[0].width + left - least))
+    if any(why.cells):
+        columns.append(why.cut(max(1, left)))
+    return table_of(columns, cut=True)
 
 
 def table_of(columns: Sequence[Column], cut: bool) -> Table:
@@ -177,12 +190,11 @@ def _facts(stands: Standing) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _why(stands: Standing) -> str:
+    why = stands.reason or ""
     if stands.state == "FAILED" and stands.error:
         rank = stands.error.get("rank")
-        return (f"rank {rank}: " if rank is not None else "") + str(stands.error.get("message") or "").partition("\n")[
-            0
-        ]
-    return stands.reason or ""
+        why = (f"rank {rank}: " if rank is not None else "") + str(stands.error.get("message") or "")
+    return why.partition("\n")[0]
 
 
 def step_of(stands: Standing) -> str:
@@ -201,7 +213,8 @@ def evaluation_of(stands: Standing, short: bool) -> str:
         name = next((name for name in values if name != "loss"), "loss")
         return f"{name} {values[name]:.4g}"
     shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-    return f"{shown}  (step {(stands.evaluation or {}).get('step'):,})"
+    step = (stands.evaluation or {}).get("step")
+    return shown if step is None else f"{shown}  (step {step:,})"
 
 
 def number(value: float | None, how: str) -> str:
@@ -211,7 +224,7 @@ def number(value: float | None, how: str) -> str:
 
 def duration(secs: float | None) -> str:
     """Such as 1:02:03; empty where unknown. Pure."""
-    return "" if secs is None else str(timedelta(seconds=round(secs)))
+    return "" if secs is None else str(timedelta(seconds=max(0, round(secs))))
 
 
 def moment(when: float) -> str:

@@ -35,7 +35,7 @@ _MISLEADING = re.compile(
     "(SINFO|SQUEUE|SCONTROL|SACCT|SCANCEL|SBATCH)_.*|SLURM_CLUSTERS|SLURM_(CPUS|NTASKS|MEM|GPUS?|TRES).*"
 )
 """Variables that would give the commands other options than those here, such as those of a job that this runs in."""
-_UNKNOWN = "Invalid job id specified"
+_UNKNOWN = re.compile(r"Invalid job id specified|Job \S+ not found")  # the second of an array's task
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD")
 _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
 
@@ -135,7 +135,10 @@ def submit(script: Path, token: str, options: Sequence[str] = (), say: Callable[
             raise UserError(f"sbatch refuses the job: {_messages(done.stderr)}")
         job_id = done.stdout.strip().partition(";")[0]
         if asked > 1:
-            cancel_all(token, but=job_id)
+            try:
+                cancel_all(token, but=job_id)
+            except SchedulerError as error:
+                say(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
         return job_id
 
 
@@ -175,7 +178,7 @@ def show(job_id: str) -> SlurmJob | None:
     """
     done = run(["scontrol", "--oneliner", "show", "job", job_id])
     if done.returncode != 0:
-        if _UNKNOWN in done.stderr + done.stdout:
+        if _UNKNOWN.search(done.stderr + done.stdout):
             return None
         raise SchedulerError(f"scontrol: {_last_line(done.stderr)}")
     lines = [line for line in done.stdout.splitlines() if line.startswith("JobId=")]
@@ -292,7 +295,7 @@ def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:
     """
     options = ["--batch", "--signal=TERM"] if how == "save" else []
     done = run(["scancel", *options, job_id])
-    if done.returncode != 0 and _UNKNOWN not in done.stderr:
+    if done.returncode != 0 and not _UNKNOWN.search(done.stderr):
         raise UserError(f"scancel refuses: {_messages(done.stderr)}")
 
 

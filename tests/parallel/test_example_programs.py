@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import xgboost as xgb
 
 from tests.support import REPOSITORY, environment, run_ranks
 
@@ -131,7 +132,6 @@ def test_scikit_learn_takes_rows_of_ones_own_and_keeps_no_results_of_others(tmp_
 
 @pytest.mark.parametrize("ranks", [0, 1, 2, 3])
 def test_xgboost_learns_from_the_rows_of_all_ranks(tmp_path: Path, ranks: int) -> None:
-    xgb = pytest.importorskip("xgboost")
     job_dir = tmp_path / "job"
     metrics = succeed(run(XGBOOST, ranks, job_dir, "--rounds", 15, "--save-rounds", 5), job_dir)
     assert (metrics["rounds"], metrics["ranks"]) == (15, ranks or 1)
@@ -154,7 +154,6 @@ def test_xgboost_learns_from_the_rows_of_all_ranks(tmp_path: Path, ranks: int) -
 
 
 def test_xgboost_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
-    pytest.importorskip("xgboost")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     code, said = run_and_stop(XGBOOST, 2, stopped, "--rounds", MANY, "--save-rounds", 3, after="round 3/")
     assert code == 3, said
@@ -178,7 +177,6 @@ def test_xgboost_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
 
 
 def test_xgboost_ends_all_ranks_where_one_cannot_go_on(tmp_path: Path) -> None:
-    pytest.importorskip("xgboost")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "checkpoints").write_text("a file")
     done = run(XGBOOST, 2, tmp_path / "job", "--rounds", 2)
@@ -196,13 +194,14 @@ def test_xgboost_ends_all_ranks_where_one_cannot_go_on(tmp_path: Path) -> None:
 
 
 def test_xgboost_gives_other_hosts_an_address_that_they_reach() -> None:
-    pytest.importorskip("xgboost")
     address = module_of(XGBOOST).reachable_address
     assert address(["n1", "n1"], None) == "127.0.0.1"
     assert address(["n1", "n1"], "lo") == "127.0.0.1"
     for hosts, interface in ((["n1", "127.0.0.2"], None), (["n1", "n2"], "lo")):
         with pytest.raises(ValueError, match=f"{hosts[1]} cannot reach n1 at 127.0.0.1; .* --interface"):
             address(hosts, interface)
+    with pytest.raises(ValueError, match=r"n1 does not reach no-such-host\.invalid: .* --interface"):
+        address(["n1", "no-such-host.invalid"], None)
     with pytest.raises(ValueError, match="--interface no0: No such device"):
         address(["n1", "n2"], "no0")
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ class BackEnd:
         else:
             self.all_cores = {"nodes": 2, "cores_per_rank": cluster.cpus_per_node}
             self.env = {**cluster.env, **job_environment(cluster)}
+        self.submitted: list[Submitted] = []
         self.env |= {"HPC_TRAIN_ROOT": str(self.root), "XDG_CONFIG_HOME": str(folder / "config"), "COLUMNS": "200"}
 
     def run(self, *words: object, code: int | None = 0, cwd: Path | None = None, **env: str) -> Done:
@@ -151,23 +152,27 @@ class BackEnd:
         """Submits a job file as `name`."""
         (told,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
         assert (told["name"], told["job_dir"], told["backend"]) == (name, str(self.root / name), self.name)
-        return Submitted(self, name, told["job_id"])
+        return self.job(name, told["job_id"])
 
-    def cancel_all(self) -> None:
-        """Cancels what has not ended yet."""
-        known = ("QUEUED", "PREPARING", "RUNNING", "REQUEUED", "LOST")
-        left = [stands["name"] for stands in self.run("list", "--json").json() if stands["state"] in known]
-        if left:
+    def job(self, name: str, number: str) -> Submitted:
+        """A job that was submitted."""
+        self.submitted.append(Submitted(self, name, number))
+        return self.submitted[-1]
+
+    def cancel_all(self, jobs: Sequence[Submitted]) -> None:
+        """Cancels those of them of which no end has been seen."""
+        if left := [job.name for job in jobs if not job.ends]:
             self.run("cancel", *left, code=None)
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in a queue."""
+    """A job in a queue. `ends`: the state in which it has ended, once that was seen."""
 
     back_end: BackEnd
     name: str
     number: str
+    ends: list[str] = field(default_factory=list)
 
     @property
     def job_dir(self) -> Path:
@@ -176,7 +181,7 @@ class Submitted:
     def again(self, *options: object) -> Submitted:
         """Resumes it."""
         (told,) = self.back_end.run("resume", self.name, "--json", *options).json()
-        return Submitted(self.back_end, self.name, told["job_id"])
+        return self.back_end.job(self.name, told["job_id"])
 
     def stands(self) -> dict[str, Any]:
         """What describe says."""
@@ -196,6 +201,7 @@ class Submitted:
         done = self.back_end.run("wait", self.name, "--json", code=None)
         (stands,) = done.json()
         assert stands["exit_code"] == done.code
+        self.ends.append(stands["state"])
         return stands["state"], done.code
 
     def let_go(self) -> None:

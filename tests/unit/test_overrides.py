@@ -94,11 +94,12 @@ def test_values_are_yaml(job_file: Path, text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["", "=", "=1", "train", "train.max_steps", "train.=1", ".train=1", "a..b=1", "a b=1", "1a=2", "a[0]=1"]
-    + ["a-b=1", "a:1", "a\n=1", " a=1", "größe=1"],
+    "setting",
+    ["", "=", "=1", "train", "train.max_steps", "train.=1", ".train=1", "a..b=1", "a b=1", "1a=2", "a[0]=1", "a-b=1",
+     "a:1", "a\n=1", " a=1", "größe=1"],
 )  # fmt: skip
 def test_what_is_no_setting(job_file: Path, setting: str) -> None:
-    with pytest.raises(UserError, match="is not allowed; allowed: KEY=VALUE, as in train.max_steps=500") as caught:
+    with pytest.raises(UserError, match=r"is not allowed; allowed: KEY=VALUE, as in train\.max_steps=500") as caught:
         overridden(read_yaml(job_file), ["train.max_steps=1", setting])
     assert repr(setting) in str(caught.value)
 
@@ -130,7 +131,7 @@ def test_values_that_are_refused(job_file: Path, setting: str, said: str) -> Non
 
 @pytest.mark.parametrize("setting", ["name.x=1", "train.max_steps.x=1", "data.train.shards.a=1"])
 def test_there_are_no_keys_below_a_value(job_file: Path, setting: str) -> None:
-    with pytest.raises(UserError, match=rf"^--set {setting[:-2]}: the job file has no keys below .*; set the key above"):
+    with pytest.raises(UserError, match=rf"^--set {setting[:-2]}: the job file has no keys below .*; set the key"):
         overridden(read_yaml(job_file), [setting])
 
 
@@ -146,7 +147,7 @@ def test_a_file_that_is_a_list_has_no_keys(job_file: Path) -> None:
         ("name=1bad", "--set name: name: '1bad' is not allowed; allowed: a letter, then"),
         ("train={max_steps: 0}", "--set train: train.max_steps: 0 is not allowed"),
         ("train={max_stps: 1}", "--set train: train.max_stps: unknown key; did you mean `max_steps`?"),
-        ("run={parameter_server: [1]}", "--set run: run.parameter_server: unknown key; did you mean `parameter_servers`?"),
+        ("run={parameter_server: [1]}", "--set run: run.parameter_server: unknown key; did you mean `parameter_ser"),
         ("data.train={shards: [3]}", "--set data.train: data.train.shards.0: 3 is not allowed"),
         ("train.max_stps=1", "--set train.max_stps: train.max_stps: unknown key; did you mean `max_steps`?"),
         ("trian.max_steps=1", "--set trian.max_steps: trian: unknown key; did you mean `train`?"),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train import UserError, load_job
@@ -80,6 +80,7 @@ def test_a_file_of_a_model_is_read_as_ever(tmp_path: Path) -> None:
     assert elsewhere.data.train.shards == ("/root/a.h5",)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab{}$'\" \t%#\\", max_size=8), max_size=4))
 def test_arguments_arrive_as_they_are(args: list[str]) -> None:
     job = ProgramConfig(name="a", module="m", args=args)
@@ -103,7 +104,7 @@ def test_places_are_put_in_once() -> None:
         (JOB.replace("args: [", "args: [[a], "), r"3: args.0: \['a'\] is not allowed; it should be a valid string"),
         (JOB.replace("args: [", "args: [{a: b}, "), r"3: args.0: a mapping is not allowed"),
         ("name: a\nmodule: m\nargs: --epochs 3\n", r"3: args: '--epochs 3' is not allowed"),
-        ("name: a\nmodule: trainer/task.py\n", r"2: module: 'trainer/task.py' is not allowed; allowed: the dotted name"),
+        ("name: a\nmodule: trainer/task.py\n", r"2: module: 'trainer/task.py' is not allowed; allowed: the dotted"),
         ("name: a\nmodule: trainer.task:main\n", r"2: module: .* as in trainer.task"),
         ("name: a\nmodule: -m\n", r"2: module: '-m' is not allowed"),
         ("name: a\nmodule: a..b\n", r"2: module: 'a..b' is not allowed"),
@@ -112,9 +113,9 @@ def test_places_are_put_in_once() -> None:
         ("name: a\nmodule: null\n", r"2: module: None is not allowed"),
         ("name: 1a\nmodule: m\n", r"1: name: '1a' is not allowed; allowed: a letter"),
         ("module: m\n", r"1: name: missing"),
-        ("name: a\nmodule: m\narg: [x]\n", r"3: arg: unknown key; did you mean `args`\? allowed: name, module, args, res"),
+        ("name: a\nmodule: m\narg: [x]\n", r"3: arg: unknown key; did you mean `args`\? allowed: name, module"),
         ("name: a\nmodule: m\nresources: {teir: BASIC}\n", r"3: resources.teir: unknown key; did you mean `tier`\?"),
-        ("name: a\nmodule: m\ntrain: {max_steps: 3}\n", r"3: train: unknown key; allowed: name, module, args, resources"),
+        ("name: a\nmodule: m\ntrain: {max_steps: 3}\n", r"3: train: unknown key; allowed: name, module, args, res"),
         ("name: a\nmodule: m\nname: b\n", r"3: name: given twice; first on line 1"),
         (JOB + "model: model.py:f\n", r"2: `module` and `model` exclude each other"),
     ],

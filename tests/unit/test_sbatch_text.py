@@ -145,8 +145,9 @@ options = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(options)
-@example('--comment=a b"c#d\'e%f$g`h`')
+@example("--comment=a b\"c#d'e%f$g`h`")
 @example('--comment="')
 @example("--exclusive")
 def test_sbatch_reads_an_option_as_it_was(option: str) -> None:
@@ -263,7 +264,7 @@ def test_bash_finds_the_words_of_a_program(tmp_path: Path, ranks: int, alone: st
 
 @settings(max_examples=15, deadline=None)
 @given(
-    args=st.lists(st.text(st.characters(exclude_characters="\0\n", exclude_categories=["Cs"])), min_size=1, max_size=20),
+    args=st.lists(st.text(st.characters(exclude_characters="\0\n", exclude_categories=["Cs"])), min_size=1),
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"])),
 )
 def test_any_words_at_all(tmp_path_factory: pytest.TempPathFactory, args: list[str], value: str) -> None:
@@ -304,7 +305,7 @@ class Script:
 
 
 SCRIPTS = [
-    Script("model", "model", {"nodes": 2, "ranks_per_node": 4, "time": 90, "memory": "16G"}, (), ("train.max_steps=5",)),
+    Script("model", "model", {"nodes": 2, "ranks_per_node": 4, "memory": "16G"}, (), ("train.max_steps=5",)),
     Script("alone", "program", {}, ("--data", "{folder}/my data", "$(touch pwned)", "", "a'b")),
     Script("ranks", "program", {"ranks_per_node": 4, "gpus_per_node": 4}, ("--epochs", "3")),
     Script(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
@@ -189,8 +189,8 @@ def test_what_a_running_job_says() -> None:
         assert getattr(found, name) == status[name]
     assert (found.limit_secs_left, found.where, found.started, found.updated) == (600, "n[1-2]", NOW - 60, NOW - 1)
     assert (found.exports, found.error, found.requeues) == (["export/final"], None, 1)
-    assert (found.name, found.job_id, found.backend, found.kind, found.tier) == ("tiny_1", "7", "slurm", "model", "LARGE")
-    assert (found.submitted, found.job_dir) == (NOW - 100, "/runs/tiny_1")
+    assert (found.name, found.job_id, found.backend, found.kind) == ("tiny_1", "7", "slurm", "model")
+    assert (found.tier, found.submitted, found.job_dir) == ("LARGE", NOW - 100, "/runs/tiny_1")
 
 
 def test_times_that_are_left_are_of_running_jobs() -> None:
@@ -248,8 +248,8 @@ statuses = st.fixed_dictionaries(
         "job_id": st.sampled_from([None, "6", "7"]),
         "exit_code": st.none() | st.integers(0, 255),
         "error": st.none() | st.fixed_dictionaries({}, optional={"rank": counts, "message": words, "signal": words}),
-        **{name: counts for name in ("requeues", "restarts", "ranks", "step", "max_steps")},
-        **{name: numbers for name in ("examples_per_sec", "loss", "secs_left", "started", "updated")},
+        **dict.fromkeys(("requeues", "restarts", "ranks", "step", "max_steps"), counts),
+        **dict.fromkeys(("examples_per_sec", "loss", "secs_left", "started", "updated"), numbers),
         "evaluation": st.none() | st.dictionaries(st.text(max_size=3), numbers, max_size=2),
         "exports": st.none() | st.lists(st.text(max_size=3), max_size=2),
         "program": st.booleans(),
@@ -274,6 +274,7 @@ submissions = st.none() | st.builds(
 )
 
 
+@settings(deadline=None)
 @given(submissions, statuses, st.none() | st.just("ann"), seen_things)
 def test_any_job_stands_somehow(
     of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: Seen

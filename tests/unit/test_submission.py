@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
@@ -73,6 +73,7 @@ def submitted(root: Path, name: str, job_id: str | None, when: float = 1e9) -> P
     return root / name
 
 
+@settings(deadline=None)
 @given(st.from_regex(NAME, fullmatch=True), st.floats(0, 4e9), st.floats(0, 4e9))
 def test_a_name_with_its_time_is_allowed_and_sorts_by_it(name: str, one: float, other: float) -> None:
     first, second = sorted((one, other))
@@ -92,6 +93,7 @@ def test_a_name_with_its_time() -> None:
     assert name_at("a" * 128, when) == "a" * 112 + "_20261120_081500"
 
 
+@settings(deadline=None)
 @given(st.one_of(st.from_regex(NAME, fullmatch=True), st.text(max_size=130), st.from_regex(NAME)))
 def test_names(name: str) -> None:
     if re.fullmatch(NAME, name, re.ASCII):
@@ -111,6 +113,7 @@ def test_names_that_are_refused(name: str) -> None:
 texts = st.text(max_size=20) | st.binary(max_size=5).map(os.fsdecode)  # a path may be no UTF-8
 
 
+@settings(deadline=None)
 @given(
     name=texts,
     job_file=texts,
@@ -142,8 +145,8 @@ def test_what_it_wants() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "5", '"token"', "{}", '{"token": "x"}', "[" * 100, "\xff", '{"settings": 5}']
-    + [json.dumps({**asdict(make()), "settings": None}), json.dumps({**asdict(make()), "args": 3})],
+    ["", "{", "[]", "null", "5", '"token"', "{}", '{"token": "x"}', "[" * 100, "\xff", '{"settings": 5}',
+     json.dumps({**asdict(make()), "settings": None}), json.dumps({**asdict(make()), "args": 3})],
 )  # fmt: skip
 def test_a_broken_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "submission.json").write_bytes(text.encode("latin-1"))
@@ -195,7 +198,7 @@ def test_a_name_in_use(tmp_path: Path) -> None:
 
 def test_a_job_dir_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file/a: the job-dir cannot be made: .*/file is not a folder"):
+    with pytest.raises(UserError, match=r"file/a: the job-dir cannot be made: .*/file is not a folder"):
         make_job_dir(tmp_path / "file/a")
     with pytest.raises(UserError, match=r"file/a/b: the job-dir cannot be made: Not a directory"):
         make_job_dir(tmp_path / "file/a/b")
@@ -271,7 +274,7 @@ def test_the_queue_is_asked_for_numbers_that_the_root_does_not_have(tmp_path: Pa
 def test_no_such_job(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="no such job: .*`hpc-train list` names those in .*HPC_TRAIN_ROOT"):
+    with pytest.raises(UserError, match=r"no such job: .*`hpc-train list` names those in .*HPC_TRAIN_ROOT"):
         find_job(name, tmp_path)
 
 

@@ -87,7 +87,7 @@ def collective_of_all_ranks(interface: str | None) -> Iterator[int]:
             tracker = RabitTracker(ranks.size, reachable_address(hosts, interface), sortby="task")
             tracker.start()
             where = tracker.worker_args()
-        except (OSError, ValueError) as error:
+        except ValueError as error:  # XGBoost's own is one, too
             where = str(error)
     where = ranks.bcast(where)
     if isinstance(where, str):
@@ -111,15 +111,17 @@ def reachable_address(hosts: list[str], interface: str | None) -> str:
     another. (What its own name stands for is 127.0.1.1 on many systems.)
 
     Raises:
-        OSError: Another host's name is not known here.
-        ValueError: There is no such interface, or only this host would reach it.
+        ValueError: There is no such interface, another host's name is not known, or only this host would reach it.
     """
     others = [host for host in hosts if host != hosts[0]]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         if interface is not None:
             address = address_of(interface, probe)
         elif others:
-            probe.connect((others[0], 9))  # sends nothing
+            try:
+                probe.connect((others[0], 9))  # sends nothing
+            except OSError as error:
+                raise ValueError(f"{hosts[0]} does not reach {others[0]}: {error.strerror}; try --interface") from error
             address = probe.getsockname()[0]
         else:
             return "127.0.0.1"
