@@ -44,8 +44,8 @@ def submit(
 ) -> None:
     """Check a job, copy its code into a job-dir, and put it into the queue: Slurm's, or this machine's."""
     from hpc_train.config.resources import parse_memory
+    from hpc_train.jobs.preparing import Prepared, Request, prepare
     from hpc_train.jobs.submission import root_of
-    from hpc_train.jobs.submitting import Prepared, Request, prepare
 
     def prepared() -> Prepared:
         try:
@@ -70,9 +70,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Let a job that has ended go on in its job-dir, with the code that was copied when it was submitted."""
+    from hpc_train.jobs.preparing import Prepared, prepare_again
     from hpc_train.jobs.slurm_queue import job_dir_in_slurm
     from hpc_train.jobs.submission import find_job, root_of
-    from hpc_train.jobs.submitting import Prepared, prepare_again
 
     def prepared() -> Prepared:
         under = root_of(root, os.environ)
@@ -83,13 +83,13 @@ def resume(
 
 
 def _queue(prepare: Callable[[], object], root: Path | None, wait: bool, dry_run: bool, as_json: bool) -> None:
-    from hpc_train.jobs import submitting
+    from hpc_train.jobs import preparing, submitting
     from hpc_train.jobs.following import JobOutput
     from hpc_train.jobs.submission import root_of
 
     try:
         prepared = prepare()
-        assert isinstance(prepared, submitting.Prepared)
+        assert isinstance(prepared, preparing.Prepared)
         if dry_run:
             sys.stdout.write(prepared.script)
             return

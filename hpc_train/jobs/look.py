@@ -19,6 +19,8 @@ from hpc_train.jobs.submission import LOG_FILE, Submission, cancelled_by, read_s
 from hpc_train.monitoring.status import read_status
 
 ASKED_AT_ONCE = 8
+BEING_SUBMITTED_SECS = 2 * slurm_queue.SUBMIT_SECS
+"""For so long a submission without a number may still be on its way."""
 
 
 def this_queue() -> LocalQueue:
@@ -53,6 +55,8 @@ def _seen(submission: Submission | None, status: dict[str, Any], queue: LocalQue
         return queue.seen(submission, socket.gethostname())
     job_id = submission.job_id if submission is not None else status.get("job_id")
     if submission is not None and job_id is None:
+        if time.time() - submission.submitted < BEING_SUBMITTED_SECS:
+            return Seen("waiting", "it is being submitted")
         return Seen("forgotten", "its submission was cut short")
     if job_id is not None and (submission is not None or status.get("state") in ("running", "requeued")):
         return slurm_queue.seen(str(job_id))

@@ -21,10 +21,35 @@ def test_the_example_runs_as_script_and_as_job(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "runs" / "mine" / "status.json").read_text())["state"] == "succeeded"
     (tmp_path / "runs").rename(tmp_path / "earlier")
-    done = run_program([sys.executable, "-m", "hpc_train", "launch", "-n", "2", "job.yaml"], tmp_path, 120)
-    assert done.returncode == 0, done.stderr
-    status = json.loads((tmp_path / "runs" / "mine" / "status.json").read_text())
+    here = {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(tmp_path / "state")}
+    for command, shown in shell_session(text):  # on this machine, as on a cluster
+        program = [sys.executable, "-m", "hpc_train"] if command[0] == "hpc-train" else [command[0]]
+        done = run_program([*program, *command[1:]], tmp_path, 120, **here)
+        assert done.returncode == 0, done.stderr
+        if command[1] in ("submit", "describe", "wait", "list"):
+            first = (done.stdout + done.stderr).splitlines()[0]
+            assert alike(first, shown.splitlines()[0]), (command, first)
+    status = json.loads((tmp_path / "runs/first/status.json").read_text())
     assert (status["state"], status["step"]) == ("succeeded", 1000)
+
+
+def shell_session(text: str) -> list[tuple[list[str], str]]:
+    """The commands after each `$ ` of a page, and what is shown below them."""
+    found = re.findall(r"^    \$ (.*)\n((?:    (?!\$ ).*\n)*)", text, re.MULTILINE)
+    assert [command.split()[1] for command, _ in found] == [
+        "submit",
+        "describe",
+        "logs",
+        "wait",
+        "list",
+        "runs/first/export/final",
+    ]
+    return [(command.split(), re.sub("^    ", "", shown, flags=re.MULTILINE)) for command, shown in found]
+
+
+def alike(line: str, shown: str) -> bool:
+    """Whether two lines have the same words, but for blanks and the name of the queue."""
+    return line.replace("local job", "Slurm job").split() == shown.split()
 
 
 def test_the_mistakes_shown_in_the_documentation_are_real(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def models(back_end: BackEnd, requeued: Submitted) -> Models:
     """A job of a model that has been looked at while it ran, cancelled and resumed; beside one that fails."""
     folder = make_folder(back_end.folder / "code/my model")
     write_job(folder, max_steps=100_000, save_checkpoints_steps=20)
-    settings = ("--set", "resources.tier=CUSTOM", "--set", "resources.time=60")
+    settings = ("--set", "resources.tier=CUSTOM", "--set", "resources.time=60", "--set", "eval.start_delay_secs=0")
     trained = back_end.submit_file(folder / "job.yaml", "trained", *settings)
     (folder / "model.py").write_text("import os\n" + FAILING_MODEL)
     failing = back_end.submit_file(folder / "job.yaml", "failing_model", "--set", "resources.time=10")
