@@ -94,7 +94,7 @@ def logs(
         output = JobOutput(job_dir, None if stands.ranks == 1 and rank == 0 else rank)
         if rank is not None and stands.ranks is not None and rank >= stands.ranks:
             raise UserError(f"--rank: {rank} is not allowed; {stands.name} has the ranks 0 to {stands.ranks - 1}")
-        if not output.files() and not (follow and not stands.has_ended):
+        if not output.is_there() and not (follow and not stands.has_ended):
             if rank is not None and (job_dir / "logs").is_dir() and not rank_files(job_dir) and stands.started:
                 raise UserError(
                     f"--rank: what single ranks of {stands.name} print was not kept apart: that takes Open MPI, and "

@@ -73,6 +73,10 @@ class JobOutput:
             return [log] if log.is_file() else []
         return [path for rank, path in rank_files(self._job_dir) if rank == self._rank]
 
+    def is_there(self) -> bool:
+        """Whether something was printed."""
+        return any(path.stat().st_size for path in self.files())
+
     def skip(self) -> None:
         """Leaves out what there is now."""
         for _ in self.new_lines(last=True):

@@ -59,7 +59,7 @@ def _seen(submission: Submission | None, status: dict[str, Any], queue: LocalQue
             return Seen("waiting", "it is being submitted")
         return Seen("forgotten", "its submission was cut short")
     if job_id is not None and (submission is not None or status.get("state") in ("running", "requeued")):
-        return slurm_queue.seen(str(job_id))
+        return slurm_queue.seen(str(job_id), submission.token if submission is not None else None)
     return Seen("forgotten") if job_id is not None else _seen_by_hand(status)
 
 

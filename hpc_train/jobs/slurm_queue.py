@@ -207,7 +207,7 @@ def parse_job(line: str) -> SlurmJob:
         exit_code=int(code) if code.isdigit() else 0,
         signal=int(signal) if signal.isdigit() else 0,
         start=number("StartTime"),
-        end=number("EndTime"),
+        end=number("EndTime") if field("TimeLimit") != "UNLIMITED" else None,
         nodes=field("NodeList") if field("NodeList") not in ("", "(null)") else None,
         command=command[1] if command else "",
     )
@@ -231,12 +231,14 @@ def job_dir_in_slurm(job_id: str) -> Path | None:
     return job_dir_of(job) if job is not None else None
 
 
-def seen(job_id: str | None) -> Seen:
-    """What Slurm knows of the job with this number."""
+def seen(job_id: str | None, token: str | None = None) -> Seen:
+    """What Slurm knows of the job with this number, which was submitted with `token`, if it was by hpc-train submit."""
     if job_id is None:
         return Seen("forgotten", "it was not put into the queue")
     try:
         job = show(job_id)
+        if job is not None and token is not None and token not in job.command.split():
+            return Seen("forgotten", "Slurm has given its number to another job")
         return _from_accounting(job_id) if job is None else seen_of(job)
     except SchedulerError as error:
         return Seen("unasked", note=str(error))
