@@ -84,6 +84,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
     record = ["--job-dir", str(job_dir), "--submission", submission.token, "--log", str(job_dir / LOG_FILE)]
     lines = [
         "#!/bin/bash",
+        "# shellcheck disable=SC2016 # a $ in the words of users is one",
         f"# The job {submission.name}, written by hpc-train submit. It runs the copy of the code in {CODE}/.",
         "",
         *(f"#SBATCH {quote_for_sbatch(option)}" for option in sbatch_options(submission, job_dir)),

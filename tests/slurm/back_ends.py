@@ -239,7 +239,7 @@ class Running:
         self._command, self._cwd, self._env = ["hpc-train", *map(str, words)], cwd, env
 
     def __enter__(self) -> Running:
-        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             self._command, cwd=self._cwd, env=self._env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err
         )
@@ -256,6 +256,10 @@ class Running:
         """What it has printed until now."""
         return os.pread(self._out.fileno(), 1 << 20, 0).decode()
 
+    def err(self) -> str:
+        """And to its standard error."""
+        return os.pread(self._err.fileno(), 1 << 20, 0).decode()
+
     def wait_until_it_says(self, text: str) -> None:
         wait_until(lambda: text in self.out(), f"{self._command} says {text!r}", COMMAND_SECS)
 
@@ -266,7 +270,7 @@ class Running:
     def end(self) -> Done:
         """Waits for its end."""
         code = self._process.wait(STATE_SECS)
-        return Done(code, self.out(), os.pread(self._err.fileno(), 1 << 20, 0).decode())
+        return Done(code, self.out(), self.err())
 
 
 def numbers(text: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 All that belongs to it lives in one temporary directory and on ports that were free, so that it touches neither
 /etc/slurm nor a Slurm that already runs here. Jobs go to the partition `test`; jobs in `urgent` preempt them,
-with 30 s of grace (5 s for jobs in `hasty`), and they are requeued. Needs the programs of Debian's `slurmctld`,
-`slurmd`, `slurm-client` and `munge`.
+with 30 s of grace (5 s for jobs in `hasty`), and they are requeued; `short` has one node and ten minutes. Needs the
+programs of Debian's `slurmctld`, `slurmd`, `slurm-client` and `munge`.
 
 `python tests/slurm/cluster.py [COMMAND ...]` starts a cluster, runs the command (a shell without one) with
 SLURM_CONF set, and stops the cluster when it ends.
@@ -71,6 +71,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
 PartitionName=hasty Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=5
+PartitionName=short Nodes=n1 MaxTime=10 PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 
@@ -150,6 +151,14 @@ class SlurmCluster:
             self.start_node(node)
         self._await("two idle nodes", self._nodes_are_idle)
 
+    def has_controller(self) -> bool:
+        """Whether slurmctld answers."""
+        try:
+            self.run(["squeue"], timeout_secs=30)
+        except (RuntimeError, subprocess.TimeoutExpired):
+            return False
+        return True
+
     def start_controller(self) -> None:
         """Starts slurmctld, without waiting for it."""
         self._spawn("slurmctld", "-D", "-f", f"{self.root}/slurm.conf")
@@ -160,11 +169,13 @@ class SlurmCluster:
         slurmctld.terminate()
         slurmctld.wait(STOP_SECS)
 
-    def forget_jobs(self) -> None:
+    def forget_jobs(self, next_number: int = 1) -> None:
         """Has slurmctld start without what it knew, as after a loss of its disk: it ends all jobs, and counts anew."""
         self.stop_controller()
         shutil.rmtree(self.root / "state")
         (self.root / "state").mkdir(mode=0o755)
+        with open(self.root / "slurm.conf", "a") as conf:
+            conf.write(f"FirstJobId={next_number}\n")
         self.start_controller()
         self._await("two idle nodes", self._nodes_are_idle)
 
