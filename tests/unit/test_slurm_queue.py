@@ -256,7 +256,7 @@ def test_all_of_a_submission_is_cancelled(slurm: Stubs) -> None:
 LINE = (
     "JobId=2 JobName=fashion_mnist_20261120_081500 UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=0 Nice=0 "
     "Account=(null) QOS=(null) JobState=CANCELLED Reason=JobHeldUser Dependency=(null) Requeue=1 Restarts=0 "
-    "BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A SubmitTime=1795210772 "
+    "BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:00 TimeLimit=01:00:00 TimeMin=N/A SubmitTime=1795210772 "
     "EligibleTime=Unknown AccrueTime=Unknown StartTime=1795210772 EndTime=1795210773 Deadline=N/A "
     "PreemptEligibleTime=1795210771 PreemptTime=None SuspendTime=None SecsPreSuspend=0 LastSchedEval=1795210772 "
     "Scheduler=Main Partition=test "
@@ -449,3 +449,10 @@ def test_cancelling_while_the_controller_is_down(slurm: Stubs) -> None:
     slurm.answer("scancel", fails(f"scancel: error: {DOWN}\n"))
     with pytest.raises(SchedulerError, match="Slurm does not answer: scancel: error: Unable to contact"):
         slurm_queue.cancel("5")
+
+
+def test_a_job_without_a_time_limit_has_no_end_to_come() -> None:
+    """Slurm tells an EndTime of such a job, too: a year from its start."""
+    line = "JobId=7 JobState=RUNNING TimeLimit=UNLIMITED StartTime=1795210772 EndTime=1826746772 NodeList=n1"
+
+    assert parse_job(line).end is None
