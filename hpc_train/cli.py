@@ -10,14 +10,14 @@ import typer
 
 from hpc_train.checkpoint_cli import checkpoints
 from hpc_train.doctor_cli import doctor
-from hpc_train.errors import EXIT_BAD_INPUT, UserError
-from hpc_train.jobs_cli import cancel, describe, list_jobs, logs, wait
+from hpc_train.errors import UserError
+from hpc_train.jobs_cli import Verbs, cancel, complain, describe, list_jobs, logs, wait
 from hpc_train.record_cli import TOLERANT, record_begin, record_end
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.shard_cli import app as shard_app
 from hpc_train.submit_cli import Settings, resume, submit, tiers
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
@@ -52,8 +52,7 @@ def train_command(
         delays = _delays(debug_delay or [])
         world = join_world(threads_for(strategy_in(job_file, settings or [])))
     except UserError as error:
-        _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(complain(error))
     try:
         job = JobConfig.model_validate(
             world.on_chief(lambda: load_job(job_file, settings or [], data_root).model_dump(mode="json"))
@@ -88,8 +87,7 @@ def launch(
         more += [f"--set={setting}" for setting in settings or []]
         sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
     except UserError as error:
-        _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(complain(error))
 
 
 @app.command(name="run-queued", hidden=True)
@@ -128,11 +126,6 @@ def _delays(given: list[str]) -> dict[int, float]:
         if int(rank) < 0 or not 0 <= delays[int(rank)] <= 3600:
             raise UserError(f"--debug-delay: {text!r} is not allowed; a rank from 0, and 0 to 3600000 ms")
     return delays
-
-
-def _complain(error: object) -> None:
-    for line in str(error).splitlines():
-        print(f"hpc-train: error: {line}", file=sys.stderr)
 
 
 def run(signals: StopSignals) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpc_train.errors import EXIT_FAILED
+from hpc_train.jobs_cli import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,11 +50,8 @@ def doctor(
         console = _console()
         with _progress(console) as say:
             findings = list(examine(folder, say))
-        with console.capture() as captured:
-            console.print(_table(findings))
-        # Rich fills lines up with spaces.
-        lines = [line.rstrip() for line in captured.get().splitlines()]
-        print(*lines, "", _summary(findings), sep="\n", flush=True)
+        show(console, _table(findings))
+        print("", _summary(findings), sep="\n", flush=True)
     sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
 
 

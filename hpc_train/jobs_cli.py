@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from hpc_train.errors import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER, SchedulerError, UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    from hpc_train.jobs.following import JobOutput
+    from hpc_train.jobs.following import JobOutput, Line
     from hpc_train.jobs.state import Standing
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
@@ -29,7 +31,8 @@ Root = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
 
 FIRST_WAIT_SECS, LONGEST_WAIT_SECS = 0.5, 10.0
-PIPE_WIDTH = 160
+PIPE_WIDTH = 100_000
+"""Of tables in a pipe, where nothing is cut or wrapped."""
 
 
 def list_jobs(
@@ -49,7 +52,7 @@ def list_jobs(
         standings = look_at_all(list(job_dirs(under)), this_queue())
     standings = [stands for stands in standings if not wanted or stands.state in wanted]
     for note in dict.fromkeys(stands.note for stands in standings if stands.note):
-        _warn(f"warning: {note}")
+        warn(f"warning: {note}")
     if as_json:
         for stands in standings:
             print(json.dumps(asdict(stands)))
@@ -59,7 +62,7 @@ def list_jobs(
         from hpc_train.jobs.showing import job_table
 
         screen = console()
-        screen.print(job_table(standings, screen.width))
+        show(screen, job_table(standings, screen.width))
 
 
 def describe(job: Job, root: Root = None, as_json: AsJson = False) -> None:
@@ -73,7 +76,7 @@ def describe(job: Job, root: Root = None, as_json: AsJson = False) -> None:
         return
     from hpc_train.jobs.showing import description
 
-    console().print(description(stands))
+    show(console(), description(stands))
 
 
 def logs(
@@ -101,7 +104,7 @@ def logs(
                     "several ranks; look at all of its output"
                 )
             why = f" ({stands.reason})" if stands.reason else ""
-            _warn(f"{stands.name} is {stands.state}{why}, and has printed nothing that is kept in its job-dir")
+            warn(f"{stands.name} is {stands.state}{why}, and has printed nothing that is kept in its job-dir")
             return
     with _interruptible(f"stopped showing; {stands.name} goes on"):
         for line in last_lines(output, tail, last=not follow):
@@ -128,7 +131,7 @@ def cancel(
 ) -> None:
     """Cancel jobs. The last checkpoint stays, and `hpc-train resume` goes on from it."""
     from hpc_train.jobs.cancelling import cancel as cancel_job
-    from hpc_train.jobs.look import this_queue
+    from hpc_train.jobs.look import look, this_queue
 
     with _errors():
         found = [_find(job, root) for job in jobs]
@@ -136,17 +139,20 @@ def cancel(
     for job_dir in found:
         try:
             before, had_effect = cancel_job(job_dir, save, this_queue())
+            after = look(job_dir, this_queue()) if had_effect and not save else None
         except (UserError, SchedulerError) as error:
-            code = _complain(error)
+            code = complain(error)
             continue
+        saves = save and before.state not in ("QUEUED", "REQUEUED")
+        ended = after is not None and after.state in ("SUCCEEDED", "FAILED")  # just before
         if as_json:
-            print(
-                json.dumps(
-                    {"name": before.name, "job_dir": before.job_dir, "was": before.state, "cancelled": had_effect}
-                )
-            )
+            cancelled = had_effect and not ended
+            told = {"name": before.name, "job_dir": before.job_dir, "was": before.state, "cancelled": cancelled}
+            print(json.dumps(told))
+        elif after is not None and ended:
+            print(f"{before.name}: nothing to cancel: {after.state}")
         elif had_effect:
-            print(f"{before.name}: {'saves, and is cancelled then' if save else 'cancelled'} (it was {before.state})")
+            print(f"{before.name}: {'saves, and is cancelled then' if saves else 'cancelled'} (it was {before.state})")
         else:
             print(f"{before.name}: nothing to cancel: {before.state}")
     sys.exit(code)
@@ -163,10 +169,10 @@ def follow_to_end(job_dir: Path, output: JobOutput, as_json: bool) -> int:
 
 
 def _find(job: str, root: Path | None) -> Path:
-    from hpc_train.jobs.slurm_queue import job_dir_in_slurm
+    from hpc_train.jobs.look import job_dir_in_queues
     from hpc_train.jobs.submission import find_job, root_of
 
-    return find_job(job, root_of(root, os.environ), job_dir_in_slurm)
+    return find_job(job, root_of(root, os.environ), job_dir_in_queues)
 
 
 def _follow(job_dir: Path, output: JobOutput, as_json: bool) -> None:
@@ -183,7 +189,7 @@ def _follow(job_dir: Path, output: JobOutput, as_json: bool) -> None:
         if stands.note or stands.state in ("QUEUED", "REQUEUED", "PREPARING"):
             text = stands.note or waiting
             if text != told:
-                _warn(text)
+                warn(text)
             told = text
         return stands.has_ended
 
@@ -200,7 +206,7 @@ def _wait_for_end(job_dir: Path) -> Standing:
     queue, secs, told = this_queue(), FIRST_WAIT_SECS, ""
     while not (stands := look(job_dir, queue)).has_ended:
         if stands.note and stands.note != told:
-            _warn(stands.note)
+            warn(stands.note)
         told = stands.note or ""
         time.sleep(secs)
         secs = min(LONGEST_WAIT_SECS, 1.2 * secs)
@@ -211,11 +217,11 @@ def _tell_end(stands: Standing, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(stands)))
     else:
-        _warn(f"{stands.name}: {stands.state}" + (f" ({stands.reason})" if stands.reason else ""))
+        warn(f"{stands.name}: {stands.state}" + (f" ({stands.reason})" if stands.reason else ""))
 
 
-def _print_line(line: Any, as_json: bool) -> None:
-    print(json.dumps(asdict(line)) if as_json else line.text)
+def _print_line(line: Line, as_json: bool) -> None:
+    print(json.dumps(vars(line)) if as_json else line.text)  # asdict is slow, and lines can be millions
 
 
 @contextmanager
@@ -223,7 +229,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except (UserError, SchedulerError) as error:
-        sys.exit(_complain(error))
+        sys.exit(complain(error))
 
 
 @contextmanager
@@ -232,32 +238,60 @@ def _interruptible(what: str) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except KeyboardInterrupt:
-        _warn(what)
+        warn(what)
         sys.exit(EXIT_AT_ONCE)
-    except BrokenPipeError:  # `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def console() -> Console:
     """A console on standard output: colours and its width on a terminal; wide and plain in a pipe."""
     from rich.console import Console
 
-    return (
-        Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, no_color=True, highlight=False)
-    )
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(width=PIPE_WIDTH, force_terminal=False, no_color=True, highlight=False)
+
+
+def show(screen: Console, *what: RenderableType) -> None:
+    """Prints to standard output as on `screen`; without the blanks that rich fills lines up with in a pipe."""
+    with screen.capture() as captured:
+        for one in what:
+            screen.print(one)
+    text = captured.get()
+    sys.stdout.write(text if screen.is_terminal else re.sub(" +$", "", text, flags=re.MULTILINE))
+    sys.stdout.flush()
+
+
+class Verbs(TyperGroup):
+    """The commands of hpc-train: where who reads their output leaves, as in `| head`, that is no error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; its exit code stays, or is 0 where it could not go on printing."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(0)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    print(end="", file=stream, flush=True)
+                except BrokenPipeError:  # what is left must not fail once more when Python ends
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def refuse(error: Exception) -> NoReturn:
     """Tells what is wrong, and exits."""
-    sys.exit(_complain(error))
+    sys.exit(complain(error))
 
 
-def _complain(error: Exception) -> int:
-    for line in str(error).splitlines():
-        print(f"hpc-train: error: {line}", file=sys.stderr)
+def complain(error: object) -> int:
+    """Tells what is wrong; the exit code."""
+    with suppress(BrokenPipeError):
+        for line in str(error).splitlines():
+            print(f"hpc-train: error: {line}", file=sys.stderr)
     return EXIT_NO_SCHEDULER if isinstance(error, SchedulerError) else EXIT_BAD_INPUT
 
 
-def _warn(text: str) -> None:
-    print(f"hpc-train: {text}", file=sys.stderr, flush=True)
+def warn(text: str) -> None:
+    """Tells something on standard error."""
+    with suppress(BrokenPipeError):
+        print(f"hpc-train: {text}", file=sys.stderr, flush=True)

@@ -31,10 +31,11 @@ def record_begin(
 
 
 def record_end(
-    code: Annotated[int, typer.Option(help="The exit code of the ranks.")],
+    code: Annotated[int, typer.Option(min=0, max=255, help="The exit code of the ranks.")],
     job_file: JobFile = None,
     job_dir: JobDir = None,
     requeue: Annotated[Literal["warning", "preemption", "lost-node"] | None, typer.Option()] = None,
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="Slurm has ended the job at somebody's wish.")] = False,
     submission: Submission = None,
     program: Annotated[bool, typer.Option("--program", help="The ranks ran a program of the user's own.")] = False,
     log: Annotated[Path | None, typer.Option(help="The job's output, to look for the error in.")] = None,
@@ -50,4 +51,4 @@ def record_end(
 
     printed = Printed(log, log_from, rank_logs) if log is not None else None
     job_dir = ending.find_job_dir(job_file, job_dir, settings or [])
-    sys.exit(ending.record_end(job_dir, code, requeue, submission, program, printed))
+    sys.exit(ending.record_end(job_dir, code, requeue, submission, program, printed, cancelled))

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpc_train.errors import EXIT_INTERRUPTED, SchedulerError, UserError
-from hpc_train.jobs_cli import AsJson, Root, console, follow_to_end, refuse
+from hpc_train.errors import EXIT_AT_ONCE, SchedulerError, UserError
+from hpc_train.jobs_cli import AsJson, Root, console, follow_to_end, refuse, show, warn
+
+if TYPE_CHECKING:
+    from hpc_train.jobs.submission import Submission
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 Settings = Annotated[
@@ -37,7 +40,9 @@ def submit(
     root: Root = None,
     backend: BackendOption = None,
     after: After = None,
-    max_code_size: Annotated[str, typer.Option(metavar="SIZE", help="What the copy of the code may take.")] = "64M",
+    max_code_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="What the copy of the code may take; 64M are 64 MiB.")
+    ] = "64M",
     wait: Wait = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -50,11 +55,11 @@ def submit(
     def prepared() -> Prepared:
         try:
             max_bytes = parse_memory(max_code_size) << 20
-        except ValueError as error:
-            raise UserError(f"--max-code-size: {error}".replace(", for each node", "")) from None
+        except ValueError:
+            raise UserError(f"--max-code-size: {max_code_size!r} is not a size; allowed: such as 500M or 2G") from None
         under = root_of(root, os.environ)
         request = Request(job_file, tuple(settings or ()), name, job_dir, under, backend, after, max_bytes)
-        return prepare(request, _warn)
+        return prepare(request, warn)
 
     _queue(prepared, root, wait, dry_run, as_json)
 
@@ -70,14 +75,14 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Let a job that has ended go on in its job-dir, with the code that was copied when it was submitted."""
+    from hpc_train.jobs.look import job_dir_in_queues
     from hpc_train.jobs.preparing import Prepared, prepare_again
-    from hpc_train.jobs.slurm_queue import job_dir_in_slurm
     from hpc_train.jobs.submission import find_job, root_of
 
     def prepared() -> Prepared:
         under = root_of(root, os.environ)
-        found = find_job(job, under, job_dir_in_slurm)
-        return prepare_again(found, settings or [], after, under, backend, _warn)
+        found = find_job(job, under, job_dir_in_queues)
+        return prepare_again(found, settings or [], after, under, backend, warn)
 
     _queue(prepared, root, wait, dry_run, as_json)
 
@@ -95,18 +100,16 @@ def _queue(prepare: Callable[[], object], root: Path | None, wait: bool, dry_run
             return
         output = JobOutput(prepared.job_dir, None)
         output.skip()  # where the job goes on
-        submission = submitting.submit(prepared, _warn)
+        submission = submitting.submit(prepared, warn)
     except (UserError, SchedulerError) as error:
         refuse(error)
     except KeyboardInterrupt:
-        print("hpc-train: interrupted: nothing is queued", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        warn("interrupted: nothing is queued")
+        sys.exit(EXIT_AT_ONCE)
     job_dir = prepared.job_dir
     job = submission.name if job_dir.parent == root_of(None, os.environ) else shlex.quote(str(job_dir))
     if as_json:
-        shown = {**asdict(replace(submission, code={})), "job_dir": str(job_dir)}
-        del shown["code"], shown["token"]
-        print(json.dumps(shown), flush=True)
+        print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
     else:
         wants = submission.wants
         sizes = [_counted(wants.nodes, "node"), _counted(wants.ranks, "rank")]
@@ -134,7 +137,7 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
             try:
                 partitions = slurm_queue.partitions()
             except SchedulerError as error:
-                _warn(f"warning: what this cluster has is not known: {error}")
+                warn(f"warning: what this cluster has is not known: {error}")
         rows = describe_tiers(known, partitions, this_machine())
     except UserError as error:
         refuse(error)
@@ -145,14 +148,21 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
     from hpc_train.jobs.showing import tier_table
 
     screen = console()
-    screen.print(tier_table(rows))
-    screen.print(
-        "from " + ", ".join(str(path.resolve()) for path in tiers_files(os.environ, Path.home()) if path.is_file())
-    )
+    files = (str(path.resolve()) for path in tiers_files(os.environ, Path.home()) if path.is_file())
+    show(screen, tier_table(rows, screen.width), "from " + ", ".join(files))
 
 
-def _warn(text: str) -> None:
-    print(f"hpc-train: {text}", file=sys.stderr, flush=True)
+def _without_secrets(submission: Submission) -> dict[str, Any]:
+    """For programs, and the logs they leave: of the environment the names alone. Pure."""
+    shown = asdict(replace(submission, code={}))
+    del shown["code"], shown["token"]
+    shown["resources"]["environment"] = sorted(submission.resources.get("environment") or {})
+    keys = [setting.partition("=")[0] for setting in submission.settings]
+    may_hold = [key.strip() == "resources" or key.strip().startswith("resources.environment") for key in keys]
+    shown["settings"] = [
+        key if hidden else setting for key, hidden, setting in zip(keys, may_hold, submission.settings, strict=True)
+    ]
+    return shown
 
 
 def _counted(count: int, what: str) -> str:

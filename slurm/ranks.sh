@@ -46,8 +46,9 @@ record+=(--log-from "$log_from")
 if [[ -n ${program:-} ]]; then
     record+=(--program)
 fi
+cancelled=
 record_end() {
-    timeout "$RECORD_SECS" hpc-train record-end --code "$code" "${record[@]}" "$@"
+    timeout "$RECORD_SECS" hpc-train record-end --code "$code" ${cancelled:+--cancelled} "${record[@]}" "$@"
 }
 refuse() {
     echo "$me: $1" >&2
@@ -113,6 +114,19 @@ slurm_field() {
 is_preempted() {
     [[ $(slurm_field PreemptTime) == [0-9]* ]]
 }
+is_back_in_queue() {
+    (($(slurm_field Restarts) + 0 > ${SLURM_RESTART_COUNT:-0}))
+}
+
+# Sets `cancelled` to 1 or to nothing. Until this script has ended, Slurm says COMPLETING of a job that somebody has
+# cancelled, and gives no reason; of those that it ends itself, it gives one.
+see_whether_cancelled() {
+    cancelled=
+    case $(slurm_field JobState),$(slurm_field Reason) in
+        CANCELLED*) cancelled=1 ;;
+        COMPLETING,None) is_preempted || is_back_in_queue || cancelled=1 ;;
+    esac
+}
 
 # True where Slurm is about to kill the job at its time limit, for good: what is to be saved has to be saved by now. A
 # job that is preempted goes back to the queue also where Slurm kills it, so that one may save to the last.
@@ -153,10 +167,21 @@ done
 if [[ -n $ranks_pid && -z $still_running ]]; then
     code=0
     wait "$ranks_pid" || code=$?
+    if ((code < 0 || code > 255)); then # bash loses it, and says -1, where a signal comes as the ranks end
+        case $stop in
+            USR1) code=138 ;;
+            TERM) code=143 ;;
+            *) code=1 ;;
+        esac
+    fi
 fi
 ranks_pid=
 if ((code == 0)); then
     if [[ -n ${program:-} ]]; then
+        if [[ $stop == TERM ]]; then
+            ask_slurm
+            see_whether_cancelled
+        fi
         record_end || true
     fi
     exit 0
@@ -169,6 +194,7 @@ fi
 decide() {
     why=
     ask_slurm
+    see_whether_cancelled
     if [[ $(slurm_field Requeue) == 0 || $code == [279] ]]; then
         return
     elif [[ $(slurm_field Reason) == TimeLimit ]]; then # it came without a warning
@@ -185,7 +211,7 @@ decide() {
 }
 
 leave_if_back_in_queue() {
-    if (($(slurm_field Restarts) + 0 > ${SLURM_RESTART_COUNT:-0})); then
+    if is_back_in_queue; then
         record_end --requeue preemption || true
         exit "$code"
     fi
@@ -221,8 +247,12 @@ if problem=$(timeout "$ASK_SECS" scontrol requeue "$job" 2>&1); then
     exit "$code"
 fi
 if [[ -n $job_record ]]; then
-    ask_slurm
+    decide
     leave_if_back_in_queue
+fi
+if [[ -n $cancelled ]]; then
+    record_end || true
+    exit "$code"
 fi
 code=8
 record_end || true

@@ -241,7 +241,7 @@ def join_world(threads: Threads = "multiple") -> World:
     mask = sorted(os.sched_getaffinity(0))
     for name, value in settings_before_mpi(os.environ, len(mask), place).items():
         os.environ.setdefault(name, value)
-    device = visible_device(os.environ, _nvidia_device_count(), place)
+    device = visible_device(os.environ, nvidia_device_count(), place)
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
@@ -283,7 +283,7 @@ def _bind_mpi_at_once() -> None:
         ctypes.CDLL(str(library))
 
 
-def _nvidia_device_count() -> int:
+def nvidia_device_count() -> int:
     """GPUs of this node, counted without starting CUDA."""
     folder = Path("/proc/driver/nvidia/gpus")
     return len(list(folder.iterdir())) if folder.is_dir() else 0

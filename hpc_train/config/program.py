@@ -61,6 +61,10 @@ class ProgramConfig(BaseModel):
                 raise ValueError(f"{JOB_DIR_OPTION} is added to the arguments by itself; leave it out")
             if "\0" in word or "\n" in word:
                 raise ValueError(f"{word!r} is not allowed; an argument is text of one line")
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{word!r} is not allowed: half a character, which UTF-8 cannot encode") from None
         return args
 
     def words(self, folder: Path, job_dir: Path) -> list[str]:

@@ -91,7 +91,7 @@ class ResourceOptions(BaseModel):
         partition, account, qos, constraint: As sbatch has them.
         time: Time limit, "HH:MM:SS" or "D-HH:MM:SS"; minutes as a number.
         modules: To be loaded first, in this order.
-        environment: Variables to set, by name.
+        environment: Variables to set, by name; none of HPC_TRAIN_….
         sbatch: Further options of sbatch, each "--option" or "--option=value".
         warning_secs: How long before the time limit the ranks are asked to save.
     """
@@ -121,6 +121,10 @@ class ResourceOptions(BaseModel):
         for name, value in values.items():
             if not _VARIABLE.fullmatch(str(name)):
                 raise ValueError(f"{name!r} is not the name of a variable; allowed: letters, digits and underscores")
+            if str(name).startswith("HPC_TRAIN_"):
+                raise ValueError(
+                    f"{name}: variables that begin with HPC_TRAIN_ are set by hpc_train itself; leave it out"
+                )
             if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]", str(value)):
                 raise ValueError(f"{name}: {value!r} is not allowed; allowed: text of one line, or a number")
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}

@@ -29,6 +29,7 @@ def cancel(job_dir: Path, save: bool, queue: LocalQueue) -> tuple[Standing, bool
     if before.state == "LOST" and submission is not None and submission.backend == "local":
         outlived = local_runner.processes_of(submission.token)  # ranks whose runner was killed
         if outlived and local_runner.kill_all(submission.token):
+            note_cancelled(job_dir, submission.token, getpass.getuser())
             return before, True
     if before.has_ended:
         return before, False
@@ -43,6 +44,8 @@ def cancel(job_dir: Path, save: bool, queue: LocalQueue) -> tuple[Standing, bool
     try:
         if before.backend == "slurm" and before.job_id is not None:
             slurm_queue.cancel(before.job_id, "save" if save and not waits else "now")
+        elif submission is not None and submission.backend == "slurm":
+            slurm_queue.cancel_all(submission.token)
         elif submission is not None:
             _cancel_local(job_dir, submission.token, save, queue)
     except (UserError, SchedulerError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from hpc_train.cluster.roles import asynchronous_roles
+from hpc_train.cluster.world import nvidia_device_count
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import Backend, Resources
@@ -175,15 +175,7 @@ def with_defaults_of_sbatch(wants: Resources, env: Mapping[str, str]) -> Resourc
 
 def this_machine() -> Machine:
     """What the local back end has to give."""
-    return Machine(len(os.sched_getaffinity(0)), _gpus())
-
-
-def _gpus() -> int:
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
+    return Machine(len(os.sched_getaffinity(0)), nvidia_device_count())
 
 
 def check_limits(wants: Resources, backend: Backend, say: Callable[[str], None]) -> None:

@@ -82,6 +82,7 @@ def record_end(
     submission: str | None = None,
     program: bool = False,
     printed: Printed | None = None,
+    cancelled: bool = False,
 ) -> int:
     """Notes in `job_dir` that the ranks have ended with `code` (EXIT_NOT_REQUEUED: stopped, and not requeued either).
 
@@ -91,6 +92,7 @@ def record_end(
             noted; EXIT_BAD_INPUT means of others that the job-dir may be another job's.
         program: The ranks ran a program of the user's own, which writes no status.json.
         printed: Where to look for the error, if the ranks did not tell it.
+        cancelled: The queue has ended the job since somebody asked for that; what the ranks said of it is no error.
 
     Returns:
         0; or EXIT_NOT_REQUEUED where it must not, since it makes no progress. That is printed, with what to do.
@@ -117,6 +119,9 @@ def record_end(
     said = status.get("state")
     if requeue is not None:
         _set_status(job_dir, **run, state="requeued", error=None, exit_code=None)
+    elif cancelled:
+        if said != "succeeded" and (own or said in ("running", "requeued")):
+            _set_status(job_dir, **run, state="cancelled", error=None, exit_code=code)
     elif code == EXIT_NOT_REQUEUED:
         message = "the job was stopped, and scontrol could not put it back into the queue"
         _set_status(job_dir, **run, state="stopped", error=_error(message), exit_code=code)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -46,7 +47,9 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
     The runner outlives this process and its terminal; what it and the ranks print is appended to LOG_FILE.
     """
     wants = submission.wants
-    ticket, file = queue.enter(job_dir, wants.ranks * wants.cores_per_rank, waits_for)
+    ticket, file = queue.enter(
+        job_dir, wants.ranks * wants.cores_per_rank, waits_for, wants.nodes * wants.gpus_per_node
+    )
     numbered = submission.with_id(str(ticket.number))
     try:
         numbered.save(job_dir)
@@ -74,30 +77,40 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
 
 @dataclass
 class _Limit:
-    """The time limit of one run: warns the ranks before it, and cuts them off at it. A context manager."""
+    """The time limit of one run: warns the ranks before it, and cuts them off at it. A context manager.
+
+    Ends the ranks, too, where somebody has removed their job-dir.
+    """
 
     ends: float | None
     warns_secs: int
     at_once: threading.Event
+    job_dir: Path
     was_cut: bool = False
     _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> _Limit:
-        if self.ends is not None:
-            threading.Thread(target=self._watch, args=(self.ends,), name="time limit", daemon=True).start()
+        threading.Thread(target=self._watch, name="time limit", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
 
-    def _watch(self, ends: float) -> None:
-        if self._done.wait(max(0.0, ends - self.warns_secs - time.time())):
-            return
-        _say("the time limit comes near: the ranks are asked to save")
-        os.kill(os.getpid(), signal.SIGUSR1)
-        if not self._done.wait(max(0.0, ends - time.time())):
-            self.was_cut = True
-            self.at_once.set()
+    def _watch(self) -> None:
+        warned = False
+        while not self._done.wait(POLL_SECS):
+            if not self.job_dir.is_dir():
+                _say("the job-dir is gone: the ranks are ended")
+                self.at_once.set()
+                return
+            if self.ends is not None and not warned and time.time() >= self.ends - self.warns_secs:
+                warned = True
+                _say("the time limit comes near: the ranks are asked to save")
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if self.ends is not None and time.time() >= self.ends:
+                self.was_cut = True
+                self.at_once.set()
+                return
 
 
 def run_queued(job_dir: Path, file: int, queue: LocalQueue) -> int:
@@ -130,7 +143,7 @@ def _wait_for_turn(
 ) -> Ticket:
     """The ticket, `started` unless somebody has cancelled the job or what it waits for has not succeeded."""
     job_dir = Path(ticket.job_dir)
-    while signals.received in (None, "SIGUSR1") and cancelled_by(job_dir, submission) is None:
+    while signals.received in (None, "SIGUSR1") and job_dir.is_dir() and cancelled_by(job_dir, submission) is None:
         if ticket.waits_for is not None and submission.after_dir is not None:
             before = _end_of(Path(submission.after_dir), queue)
             if before == "SUCCEEDED":
@@ -143,7 +156,8 @@ def _wait_for_turn(
         if ticket.started is not None:
             break
         time.sleep(POLL_SECS)
-    if cancelled_by(job_dir, submission) is not None:  # asked after the start: whoever cancels notes it first
+    # Asked after the start, since whoever cancels notes it first.
+    if not job_dir.is_dir() or cancelled_by(job_dir, submission) is not None:
         return replace(ticket, started=None)
     return ticket
 
@@ -158,7 +172,7 @@ def _end_of(job_dir: Path, queue: LocalQueue) -> str | None:
 
 def _leave_unstarted(job_dir: Path, submission: Submission) -> int:
     by = cancelled_by(job_dir, submission)
-    if by is None:
+    if by is None and job_dir.is_dir():
         note_cancelled(job_dir, submission.token, "a signal")
     _say(f"cancelled before it had started ({by or 'a signal'})")
     return EXIT_TERMINATED
@@ -173,9 +187,9 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     printed = Printed(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
-    at_once = threading.Event()
-    with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once) as limit:
-        code = run_supervised(_start(job_dir, submission, rank_logs), job_dir, 0, signals, at_once)
+    at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices)
+    with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
+        code = run_supervised(start, job_dir, 0, signals, at_once)
         received = signals.received
     cancelled = cancelled_by(job_dir, submission) is not None
     back = received == "SIGUSR1" and code not in (0, 1, 2, 7, 9) and not cancelled
@@ -193,7 +207,8 @@ def _free_folder(job_dir: Path, run: int) -> Path:
     return folder
 
 
-def _start(job_dir: Path, submission: Submission, rank_logs: Path) -> Start:
+def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices: Sequence[int] = ()) -> Start:
+    """How the ranks of a job are started on this machine, with the GPUs `devices`; `rank_logs` gets their output."""
     wants, code = submission.wants, job_dir / CODE
     more = {
         "OMP_NUM_THREADS": str(wants.cores_per_rank),
@@ -201,6 +216,8 @@ def _start(job_dir: Path, submission: Submission, rank_logs: Path) -> Start:
         PROGRESS: "lines",
         **wants.environment,
     }
+    if devices:
+        more["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
     command = [sys.executable, *job_command(job_dir, submission)]
     if submission.kind == "program" and wants.ranks == 1:
         return Start(tuple(command), more, code)

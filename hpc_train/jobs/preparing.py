@@ -17,7 +17,6 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
 from hpc_train.config.resources import Backend
 from hpc_train.errors import UserError
-from hpc_train.jobs import slurm_queue
 from hpc_train.jobs.checks import (
     Problems,
     check_code,
@@ -28,9 +27,8 @@ from hpc_train.jobs.checks import (
     data_files,
     with_defaults_of_sbatch,
 )
-from hpc_train.jobs.commands import job_command
-from hpc_train.jobs.local_runner import processes_of
-from hpc_train.jobs.look import look, this_queue
+from hpc_train.jobs.local_runner import processes_of, start_of_job
+from hpc_train.jobs.look import job_dir_in_queues, look, this_queue
 from hpc_train.jobs.sbatch_text import render
 from hpc_train.jobs.snapshot import Plan, check_outside, plan_snapshot
 from hpc_train.jobs.submission import (
@@ -40,6 +38,7 @@ from hpc_train.jobs.submission import (
     find_job,
     in_full,
     name_at,
+    name_in_use,
     read_submission,
 )
 from hpc_train.jobs.tiers import load_tiers, resources_for
@@ -75,12 +74,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can be queued as far as can be known: what is written, and the code to copy."""
+    """A job that can be queued as far as can be known.
+
+    Attributes:
+        plan: The code to copy; None where a job goes on with what was copied.
+        before: The token of the submission that is to be replaced then.
+    """
 
     submission: Submission
     job_dir: Path
     plan: Plan | None
     script: str
+    before: str | None = None
 
 
 def prepare(request: Request, say: Say) -> Prepared:
@@ -165,7 +170,7 @@ def prepare_again(
         check_code(job, job_dir / CODE)
     submission = _completed(draft, job, job_dir, backend or before.backend, after, root, problems, say)
     problems.refuse()
-    return Prepared(submission, job_dir, None, _script(submission, job_dir))
+    return Prepared(submission, job_dir, None, _script(submission, job_dir), before.token)
 
 
 def _completed(
@@ -211,13 +216,8 @@ def _job_dir(request: Request, name: str, now: float) -> Path:
 
 def _check_new(job_dir: Path) -> None:
     """UserError where the job-dir is there, or cannot be made."""
-    if job_dir.is_dir() and not any(job_dir.iterdir()):
-        return
     if os.path.lexists(job_dir):
-        raise UserError(
-            f"{job_dir}: the name is in use; take another --name, or let the job in it go on: hpc-train resume "
-            f"{shlex.quote(str(job_dir))}"
-        )
+        raise name_in_use(job_dir)
     parent = job_dir.parent
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -229,7 +229,7 @@ def _check_new(job_dir: Path) -> None:
 
 def _predecessor(after: str, root: Path, backend: Backend) -> tuple[str | None, Path]:
     """Number and job-dir of the job to wait for; no number where it has succeeded already."""
-    path = find_job(after, root, slurm_queue.job_dir_in_slurm)
+    path = find_job(after, root, job_dir_in_queues)
     stands = look(path, this_queue())
     if stands.state == "SUCCEEDED":
         return None, path
@@ -243,16 +243,10 @@ def _predecessor(after: str, root: Path, backend: Backend) -> tuple[str | None, 
 def _script(submission: Submission, job_dir: Path) -> str:
     if submission.backend == "slurm":
         return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
-    wants = submission.wants
-    alone = submission.kind == "program" and wants.ranks == 1
-    words = [] if alone else ["mpirun", "-np", str(wants.ranks)]
-    settings = [f"{name}={value}" for name, value in wants.environment.items()]
-    command = ["env", *settings] if settings else []
-    lines = [
-        f"cd {shlex.quote(str(job_dir / CODE))}",
-        shlex.join([*command, *words, sys.executable, *job_command(job_dir, submission)]),
-    ]
-    return "\n".join([*lines, ""])
+    start = start_of_job(job_dir, submission, job_dir / "logs/run-0")
+    settings = [f"{name}={value}" for name, value in start.settings.items()]
+    words = ["env", *settings, *start.command]
+    return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
 
 
 def _version() -> str:

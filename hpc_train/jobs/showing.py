@@ -28,7 +28,7 @@ COLOURS: dict[State, str] = {
 
 GAP = 2
 """Blanks between columns."""
-LEAST_REASON = 16
+LEAST_REASON, LEAST_ABOUT = 16, 20
 DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
 """Columns that are left out where there is no room, in this order."""
 
@@ -108,8 +108,8 @@ def table_of(columns: Sequence[Column], cut: bool) -> Table:
     return table
 
 
-def tier_table(rows: Sequence[TierRow]) -> RenderableType:
-    """One line a tier, and below what cannot be had of them."""
+def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
+    """One line a tier, and below what cannot be had of them; without what they are for where there is no room."""
     named: list[tuple[str, Callable[[TierRow], object], bool]] = [
         ("tier", lambda row: row.name, False),
         ("nodes", lambda row: row.nodes, True),
@@ -125,7 +125,11 @@ def tier_table(rows: Sequence[TierRow]) -> RenderableType:
         Column(title, tuple(Text("" if value(row) is None else str(value(row))) for row in rows), right)
         for title, value, right in named
     ]
-    table = table_of([column for column in columns if any(column.cells)], cut=False)
+    columns = [column for column in columns if any(column.cells)]
+    *rest, last = columns
+    if not last.title and width - sum(one.width + GAP for one in rest) < min(last.width, LEAST_ABOUT):
+        columns = rest
+    table = table_of(columns, cut=False)
     problems = [(row.name, problem) for row in rows for problem in row.problems]
     if not problems:
         return table
@@ -180,13 +184,30 @@ def _facts(stands: Standing) -> Iterator[tuple[str, RenderableType]]:
     ranks = f"{stands.ranks} rank{'' if stands.ranks == 1 else 's'}" if stands.ranks else "ranks unknown"
     yield "runs", Text(f"a {stands.kind} on {ranks}{size}" + (f", {stands.where}" if stands.where else ""))
     if stands.requeues or stands.restarts > stands.requeues:
-        yield "started again", Text(f"{max(stands.requeues, stands.restarts)} times")
-    number_in = {"slurm": "Slurm job", "local": "local job"}.get(stands.backend)
-    yield "queue", Text(f"{number_in} {stands.job_id}" if number_in and stands.job_id else "none: started by hand")
-    for name, when in (("submitted", stands.submitted), ("started", stands.started), ("updated", stands.updated)):
+        times = max(stands.requeues, stands.restarts)
+        yield "started again", Text("once" if times == 1 else f"{times} times")
+    yield "queue", Text(_queue(stands))
+    started = stands.started if _has_run(stands) else None
+    for name, when in (("submitted", stands.submitted), ("started", started), ("updated", stands.updated)):
         if when:
             yield name, Text(moment(when))
     yield "job-dir", Text(stands.job_dir)
+
+
+def _queue(stands: Standing) -> str:
+    kind = {"slurm": "Slurm job", "local": "local job"}.get(stands.backend)
+    if kind is None:
+        return "none: started by hand"
+    if stands.job_id is None:
+        return "its number is not known" if stands.has_ended else "not in the queue yet"
+    return f"{kind} {stands.job_id}"
+
+
+def _has_run(stands: Standing) -> bool:
+    """Whether its start is one, not the time of its cancelling, which Slurm puts there: runs update the status."""
+    if stands.state != "CANCELLED" or stands.started is None:
+        return True
+    return stands.updated is not None and stands.updated >= stands.started
 
 
 def _why(stands: Standing) -> str:

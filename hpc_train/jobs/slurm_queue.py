@@ -75,7 +75,14 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
     env = {**wanted, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=secs
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=secs,
+            start_new_session=True,  # the terminal's Ctrl-C is not for it: its answer would be lost
         )
     except FileNotFoundError:
         raise NoSlurmError(f"there is no {command[0]} on PATH: is this a node of the cluster?") from None
@@ -103,43 +110,69 @@ def partitions() -> list[Partition]:
     return parse_sinfo(done.stdout)
 
 
-def submit(script: Path, token: str, options: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> str:
+def submit(
+    script: Path,
+    token: str,
+    options: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> str:
     """Submits `script` with the argument `token`, and returns the job's number.
 
     Where the controller does not answer, tries again for SUBMIT_SECS. A submission whose answer was lost is found in
     the queue by its token, so that the job is never there twice.
 
+    Args:
+        say: Told of each time that Slurm does not answer.
+        interrupted: Whether the user wants it no more; what was queued by then is cancelled.
+
     Raises:
         UserError: sbatch refuses the job; its own message is in the text.
         SchedulerError: The controller does not answer; the job is not in the queue, as far as can be known.
+        KeyboardInterrupt: `interrupted`.
     """
     command = ["sbatch", "--parsable", *options, str(script), token]
     deadline = time.monotonic() + SUBMIT_SECS
     asked = 0
     while True:
         try:
+            if interrupted():
+                if asked:
+                    cancel_all(token)
+                raise KeyboardInterrupt
             if asked and (found := _in_queue(token)):
                 return found
-            done = run(command, ASK_SECS)
             asked += 1
+            done = run(command, ASK_SECS)
         except NoSlurmError:
             raise
         except SchedulerError as error:
-            asked += 1
-            if time.monotonic() > deadline:
-                raise SchedulerError(f"{error}; the job is not queued") from None
+            if interrupted() or time.monotonic() > deadline:
+                raise SchedulerError(
+                    f"{error}; the job is not queued. Should Slurm have heard of it all the same, it ends as soon as "
+                    "it is started"
+                ) from None
             say(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
-            time.sleep(RETRY_SECS)
+            _sleep(RETRY_SECS, interrupted)
             continue
         if done.returncode != 0:
             raise UserError(f"sbatch refuses the job: {_messages(done.stderr)}")
         job_id = done.stdout.strip().partition(";")[0]
-        if asked > 1:
-            try:
+        try:
+            if interrupted():
+                cancel_all(token)
+                raise KeyboardInterrupt
+            if asked > 1:
                 cancel_all(token, but=job_id)
-            except SchedulerError as error:
-                say(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
+        except SchedulerError as error:
+            say(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
         return job_id
+
+
+def _sleep(secs: float, interrupted: Callable[[], bool]) -> None:
+    end = time.monotonic() + secs
+    while time.monotonic() < end and not interrupted():
+        time.sleep(min(0.2, secs))
 
 
 def _in_queue(token: str) -> str | None:
@@ -149,6 +182,24 @@ def _in_queue(token: str) -> str | None:
             return found[0]
         time.sleep(SETTLE_SECS)
     return None
+
+
+def number_of(token: str) -> str | None:
+    """The number of the job that was submitted with `token`; None also where Slurm does not answer."""
+    try:
+        found = _jobs_of(token)
+    except SchedulerError:
+        return None
+    return found[0] if found else None
+
+
+def known_jobs() -> set[str] | None:
+    """The numbers of all of this user's jobs that Slurm knows; None where it does not answer."""
+    try:
+        done = run(["squeue", "--noheader", "--states=all", "--me", "--format=%i"])
+    except SchedulerError:
+        return None
+    return set(done.stdout.split()) if done.returncode == 0 else None
 
 
 def _jobs_of(token: str) -> list[str]:
@@ -231,12 +282,13 @@ def job_dir_in_slurm(job_id: str) -> Path | None:
     return job_dir_of(job) if job is not None else None
 
 
-def seen(job_id: str | None, token: str | None = None) -> Seen:
-    """What Slurm knows of the job with this number, which was submitted with `token`, if it was by hpc-train submit."""
-    if job_id is None:
-        return Seen("forgotten", "it was not put into the queue")
+def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> Seen:
+    """What Slurm knows of the job with this number, which was submitted with `token`, if it was by hpc-train submit.
+
+    `known` are the numbers of all jobs that it knows, where they have been asked for.
+    """
     try:
-        job = show(job_id)
+        job = show(job_id) if known is None or job_id in known else None
         if job is not None and token is not None and token not in job.command.split():
             return Seen("forgotten", "Slurm has given its number to another job")
         return _from_accounting(job_id) if job is None else seen_of(job)
@@ -271,7 +323,11 @@ def _from_accounting(job_id: str) -> Seen:
     """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
     if shutil.which("sacct") is None:
         return Seen("forgotten")
-    done = run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"])
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"]
+    try:
+        done = run(command)
+    except SchedulerError as error:  # where there is no accounting, or its server is down
+        return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, NoSlurmError) else None)
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return parse_accounting(lines[-1]) if lines else Seen("forgotten")
 

@@ -163,7 +163,7 @@ def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tupl
             return "PREPARING", seen.reason
         return "RUNNING", (seen.reason if said == "running" else "finishing")
     if seen.phase == "ended":
-        if seen.cancelled or (cancelled is not None and said != "succeeded"):
+        if seen.cancelled or said == "cancelled" or (cancelled is not None and said != "succeeded"):
             return "CANCELLED", cancelled or seen.reason or "cancelled"
         if said == "stopped":
             return "STOPPED", _message(own) or "saved, and left before its end"
@@ -173,14 +173,20 @@ def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tupl
     if said == "succeeded":
         return "SUCCEEDED", None
     if seen.phase == "forgotten":
-        if cancelled is not None:
-            return "CANCELLED", cancelled
+        if cancelled is not None or said == "cancelled":
+            return "CANCELLED", cancelled or "cancelled"
         if said == "failed":
             return "FAILED", seen.reason
         if said == "stopped":
             return "STOPPED", _message(own) or "saved, and left before its end"
         return "LOST", seen.reason or "its queue no longer knows it, and it left no end"
-    known: dict[Any, State] = {"running": "RUNNING", "requeued": "REQUEUED", "failed": "FAILED", "stopped": "STOPPED"}
+    known: dict[Any, State] = {
+        "running": "RUNNING",
+        "requeued": "REQUEUED",
+        "failed": "FAILED",
+        "stopped": "STOPPED",
+        "cancelled": "CANCELLED",
+    }
     return known.get(said, "QUEUED"), seen.reason
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -135,7 +136,7 @@ def in_full(path: Path) -> Path:
 
 
 def make_job_dir(job_dir: Path) -> None:
-    """Makes the job-dir of a new job, for its owner alone.
+    """Makes the job-dir of a new job, for its owner alone; of two who want it, one gets it.
 
     Raises:
         UserError: The name is in use, or the folder cannot be made.
@@ -144,16 +145,19 @@ def make_job_dir(job_dir: Path) -> None:
         job_dir.parent.mkdir(parents=True, exist_ok=True)
         job_dir.mkdir(mode=0o700)
     except FileExistsError:
-        if job_dir.is_dir() and not any(job_dir.iterdir()):
-            return
         if not job_dir.parent.is_dir():
             raise UserError(f"{job_dir}: the job-dir cannot be made: {job_dir.parent} is not a folder") from None
-        raise UserError(
-            f"{job_dir}: the name is in use: this job-dir is there already; take another --name, or let the job in it "
-            f"go on with `hpc-train resume {job_dir.name}`"
-        ) from None
+        raise name_in_use(job_dir) from None
     except OSError as error:
         raise UserError(f"{job_dir}: the job-dir cannot be made: {error.strerror} ({error.filename})") from None
+
+
+def name_in_use(job_dir: Path) -> UserError:
+    """What to tell of a job-dir that is there already."""
+    remedy = "take another --name"
+    if is_job_dir(job_dir):
+        remedy += f", or let the job in it go on: hpc-train resume {shlex.quote(str(job_dir))}"
+    return UserError(f"{job_dir}: the name is in use; {remedy}")
 
 
 def job_dirs(root: Path) -> Iterator[Path]:
@@ -183,12 +187,15 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
         in_queue: Gives the job-dir of a number, as far as its queue tells; asked where `root` has no such job.
 
     Raises:
-        UserError: There is none.
+        UserError: There is none, or there are several that have not ended.
     """
     if re.fullmatch(r"\d+(_\d+)?", given):
         found = [path for path in job_dirs(root) if number_of(path) == given]
+        living = [path for path in found if read_status(path).get("state") in ("queued", "running", "requeued")]
+        if len(living) > 1:
+            raise UserError(f"{given}: is the number of several jobs: {', '.join(path.name for path in living)}")
         if found:
-            return max(found, key=_submitted)
+            return living[0] if living else max(found, key=_submitted)
         if (path := in_queue(given)) is not None and is_job_dir(path):
             return path
     for place in (root / given, in_full(Path(given))):

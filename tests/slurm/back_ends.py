@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -90,29 +89,42 @@ class Done:
 
 
 class BackEnd:
-    """Runs hpc-train with one back end. Job-dirs are in `root`, the default there; programs' folders are beside it.
+    """Context manager: runs hpc-train with one back end. Job-dirs are in `root`, the default there; code is in `code`.
+
+    At the end it cancels the jobs of which no end was seen.
 
     Attributes:
         cluster: The Slurm; None: the jobs are this machine's, whose queue is a private one, and there is no sbatch.
-        cores: What a job has to ask for to get all that there is, as `resources`.
+        all_cores: What a job has to ask for to get all that there is, as `resources`.
     """
 
     def __init__(self, folder: Path, cluster: SlurmCluster | None) -> None:
-        self.folder, self.root, self.cluster = folder, folder / "runs", cluster
-        self.name = "local" if cluster is None else "slurm"
-        self.all_cores = {"cores_per_rank": len(os.sched_getaffinity(0))}
-        if cluster is None:
-            (folder / "bin").mkdir()
-            for program in ("env", "git", "ssh"):
-                if found := shutil.which(program):
-                    (folder / "bin" / program).symlink_to(found)
-            self.env = environment(XDG_STATE_HOME=str(folder / "state"))
-            self.env |= {"PATH": os.pathsep.join([str(BIN), str(folder / "bin")])}
-        else:
-            self.all_cores = {"nodes": 2, "cores_per_rank": cluster.cpus_per_node}
-            self.env = {**cluster.env, **job_environment(cluster)}
+        self.folder, self.root, self.code, self.cluster = folder, folder / "runs", folder / "code", cluster
         self.submitted: list[Submitted] = []
-        self.env |= {"HPC_TRAIN_ROOT": str(self.root), "XDG_CONFIG_HOME": str(folder / "config"), "COLUMNS": "200"}
+        self._scratch = Path(tempfile.mkdtemp(dir=cluster.root / "tmp" if cluster is not None else None))
+        if cluster is None:
+            self.name, self.all_cores = "local", {"cores_per_rank": len(os.sched_getaffinity(0))}
+            self.env = environment(XDG_STATE_HOME=str(folder / "state"), PATH=self.path_without_slurm())
+        else:
+            self.name, self.all_cores = "slurm", {"nodes": 2, "cores_per_rank": cluster.cpus_per_node}
+            self.env = {**cluster.env, **job_environment(cluster)}
+        self.env |= {"HPC_TRAIN_ROOT": str(self.root), "XDG_CONFIG_HOME": str(folder / "config")}
+
+    def __enter__(self) -> BackEnd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel_all(self.submitted)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def path_without_slurm(self) -> str:
+        """PATH with hpc-train, mpirun and little else."""
+        programs = self._scratch / "bin"
+        programs.mkdir(exist_ok=True)
+        for program in ("env", "git", "ssh"):
+            if (found := shutil.which(program)) and not (programs / program).exists():
+                (programs / program).symlink_to(found)
+        return os.pathsep.join([str(BIN), str(programs)])
 
     def run(self, *words: object, code: int | None = 0, cwd: Path | None = None, **env: str) -> Done:
         """Runs `hpc-train WORDS`, which has to end with `code` (None: any)."""
@@ -128,24 +140,19 @@ class BackEnd:
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words: object) -> Running:
+    def start(self, *words: object, **env: str) -> Running:
         """Starts `hpc-train WORDS`, to be interrupted or waited for."""
-        return Running(words, self.folder, self._own_environment())
+        return Running(["hpc-train", *map(str, words)], self.folder, {**self._own_environment(), **env})
 
     def _own_environment(self) -> dict[str, str]:
         """Open MPI keeps files in TMPDIR, where jobs that start at one moment may collide: each has its own."""
-        place = self.cluster.root / "tmp" if self.cluster is not None else None
-        return {**self.env, "TMPDIR": tempfile.mkdtemp(dir=place)}
-
-    def code_of(self, name: str) -> Path:
-        """The folder of the program that `submit` makes."""
-        return self.folder / "code" / name
+        return {**self.env, "TMPDIR": tempfile.mkdtemp(dir=self._scratch)}
 
     def submit(
         self, name: str, *args: object, word: str = "one", after: str | None = None, **resources: Any
     ) -> Submitted:
-        """Submits a program's job; `args` are those of PROGRAM."""
-        job_file = make_program(self.code_of(name), args, word, **resources)
+        """Submits a program's job, whose folder is `code/<name>`; `args` are those of PROGRAM."""
+        job_file = make_program(self.code / name, args, word, **resources)
         return self.submit_file(job_file, name, *([] if after is None else ["--after", after]))
 
     def submit_file(self, job_file: Path, name: str, *options: object) -> Submitted:
@@ -235,8 +242,8 @@ class Submitted:
 class Running:
     """Context manager: a command that runs; it is killed at the end if it still does."""
 
-    def __init__(self, words: Sequence[object], cwd: Path, env: Mapping[str, str]) -> None:
-        self._command, self._cwd, self._env = ["hpc-train", *map(str, words)], cwd, env
+    def __init__(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+        self._command, self._cwd, self._env = command, cwd, env
 
     def __enter__(self) -> Running:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -261,7 +268,7 @@ class Running:
         return os.pread(self._err.fileno(), 1 << 20, 0).decode()
 
     def wait_until_it_says(self, text: str) -> None:
-        wait_until(lambda: text in self.out(), f"{self._command} says {text!r}", COMMAND_SECS)
+        wait_until(lambda: text in self.out() + self.err(), f"{self._command} says {text!r}", COMMAND_SECS)
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -271,8 +278,3 @@ class Running:
         """Waits for its end."""
         code = self._process.wait(STATE_SECS)
         return Done(code, self.out(), self.err())
-
-
-def numbers(text: str) -> list[str]:
-    """All whole numbers in it."""
-    return re.findall(r"\d+", text)

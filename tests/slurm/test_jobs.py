@@ -19,7 +19,6 @@ from tests.slurm.back_ends import BackEnd, Submitted, make_program
 from tests.slurm.cluster import SlurmCluster, missing_requirements
 from tests.slurm.jobs import (
     MODEL,
-    job_environment,
     make_folder,
     newest_step,
     not_here,
@@ -46,14 +45,13 @@ def back_end(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Each in turn, with all that is left of its jobs cancelled at the end."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "local":
-        found = BackEnd(folder, None)
-        yield found
-        found.cancel_all(found.submitted)
+        with BackEnd(folder, None) as found:
+            yield found
         return
     if (reason := missing_requirements()) is not None:
         not_here(reason)
-    with SlurmCluster() as cluster:
-        yield BackEnd(folder, cluster)
+    with SlurmCluster() as cluster, BackEnd(folder, cluster) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +63,7 @@ def _leaves_no_jobs(back_end: BackEnd) -> Iterator[None]:
 
 
 def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
-    job_file = make_program(back_end.code_of("first"), name="first", ranks_per_node=2, time="00:30:00")
+    job_file = make_program(back_end.code / "first", name="first", ranks_per_node=2, time="00:30:00")
 
     told = back_end.run("submit", job_file).out.splitlines()
 
@@ -80,7 +78,7 @@ def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
     followed = back_end.run("logs", "-f", name)
     assert {"rank 0 of 2 says one", "rank 1 of 2 says one"} <= set(followed.out.splitlines())
     assert back_end.run("wait", number).err == f"hpc-train: {name}: SUCCEEDED\n"
-    assert job.end() == ("SUCCEEDED", 0)
+    job.ends.append("SUCCEEDED")
     assert back_end.run("logs", number).out == job.log() == followed.out
     assert back_end.run("logs", job.job_dir, "--rank", 1).out == "rank 1 of 2 says one\n"
     assert back_end.run("logs", name, "--tail", 1).out == job.log().splitlines(keepends=True)[-1]
@@ -123,7 +121,7 @@ def test_a_queued_job_says_why_and_keeps_the_code_that_was_submitted(back_end: B
     assert unwanted.end() == ("CANCELLED", 11)
     assert "rank 0" not in unwanted.log()
 
-    code = back_end.code_of("waiting")
+    code = back_end.code / "waiting"
     (code / "trainer/words.py").write_text("WORD = 'the new word'\n")
     shutil.rmtree(code / "trainer")
     (code / "job.yaml").write_text("")
@@ -152,14 +150,14 @@ def test_a_failure_names_the_rank_and_its_error_and_takes_along_what_waits_for_i
 
     assert waiting.end() == ("CANCELLED", 11)
     assert "rank 0" not in waiting.log()
-    refused = back_end.run("submit", back_end.code_of("failing") / "job.yaml", "--after", "failing", code=2)
+    refused = back_end.run("submit", back_end.code / "failing" / "job.yaml", "--after", "failing", code=2)
     assert refused.err == (
         "hpc-train: error: --after: failing has ended as FAILED; resume it first, or leave --after out\n"
     )
 
 
 def test_submit_wait_shows_the_output_and_exits_as_the_job_does(back_end: BackEnd) -> None:
-    job_file = make_program(back_end.code_of("awaited"), ["--fail-on", 0])
+    job_file = make_program(back_end.code / "awaited", ["--fail-on", 0])
     done = back_end.run("submit", job_file, "--name", "awaited", "--wait", code=1)
     assert "rank 0 of 1 says one\nTraceback (most recent call last):\n" in done.out
     assert "hpc-train: awaited: FAILED" in done.err
@@ -233,12 +231,13 @@ def test_a_job_that_is_requeued_waits_for_its_turn(requeued: Submitted) -> None:
 
 def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: BackEnd, requeued: Submitted) -> None:
     """`requeued`: it waits for Slurm meanwhile."""
-    folder = make_folder(back_end.folder / "code/my model")
+    folder = make_folder(back_end.code / "my model")
     (folder / "model.py").write_text(FAILING_MODEL)
     write_job(folder, max_steps=100_000, save_checkpoints_steps=20)
     job = back_end.submit_file(folder / "job.yaml", "trained", "--set", "eval.start_delay_secs=0")
     set_step_secs(job.job_dir / "code", 0.02)
 
+    job.wait_for("PREPARING")
     stands = job.wait_for("RUNNING", lambda stands: (stands["step"] or 0) >= 20 and stands["evaluation"])
     assert (stands["kind"], stands["max_steps"], stands["tier"]) == ("model", 100_000, "BASIC")
     assert stands["loss"] > 0 and stands["examples_per_sec"] > 0 and stands["secs_left"] > 10
@@ -279,7 +278,7 @@ def test_a_requeued_job_comes_back(requeued: Submitted) -> None:
 
 
 def test_a_job_that_its_queue_has_forgotten_is_lost(back_end: BackEnd) -> None:
-    """Slurm: the controller has lost what it knew. This machine: who looks after the job was killed, and ranks go on."""
+    """Slurm: the controller has lost what it knew. Else: what looks after the job was killed, and its ranks go on."""
     ended = back_end.submit("ended")
     assert ended.end() == ("SUCCEEDED", 0)
     job = back_end.submit("lost", *FOREVER, ranks_per_node=2)

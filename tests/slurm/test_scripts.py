@@ -128,7 +128,7 @@ class Started:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    """The jobs, two of which have been warned as at a time limit."""
+    """The jobs, two of which have been warned as at a time limit, and one of which has been cancelled."""
     if (reason := missing_requirements()) is not None:
         not_here(reason)
     with SlurmCluster(cpus_per_node=16) as cluster:
@@ -152,13 +152,18 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
             "fails alone": submit_program(cluster, env, folder, "fails", *ONE_RANK, alone=True),
             "saves": submit_program(cluster, env, folder, "saves", *TWO_NODES),
             "knows no signals": submit_program(cluster, env, folder, "sleeps", *ONE_RANK, alone=True),
+            "cancelled": submit_program(cluster, env, folder, "is cancelled", *TWO_NODES),
         }
-        for name, ranks in (("saves", 2), ("knows no signals", 1)):
+        for name, ranks, *options in (
+            ("saves", 2, "--batch", "--signal=USR1"),
+            ("knows no signals", 1, "--batch", "--signal=USR1"),
+            ("cancelled", 2),
+        ):
             job = programs[name]
             seen = [job.job_dir / f"seen-{rank}" for rank in range(ranks)]
             wait_until(lambda: all(path.exists() for path in seen), f"{name} runs")
             assert job.status()["state"] == "running"
-            cluster.scancel(job.number, "--batch", "--signal=USR1")
+            cluster.scancel(job.number, *options)
         yield Started(cluster, folder, programs, array, benchmark, no_benchmark, heterogeneous)
 
 
@@ -233,3 +238,12 @@ def test_a_program_that_the_warning_kills_goes_back_all_the_same(started: Starte
     job = started.programs["knows no signals"]
     assert ended_as(job.result()) == ("COMPLETED", 0, 1), job.log()
     assert (job.status()["state"], job.status()["ranks"]) == ("succeeded", 1)
+
+
+def test_a_program_that_is_cancelled_says_so(started: Started) -> None:
+    job = started.programs["cancelled"]
+    assert job.result().state == "CANCELLED", job.log()
+    stands = job.status()
+    assert stands["state"] == "cancelled", job.log()
+    assert 0 < stands["exit_code"] < 256
+    assert "error" not in stands

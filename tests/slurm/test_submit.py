@@ -6,18 +6,23 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpc_train.errors import SchedulerError
-from hpc_train.jobs import slurm_queue
-from tests.slurm.back_ends import BackEnd, make_program
+from tests.slurm.back_ends import BackEnd, Running, make_program
 from tests.slurm.cluster import SlurmCluster, missing_requirements
-from tests.slurm.jobs import make_folder, not_here, wait_until
+from tests.slurm.jobs import TRAIN_SH, make_folder, newest_step, not_here, set_step_secs, wait_until, write_job
 
-DOWN_SECS = 60.0
+LESS_PATIENT = """
+from hpc_train.__main__ import main
+from hpc_train.jobs import slurm_queue
+
+slurm_queue.SUBMIT_SECS, slurm_queue.RETRY_SECS = 1.0, 0.5
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +30,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackEnd]:
     """A cluster whose controller may be stopped."""
     if (reason := missing_requirements()) is not None:
         not_here(reason)
-    with SlurmCluster() as cluster:
-        yield BackEnd(tmp_path_factory.mktemp("submit"), cluster)
+    with SlurmCluster() as cluster, BackEnd(tmp_path_factory.mktemp("submit"), cluster) as found:
+        yield found
 
 
 @pytest.fixture
@@ -109,10 +114,7 @@ def _with(path: Path, text: str) -> Path:
 
 def test_sbatch_absent_and_sbatch_refusing(slurm: BackEnd, job_file: Path) -> None:
     assert slurm.cluster is not None
-    without = os.pathsep.join(
-        path for path in slurm.env["PATH"].split(os.pathsep) if not (Path(path) / "sbatch").exists()
-    )
-    told = refused(slurm, job_file, "--backend", "slurm", PATH=without)
+    told = refused(slurm, job_file, "--backend", "slurm", PATH=slurm.path_without_slurm())
     assert "sbatch is not on PATH" in told
     assert "--backend local" in told
     told = refused(slurm, job_file, "--set=resources.sbatch=[--licenses=nosuch]")
@@ -139,41 +141,47 @@ def test_an_answer_that_got_lost_is_found_in_the_queue(slurm: BackEnd, job_file:
     assert slurm.job("lost_answer", told["job_id"]).end() == ("SUCCEEDED", 0)
 
 
-def test_a_controller_that_is_down_gets_the_job_once(
-    slurm: BackEnd, job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_is_down_gets_the_job_once(slurm: BackEnd, job_file: Path) -> None:
     """It stops before the submission, and comes back while that is tried again.
 
-    Meanwhile jobs stand as their job-dirs say, nothing is cancelled, and a submission with less patience gives up.
+    Meanwhile jobs stand as their job-dirs say, nothing is cancelled, and submissions that are interrupted, or have less
+    patience, leave nothing behind.
     """
     cluster = slurm.cluster
     assert cluster is not None
-    (tmp_path / "job.sh").write_text("#!/bin/sh\n")
-    for name, value in slurm.env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(slurm_queue, "SUBMIT_SECS", 1.0)
-    monkeypatch.setattr(slurm_queue, "RETRY_SECS", 0.5)
+    hasty = cluster.root / "hasty.conf"  # clients give up after 1 s and not after 9
+    hasty.write_text((cluster.root / "slurm.conf").read_text() + "MessageTimeout=2\n")
+    env = {"SLURM_CONF": str(hasty)}
+    less_patient = [sys.executable, "-c", LESS_PATIENT, "submit", str(job_file), "--name", "given_up"]
     cluster.stop_controller()
     try:
-        with slurm.start("submit", job_file, "--name", "patient", "--json") as submitting:
-            wait_until(lambda: "trying again" in submitting.err(), "submit tries again", DOWN_SECS)
-            with (
-                slurm.start("describe", _known(slurm), "--json") as describing,
-                slurm.start("cancel", _known(slurm)) as cancelling,
-            ):
-                with pytest.raises(SchedulerError, match="the job is not queued"):
-                    slurm_queue.submit(tmp_path / "job.sh", "token")
-                assert "Slurm does not answer" in describing.end().json()[0]["note"]
-                refusal = cancelling.end()
-            assert (slurm.root / "patient/job.sh").exists()
+        with (
+            slurm.start("submit", job_file, "--name", "patient", "--json", **env) as submitting,
+            slurm.start("submit", job_file, "--name", "interrupted", **env) as interrupted,
+            Running(less_patient, slurm.folder, {**slurm.env, **env}) as giving_up,
+            slurm.start("describe", _known(slurm), "--json", **env) as describing,
+            slurm.start("cancel", _known(slurm), **env) as cancelling,
+        ):
+            interrupted.wait_until_it_says("trying again")
+            interrupted.interrupt()
+            interruption, gave_up, stands, refusal = (
+                command.end() for command in (interrupted, giving_up, describing, cancelling)
+            )
+            submitting.wait_until_it_says("trying again")
+            assert [path.name for path in slurm.root.iterdir() if (path / "job.sh").exists()].count("patient") == 1
             cluster.start_controller()
             done = submitting.end()
     finally:
         if not cluster.has_controller():
             cluster.start_controller()
+    assert (interruption.code, "interrupted: nothing is queued" in interruption.err) == (5, True), interruption.err
+    assert (gave_up.code, "; the job is not queued\n" in gave_up.err) == (12, True), gave_up.err
+    assert "Slurm does not answer" in stands.json()[0]["note"]
     assert (refusal.code, "not cancelled: Slurm does not answer" in refusal.err) == (12, True)
+    assert not (slurm.root / "interrupted").exists()
+    assert not (slurm.root / "given_up").exists()
     assert done.code == 0, done.err
-    assert queue(slurm).count("patient") == 1
+    assert [name for name in queue(slurm) if name in ("patient", "interrupted", "given_up")] == ["patient"]
     assert slurm.job("patient", done.json()[0]["job_id"]).end() == ("SUCCEEDED", 0)
 
 
@@ -203,12 +211,16 @@ def test_what_a_dry_run_prints_is_a_script_that_sbatch_takes(slurm: BackEnd, tmp
     assert slurm.cluster is not None
     slurm.cluster.run(["sbatch", "--test-only", str(tmp_path / "job.sh")])
 
-    done = slurm.run("submit", job_file, "--wait", "--job-dir", odd / "runs/odd")
-    assert "rank 0 of 1 says a 'b' \"c\" $(touch nope) `d`" in done.out.splitlines()
-    assert (odd / "runs/odd/logs/job.out").is_file()
-    assert not list(odd.rglob("nope"))
-    modules = slurm.run("submit", job_file, "--dry-run", "--set=resources.modules=[openmpi/4.1, cuda/12.4]").out
-    assert "module load openmpi/4.1 cuda/12.4\n" in modules
+    modules = {"BASH_FUNC_module%%": '() { echo "module $*"; }'}
+    settings = ["--set=resources.modules=[openmpi/4.1, cuda/12.4]", "--set=resources.ranks_per_node=2"]
+    done = slurm.run("submit", job_file, *settings, "--wait", "--job-dir", odd / "runs/odd", **modules)
+    for line in ("module load openmpi/4.1 cuda/12.4", "rank 1 of 2 says a 'b' \"c\" $(touch nope) `d`"):
+        assert line in done.out.splitlines(), done.out
+    assert (odd / "runs/odd/logs/job.out").read_text() in done.out
+    assert "rank 1 of 2" in slurm.run("logs", odd / "runs/odd", "--rank", 1).out
+    assert not list(tmp_path.rglob("nope"))
+    told = slurm.run("submit", job_file, settings[0], "--wait", "--job-dir", odd / "runs/without", code=2)
+    assert "the job's tier has modules, but there is no command called module here" in told.out
 
 
 def test_a_job_is_found_by_its_number_from_anywhere(slurm: BackEnd, job_file: Path, tmp_path: Path) -> None:
@@ -217,6 +229,23 @@ def test_a_job_is_found_by_its_number_from_anywhere(slurm: BackEnd, job_file: Pa
     found = slurm.run("describe", told["job_id"], "--json", cwd=tmp_path).json()[0]
 
     assert (found["name"], found["state"], found["job_dir"]) == ("away", "SUCCEEDED", str(tmp_path / "far/away"))
+
+
+def test_a_job_that_sbatch_was_given_by_hand_is_known_too(slurm: BackEnd, tmp_path: Path) -> None:
+    assert slurm.cluster is not None
+    folder = make_folder(tmp_path / "by hand")
+    write_job(folder, max_steps=100_000, save_checkpoints_steps=20)
+    set_step_secs(folder, 0.05)
+    one_rank = ["--nodes=1", "--ntasks-per-node=1", f"--output={folder}/job.out"]
+    number = slurm.cluster.sbatch([*one_rank, TRAIN_SH, "job.yaml"], folder, slurm.env)
+    wait_until(lambda: newest_step(folder / "runs/tiny") >= 0, "it saves")
+
+    at = {"HPC_TRAIN_ROOT": str(folder / "runs")}
+    assert re.search(rf"(?m)^tiny +{number} +RUNNING +[\d,]+/100,000 ", slurm.run("list", **at).out)
+    (stands,) = slurm.run("describe", number, "--json", **at).json()
+    assert (stands["name"], stands["backend"], stands["kind"], stands["ranks"]) == ("tiny", "slurm", "model", 1)
+    assert slurm.run("cancel", number, **at).out == "tiny: cancelled (it was RUNNING)\n"
+    assert slurm.run("wait", "tiny", code=11, **at).err.startswith("hpc-train: tiny: CANCELLED (cancelled by ")
 
 
 def test_accounting_knows_what_the_controller_has_forgotten(slurm: BackEnd, tmp_path: Path) -> None:

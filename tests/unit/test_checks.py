@@ -264,20 +264,9 @@ def test_what_the_environment_says_to_sbatch_counts_where_nobody_else_says() -> 
         with_defaults_of_sbatch(wants, {"SBATCH_PARTITION": "a b"})
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        ("echo 'GPU 0: NVIDIA H200 (UUID: x)'; echo '  MIG 1g.18gb Device 0: (UUID: y)'; echo 'GPU 1: NVIDIA H200'", 2),
-        ("echo 'No devices were found'", 0),
-        ("echo 'GPU 0: broken'; exit 9", 0),
-        (None, 0),
-    ],
-)
-def test_the_gpus_of_this_machine(programs: Path, text: str | None, gpus: int) -> None:
-    if text is not None:
-        stub(programs, "nvidia-smi", text)
+def test_the_gpus_of_this_machine() -> None:
     machine = this_machine()
-    assert machine.gpus == gpus
+    assert machine.gpus == len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     assert machine.cores >= 1
 
 

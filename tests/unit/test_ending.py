@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from hpc_train.cli import app
 from hpc_train.jobs.ending import describe_end, find_job_dir, newest_step, record_begin, record_end, signal_name
 from hpc_train.jobs.idle_runs import REQUEUES_FILE, CutRun, idle_runs
 from hpc_train.jobs.last_words import Printed
@@ -208,6 +210,51 @@ def test_of_a_submission_every_end_has_its_code(submitted: Path) -> None:
     write_status(submitted, "succeeded", job_id="6", requeues=0)  # the submission before, which `resume` followed
     record_end(submitted, 137, None, "mine")
     assert (status(submitted)["state"], status(submitted)["exit_code"]) == ("failed", 137)
+
+
+@pytest.mark.parametrize("said", ["running", "requeued", "stopped", "failed"])
+def test_a_cancelled_job_has_its_code_and_no_error(submitted: Path, said: str) -> None:
+    write_status(submitted, said, error={"rank": 1, "message": "killed"}, job_id="7", requeues=0)
+    assert record_end(submitted, 143, None, "mine", cancelled=True) == 0
+    found = status(submitted)
+    assert (found["state"], found["exit_code"], found["step"]) == ("cancelled", 143, 7)
+    assert "error" not in found
+
+
+def test_what_cancelling_leaves_alone(submitted: Path) -> None:
+    before = status(submitted)
+    assert record_end(submitted, 143, None, "theirs", cancelled=True) == 0
+    assert status(submitted) == before
+    write_status(submitted, "succeeded", job_id="7", requeues=0)
+    record_end(submitted, 143, None, "mine", cancelled=True)
+    assert status(submitted)["state"] == "succeeded"
+
+
+def test_cancelled_before_it_said_anything(submitted: Path) -> None:
+    record_end(submitted, 3, None, "mine", True, cancelled=True)
+    found = status(submitted)
+    assert (found["state"], found["exit_code"], found["job_id"], found["program"]) == ("cancelled", 3, "7", True)
+
+
+@pytest.mark.parametrize(("said", "state"), [("running", "cancelled"), ("failed", "failed")])
+def test_of_a_job_by_hand_an_end_that_it_has_said_stays(job_dir: Path, said: str, state: str) -> None:
+    write_status(job_dir, said)
+    record_end(job_dir, 143, None, cancelled=True)
+    assert status(job_dir)["state"] == state
+
+
+@pytest.mark.parametrize("code", ["-1", "256"])
+def test_codes_that_are_none(submitted: Path, code: str) -> None:
+    before = status(submitted)
+    words = ["record-end", "--code", code, "--job-dir", str(submitted), "--submission", "mine"]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert status(submitted) == before
+
+
+def test_the_command_says_that_it_was_cancelled(submitted: Path) -> None:
+    words = ["record-end", "--code", "143", "--cancelled", "--job-dir", str(submitted), "--submission", "mine"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert (status(submitted)["state"], status(submitted)["exit_code"]) == ("cancelled", 143)
 
 
 PROGRAM_OUTPUT = """\

@@ -153,8 +153,10 @@ def test_what_a_job_waits_for(tickets: list[Ticket], why: str | None) -> None:
 
 
 def test_the_life_of_a_ticket(queue: LocalQueue) -> None:
-    assert stat.S_IMODE(queue.folder.stat().st_mode) == 0o700
+    assert queue.tickets() == []
+    assert not queue.folder.exists(), "whoever only looks writes nothing"
     ticket, file = queue.enter(Path("/runs/a_1"), 2, None)
+    assert stat.S_IMODE(queue.folder.stat().st_mode) == 0o700
     assert ticket == Ticket(1, 1, "/runs/a_1", 2)
     assert queue.tickets() == [ticket] == [read_ticket(file)]
     assert queue.seen(submission("1"), "here") == Seen("waiting", "it is its turn", where="here")
@@ -338,4 +340,24 @@ def test_where_the_queue_is_kept() -> None:
     host = socket.gethostname()
     assert queue_folder({}, Path("/home/me")) == Path(f"/home/me/.local/state/hpc_train/{host}/queue")
     assert queue_folder({"XDG_STATE_HOME": ""}, Path("/home/me")) == queue_folder({}, Path("/home/me"))
+    assert queue_folder({"XDG_STATE_HOME": "relative"}, Path("/home/me")) == queue_folder({}, Path("/home/me"))
     assert queue_folder({"XDG_STATE_HOME": "/s"}, Path("/home/me")) == Path(f"/s/hpc_train/{host}/queue")
+
+
+def test_jobs_get_gpus_of_their_own(tmp_path: Path) -> None:
+    queue = LocalQueue(tmp_path / "queue", 8, gpus=3)
+    first, first_file = queue.enter(tmp_path / "a", 1, None, gpus=2)
+    second, second_file = queue.enter(tmp_path / "b", 1, None, gpus=2)
+
+    first = queue.try_start(first_file, first, None)
+    waiting = queue.try_start(second_file, second, None)
+    assert first.devices == (0, 1)
+    assert (waiting.started, waiting.devices) == (None, ())
+    assert why_waiting(waiting, queue.tickets(), 8, 3) == "Resources (2 GPUs wanted, 1 of 3 free)"
+
+    back = queue.go_back(first_file, first)
+    assert queue.try_start(second_file, second, None).devices == (0, 1)
+    assert queue.try_start(first_file, back, None).started is None
+    assert queue.job_dir_of(str(second.number)) == tmp_path / "b"
+    queue.leave(first_file, back)
+    queue.leave(second_file, second)

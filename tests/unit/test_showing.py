@@ -12,8 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from hpc_train.jobs.showing import COLOURS, description, duration, evaluation_of, job_table, moment, number, step_of
+from hpc_train.jobs.showing import (
+    COLOURS,
+    description,
+    duration,
+    evaluation_of,
+    job_table,
+    moment,
+    number,
+    step_of,
+    tier_table,
+)
 from hpc_train.jobs.state import STATES, Standing
+from hpc_train.jobs.tiers import TierRow
+from hpc_train.jobs_cli import console, show
 
 HOSTILE = ["[red]x", "a[/b]c", "[/]", "[link=http://x]y", "\\[x]", ":smile:", "[[x]]", "[@click=f]"]
 """What rich would take for markup."""
@@ -246,6 +258,68 @@ def test_the_least_that_is_known() -> None:
     }
     assert facts(standing(ranks=1))["runs"].startswith("a model on 1 rank,")
     assert facts(standing(backend="local"))["queue"] == "local job 4711"
+
+
+def test_how_often_a_job_was_started_again() -> None:
+    assert "started again" not in facts(standing())
+    assert facts(standing(requeues=1))["started again"] == "once"
+    assert facts(standing(restarts=2))["started again"] == "2 times"
+
+
+@pytest.mark.parametrize("backend", ["slurm", "local"])
+def test_a_submitted_job_without_a_number_was_not_started_by_hand(backend: str) -> None:
+    assert facts(standing(backend=backend, job_id=None, state="QUEUED"))["queue"] == "not in the queue yet"
+    assert facts(standing(backend=backend, job_id=None, state="LOST"))["queue"] == "its number is not known"
+
+
+def test_a_job_that_was_cancelled_while_it_waited_was_not_started() -> None:
+    waited = standing(state="CANCELLED", started=1e9 + 300, updated=1e9 + 1)
+    assert "started" not in facts(waited)
+    assert "started" not in facts(replace(waited, updated=None))
+    assert facts(replace(waited, updated=1e9 + 301))["started"] == moment(1e9 + 300)
+    assert "started" in facts(replace(waited, state="PREPARING")), "which has not told anything yet"
+
+
+def tier(**changes: Any) -> TierRow:
+    first = TierRow(
+        name="STANDARD_1",
+        nodes=1,
+        ranks=4,
+        cores=8,
+        memory="16G",
+        gpus=None,
+        time="1-00:00:00",
+        partition="batch",
+        about="Four ranks on one node, for models of a middle size",
+        file="tiers.yaml",
+        problems=(),
+    )
+    return replace(first, **changes)
+
+
+def test_a_tier_says_what_it_is_for_where_there_is_room() -> None:
+    lines = [line.rstrip() for line in shown(tier_table([tier()], 200)).splitlines()]
+    assert lines[1].endswith("  Four ranks on one node, for models of a middle size")
+    narrow = shown(tier_table([tier(memory=None)], 60), width=60).splitlines()
+    assert len(narrow) == 2
+    assert narrow[1].split() == ["STANDARD_1", "1", "4", "8", "1-00:00:00", "batch"]
+    assert "Small" in shown(tier_table([tier(about="Small")], 70), width=70), "as little room as it takes"
+    between = shown(tier_table([tier()], 90), width=90).splitlines()
+    assert len(between) > 2
+    assert max(map(len, between)) <= 90
+
+
+def test_nothing_is_cut_in_a_pipe_nor_filled_up(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [standing(state="FAILED", error={"rank": 1, "message": "x " * 400 + "end"}), standing(job_dir="/d" * 300)]
+    screen = console()
+    show(screen, job_table(jobs, screen.width), description(jobs[1]), tier_table([tier(), tier(about="")], 10**5))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert lines[0].split() == [
+        *("name", "number", "state", "step", "examples/s", "loss", "evaluation", "left", "limit", "in"),
+    ]
+    assert lines[1].endswith("x end")
+    assert any(line.endswith("/d" * 300) for line in lines)
 
 
 def test_a_long_job_dir_is_whole() -> None:

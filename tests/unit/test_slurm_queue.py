@@ -208,7 +208,7 @@ def test_a_controller_that_stays_down(slurm: Stubs, monkeypatch: pytest.MonkeyPa
     slurm.answer("sbatch", unanswered(DOWN))
     slurm.answer("squeue", fails(f"slurm_load_jobs error: {DOWN}"))
     begun = time.monotonic()
-    with pytest.raises(SchedulerError, match=r"^Slurm does not answer: .*Unable to contact.*; the job is not queued$"):
+    with pytest.raises(SchedulerError, match=r"^Slurm does not answer: .*Unable to contact.*; the job is not queued\."):
         slurm.submit()
     assert time.monotonic() - begun < 10
     assert len(slurm.calls("sbatch")) == 1, "as long as it cannot be asked whether the first was queued"
@@ -380,9 +380,20 @@ def test_a_job_that_slurm_knows(slurm: Stubs) -> None:
     assert slurm.calls("scontrol")[0] == "scontrol --oneliner show job 2"
 
 
-def test_a_job_without_a_number_is_not_asked_for(slurm: Stubs) -> None:
-    assert slurm_queue.seen(None).phase == "forgotten"
-    assert slurm.calls() == []
+def test_a_job_that_is_not_among_those_known_is_not_asked_for(slurm: Stubs) -> None:
+    slurm.answer("sacct", "")
+    assert slurm_queue.seen("7", None, {"6"}).phase == "forgotten"
+    assert slurm.calls("scontrol") == []
+
+
+def test_who_interrupts_has_nothing_in_the_queue(slurm: Stubs, tmp_path: Path) -> None:
+    slurm.answer("sbatch", "echo 7")
+    slurm.answer("squeue", "echo '7 job.sh tok'")
+    slurm.answer("scancel", "")
+    answers = iter([False, True])
+    with pytest.raises(KeyboardInterrupt):
+        slurm_queue.submit(tmp_path / "job.sh", "tok", interrupted=lambda: next(answers))
+    assert slurm.calls("scancel") == ["scancel 7"]
 
 
 @pytest.mark.parametrize("message", ["slurm_load_jobs error: Invalid job id specified", "Job 1_2 not found"])
@@ -397,7 +408,8 @@ def test_a_job_that_slurm_has_forgotten(slurm: Stubs, message: str) -> None:
     assert slurm_queue.seen("1_2").cancelled
     assert slurm.calls("sacct")[-1].endswith("--jobs=1_2 --format=State,ExitCode")
     slurm.answer("sacct", fails(DOWN))
-    assert slurm_queue.seen("1_2").phase == "unasked"
+    told = slurm_queue.seen("1_2")
+    assert (told.phase, (told.note or "").startswith("sacct: Slurm does not answer")) == ("forgotten", True)
     assert slurm_queue.job_dir_in_slurm("1_2") is None
 
 

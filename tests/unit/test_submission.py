@@ -182,7 +182,6 @@ def test_a_root_is_named_by_option_variable_or_default(tmp_path: Path, monkeypat
 def test_a_job_dir_is_made_for_its_owner(tmp_path: Path) -> None:
     make_job_dir(tmp_path / "new/root/a")
     assert stat.S_IMODE((tmp_path / "new/root/a").stat().st_mode) == 0o700
-    make_job_dir(tmp_path / "new/root/a")  # an empty one may be there
 
 
 def test_a_name_in_use(tmp_path: Path) -> None:
@@ -190,9 +189,13 @@ def test_a_name_in_use(tmp_path: Path) -> None:
     (tmp_path / "a/x").write_text("mine")
     (tmp_path / "b").write_text("mine")
     (tmp_path / "c").symlink_to("nowhere")
-    for name in "abc":
-        with pytest.raises(UserError, match=rf"{name}: the name is in use.*another --name, .*hpc-train resume {name}"):
+    (tmp_path / "d").mkdir()
+    for name in "abcd":
+        with pytest.raises(UserError, match=rf"{name}: the name is in use; take another --name$"):
             make_job_dir(tmp_path / name)
+    (tmp_path / "d/status.json").write_text("{}")
+    with pytest.raises(UserError, match=r"or let the job in it go on: hpc-train resume .*/d$"):
+        make_job_dir(tmp_path / "d")
     assert (tmp_path / "a/x").read_text() == (tmp_path / "b").read_text() == "mine"
 
 
