@@ -44,14 +44,14 @@ rank, ranks = (int(os.environ.get(f"OMPI_COMM_WORLD_{name}", default)) for name,
 
 def save_and_leave(code):
     (args.job_dir / f"saved-{rank}").touch()
-    print(f"rank {rank} has saved", flush=True)
+    sys.stdout.write(f"rank {rank} has saved\n")
     sys.exit(code)
 
 
 signal.signal(signal.SIGUSR1, lambda *_: save_and_leave(3))
 signal.signal(signal.SIGTERM, lambda *_: save_and_leave(4))
 (args.job_dir / f"pid-{rank}").write_text(str(os.getpid()))
-print(f"rank {rank} of {ranks} says {WORD}", flush=True)
+sys.stdout.write(f"rank {rank} of {ranks} says {WORD}\n")  # print() may write the line's end by itself
 for _ in range(3000):
     if args.until is None or args.until.exists():
         break
@@ -201,6 +201,7 @@ class Submitted:
         while (stands := self.stands())["state"] != state or not is_so(stands):
             if time.monotonic() > deadline or (stands["exit_code"] is not None and stands["state"] != state):
                 raise AssertionError(f"{self.name}: not {state} as it should be: {stands}\n{self.log()}")
+            time.sleep(0.2)
         return stands
 
     def end(self) -> tuple[str, int]:

@@ -238,7 +238,8 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
     set_step_secs(job.job_dir / "code", 0.02)
 
     job.wait_for("PREPARING")
-    stands = job.wait_for("RUNNING", lambda stands: (stands["step"] or 0) >= 20 and stands["evaluation"])
+    wait_until(lambda: newest_step(job.job_dir) >= 20, "it saves")
+    stands = job.wait_for("RUNNING", lambda stands: stands["step"] >= 20 and stands["evaluation"])
     assert (stands["kind"], stands["max_steps"], stands["tier"]) == ("model", 100_000, "BASIC")
     assert stands["loss"] > 0 and stands["examples_per_sec"] > 0 and stands["secs_left"] > 10
     assert 0 < stands["limit_secs_left"] <= 3600
