@@ -53,6 +53,13 @@ def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
     checked_shards(readers, job.train_spec(), job.eval_spec())
 
 
+def least_ranks(job: JobConfig | ProgramConfig) -> int:
+    """So many ranks the job's strategy wants at least."""
+    if isinstance(job, ProgramConfig) or job.run.strategy == "sync":
+        return 1
+    return job.run.parameter_servers + 1
+
+
 def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The files that a job file names as code, and so wants in the snapshot."""
     if isinstance(job, ProgramConfig):

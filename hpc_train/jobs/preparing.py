@@ -25,6 +25,7 @@ from hpc_train.jobs.checks import (
     choose_backend,
     code_files,
     data_files,
+    least_ranks,
     with_defaults_of_sbatch,
 )
 from hpc_train.jobs.local_runner import processes_of, start_of_job
@@ -97,12 +98,12 @@ def prepare(request: Request, say: Say) -> Prepared:
     job_file = request.job_file.absolute()
     job, folder = load_any(job_file, request.settings), job_file.parent
     now = time.time()
-    job_dir = _job_dir(request, job.name, now)
-    problems = Problems()
+    problems, job_dir = Problems(), request.root / job.name
+    with problems.gathered():
+        job_dir = _job_dir(request, job.name, now)
+        _check_new(job_dir)
     with problems.gathered():
         check_code(job, folder)
-    with problems.gathered():
-        _check_new(job_dir)
     plan = None
     with problems.gathered():
         plan = plan_snapshot(folder, request.max_code_bytes, [Path(job_file.name), *code_files(job)], data_files(job))
@@ -184,17 +185,17 @@ def _completed(
     say: Say,
 ) -> Submission:
     """The draft with what it runs on, where, and after what."""
-    done = draft
+    done, ranks = draft, least_ranks(job)  # what the job wants is not known where its tier is not
     with problems.gathered():
         done = replace(done, backend=choose_backend(asked, os.environ))
     with problems.gathered():
         wants = resources_for(job.resources, load_tiers(os.environ, Path.home()))
         if done.backend == "slurm":
             wants = with_defaults_of_sbatch(wants, os.environ)
-        done = replace(done, resources=wants.model_dump(mode="json"))
-        with problems.gathered():
-            check_ranks(job, wants.ranks)
+        done, ranks = replace(done, resources=wants.model_dump(mode="json")), wants.ranks
         check_limits(wants, done.backend, say)
+    with problems.gathered():
+        check_ranks(job, ranks)
     if after is not None:
         with problems.gathered():
             job_id, path = _predecessor(after, root, done.backend)

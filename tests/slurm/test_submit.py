@@ -97,10 +97,19 @@ def test_all_mistakes_are_told_at_once(slurm: BackEnd, tmp_path: Path) -> None:
     (folder / "model.py").write_text("def build(params):\n    return None\n")
     shutil.rmtree(folder / "data")
 
-    told = refused(slurm, folder / "job.yaml", "--set=resources.partition=short", "--set=resources.nodes=2")
+    settings = ("--set=resources.partition=short", "--set=resources.nodes=2")
+    told = refused(slurm, folder / "job.yaml", "--name", "1st", *settings)
 
-    for what in ("has no function build_model; what it defines: build", "matches no file", "nodes: 2 wanted"):
+    for what in (
+        "has no function build_model; what it defines: build",
+        "matches no file",
+        "nodes: 2 wanted",
+        "'1st' is not",
+    ):
         assert what in told
+    told = refused(slurm, folder / "job.yaml", "--set=resources.tier=NONE")
+    assert "matches no file" in told
+    assert "there is no tier" in told
     assert "not Python" in refused(slurm, _with(folder / "model.py", "def build_model(:\n").parent / "job.yaml")
     assert "module: there is no module nowhere" in refused(
         slurm, make_program(tmp_path / "other"), "--set=module=nowhere"
