@@ -44,14 +44,14 @@ rank, ranks = (int(os.environ.get(f"OMPI_COMM_WORLD_{name}", default)) for name,
 
 def save_and_leave(code):
     (args.job_dir / f"saved-{rank}").touch()
-    sys.stdout.write(f"rank {rank} has saved\n")
+    sys.stdout.write(f"rank {rank} has saved\\n")
     sys.exit(code)
 
 
 signal.signal(signal.SIGUSR1, lambda *_: save_and_leave(3))
 signal.signal(signal.SIGTERM, lambda *_: save_and_leave(4))
 (args.job_dir / f"pid-{rank}").write_text(str(os.getpid()))
-sys.stdout.write(f"rank {rank} of {ranks} says {WORD}\n")  # print() may write the line's end by itself
+sys.stdout.write(f"rank {rank} of {ranks} says {WORD}\\n")  # print() may write the line's end by itself
 for _ in range(3000):
     if args.until is None or args.until.exists():
         break
