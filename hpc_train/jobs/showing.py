@@ -29,6 +29,8 @@ COLOURS: dict[State, str] = {
 GAP = 2
 """Blanks between columns."""
 LEAST_REASON, LEAST_ABOUT = 16, 20
+LONGEST_MESSAGE = 6
+"""Lines of an error; TensorFlow's have sixty, of which the first and the last tell most."""
 DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
 """Columns that are left out where there is no room, in this order."""
 
@@ -165,7 +167,9 @@ def _facts(stands: Standing) -> Iterator[tuple[str, RenderableType]]:
     if stands.error:
         rank = stands.error.get("rank")
         by = f"rank {rank}: " if rank is not None else ""
-        yield "error", Text(f"{by}{stands.error.get('message')}", "red")
+        message = str(stands.error.get("message")).strip().splitlines() or [""]
+        shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
+        yield "error", Text(by + "\n".join(shown), "red")
     if stands.exit_code is not None:
         yield "exit code", Text(str(stands.exit_code))
     if step := step_of(stands):

@@ -21,7 +21,7 @@ from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import job_environment, wait_until
 from tests.support import BIN, environment
 
-COMMAND_SECS = 90.0  # a command takes 1 s where nothing else runs
+COMMAND_SECS = 120.0  # a command takes 1 s where nothing else runs, and a model that it waits for 15 s
 STATE_SECS = 120.0  # jobs change their state within 5 s, and within 40 s where Slurm starts one again
 
 PROGRAM = """\
