@@ -249,7 +249,14 @@ class Running:
     def __enter__(self) -> Running:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            self._command, cwd=self._cwd, env=self._env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err
+            self._command,
+            cwd=self._cwd,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            # What a shell starts in the background ignores Ctrl-C, and so do its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         return self
 
