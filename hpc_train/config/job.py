@@ -17,14 +17,14 @@ from __future__ import annotations
 import dataclasses
 import glob
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from hpc_train.config.mistakes import Mistake, explain, mistake_at, refuse
+from hpc_train.config.mistakes import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
@@ -44,6 +44,8 @@ from hpc_train.config.yamlfile import Document, Location, read_yaml
 from hpc_train.errors import UserError
 
 _TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
+
+Config = TypeVar("Config", bound=BaseModel)
 
 
 def hides_no_module(function: str) -> str:
@@ -150,29 +152,38 @@ def load_job(path: str | Path, settings: Sequence[str] = (), data_root: Path | N
             allowed and the nearest valid name.
     """
     path = Path(path)
-    document = overridden(read_yaml(path), settings)
+    return job_in(overridden(read_yaml(path), settings), data_root)
+
+
+def job_in(document: Document, data_root: Path | None = None) -> JobConfig:
+    """The job of a model that `document` describes; as load_job."""
+    path = document.path
     if not isinstance(document.value, dict):
         raise UserError(f"{path}:1: a job file is a mapping with the keys {', '.join(JobConfig.model_fields)}")
     if "module" in document.value and "model" not in document.value:
         raise UserError(
             f"{document.where(('module',))}: this job runs a program of its own; start it by `hpc-train submit {path}`"
         )
-    problems = mistakes_of_yaml(document)
-    job = None
-    try:
-        job = JobConfig.model_validate(document.value)
-        problems += _outside(document, job)
-    except ValidationError as error:
-        problems += [explain(document, dict(e), JobConfig, PATTERNS) for e in error.errors()]
-    if problems or job is None:
-        refuse(path, problems)
+    job = validated(document, JobConfig, lambda found: _outside(document, found))
     folder = path.absolute().parent
     return _with_absolute_paths(job, folder, (data_root or folder).absolute())
 
 
-def mistakes_of_yaml(document: Document) -> list[Mistake]:
-    """What YAML allows but a job file does not."""
-    return [Mistake(line, f"{document.path}:{line}", text) for line, text in document.mistakes]
+def validated(document: Document, kind: type[Config], more: Callable[[Config], list[Mistake]] = lambda _: []) -> Config:
+    """`document` as a `kind`; `more` finds what is wrong beyond its fields.
+
+    Raises:
+        UserError: With every mistake of the file.
+    """
+    problems = mistakes_of_yaml(document)
+    try:
+        found = kind.model_validate(document.value)
+        problems += more(found)
+    except ValidationError as error:
+        problems += [explain(document, dict(e), kind, PATTERNS) for e in error.errors()]
+    if problems:
+        refuse(document.path, problems)
+    return found
 
 
 def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:

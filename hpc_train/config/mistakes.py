@@ -34,6 +34,11 @@ def mistake_at(document: Document, location: Location, text: str) -> Mistake:
     return Mistake(document.line(location), document.where(location), text)
 
 
+def mistakes_of_yaml(document: Document) -> list[Mistake]:
+    """What YAML allows but such a file does not."""
+    return [Mistake(line, f"{document.path}:{line}", text) for line, text in document.mistakes]
+
+
 def refuse(path: Path, mistakes: Iterable[Mistake]) -> typing.NoReturn:
     """Raises the UserError that tells all of them, each on a line of its own."""
     ordered = sorted(set(mistakes))

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from hpc_train.config.job import PATTERNS, JobConfig, load_job, mistakes_of_yaml
-from hpc_train.config.mistakes import explain, refuse
+from hpc_train.config.job import JobConfig, job_in, validated
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import Name
@@ -82,20 +81,11 @@ def load_any(
     Raises:
         UserError: With every mistake of the file.
     """
-    path = Path(path)
-    document = overridden(read_yaml(path), settings)
+    document = overridden(read_yaml(Path(path)), settings)
     if not isinstance(document.value, dict) or "module" not in document.value:
-        return load_job(path, settings, data_root)
+        return job_in(document, data_root)
     if "model" in document.value:
         raise UserError(
             f"{document.where(('module',))}: `module` and `model` exclude each other: a program of your own, or a model"
         )
-    problems = mistakes_of_yaml(document)
-    program = None
-    try:
-        program = ProgramConfig.model_validate(document.value)
-    except ValidationError as error:
-        problems += [explain(document, dict(e), ProgramConfig, PATTERNS) for e in error.errors()]
-    if problems or program is None:
-        refuse(path, problems)
-    return program
+    return validated(document, ProgramConfig)

@@ -13,7 +13,9 @@ from hpc_train.jobs.submission import LOG_FILE
 
 POLL_SECS = 0.2
 ASK_EVERY_SECS = 2.0
-"""How often it is asked whether the job has ended, while its output is looked at every POLL_SECS."""
+"""How often it is asked at first whether the job has ended, while its output is looked at every POLL_SECS."""
+ASK_SELDOM_SECS = 10.0
+"""And in the end: a job may run for days, and Slurm's controller serves everybody."""
 CHUNK_BYTES = 1 << 20
 _RUN = re.compile(r"run-(\d+)")
 _RANK = re.compile(r"rank\.(\d+)")
@@ -109,11 +111,11 @@ def last_lines(output: JobOutput, count: int | None, last: bool) -> Iterator[Lin
 
 def follow(output: JobOutput, has_ended: Callable[[], bool]) -> Iterator[Line | None]:
     """What comes from now on until the job has ended and all of it is read; None where there is nothing for a while."""
-    asked = 0.0
+    asked, every = 0.0, ASK_EVERY_SECS
     while True:
         ended = False
-        if time.monotonic() - asked > ASK_EVERY_SECS:
-            ended, asked = has_ended(), time.monotonic()
+        if time.monotonic() - asked > every:
+            ended, asked, every = has_ended(), time.monotonic(), min(ASK_SELDOM_SECS, 1.2 * every)
         yield from output.new_lines(last=ended)
         if ended:
             return

@@ -8,14 +8,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.cluster_limits import Partition, parse_sinfo, sinfo_command
+from hpc_train.jobs.slurm_records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
 from hpc_train.jobs.state import Seen
-from hpc_train.jobs.submission import SCRIPT_FILE
 
 ASK_SECS = 30.0
 """What one command may take. Slurm's own patience with its controller is some 10 s (MessageTimeout)."""
@@ -36,28 +35,10 @@ _MISLEADING = re.compile(
 )
 """Variables that would give the commands other options than those here, such as those of a job that this runs in."""
 _UNKNOWN = re.compile(r"Invalid job id specified|Job \S+ not found")  # the second of an array's task
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD")
-_RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
 
 
 class NoSlurmError(SchedulerError):
     """There is no Slurm here, which trying again does not change."""
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """A job as `scontrol show job` tells it. Times are seconds since 1970, None where unknown."""
-
-    job_id: str
-    state: str
-    reason: str | None
-    requeues: int
-    exit_code: int
-    signal: int
-    start: float | None
-    end: float | None
-    nodes: str | None
-    command: str
 
 
 def is_here() -> bool:
@@ -236,43 +217,8 @@ def show(job_id: str) -> SlurmJob | None:
     return parse_job(lines[0]) if lines else None
 
 
-def parse_job(line: str) -> SlurmJob:
-    """A line of `scontrol --oneliner show job`, with times as seconds since 1970. Pure."""
-
-    def field(name: str) -> str:
-        match = re.search(rf"(?:^|\s){name}=(\S*)", line)
-        return match[1] if match else ""
-
-    def number(name: str) -> float | None:
-        return float(field(name)) if field(name).isdigit() else None
-
-    code, _, signal = field("ExitCode").partition(":")
-    reason = field("Reason")
-    command = re.search(r"(?:^|\s)Command=(.*?) WorkDir=", line)
-    requeues = field("Restarts")
-    return SlurmJob(
-        job_id=field("JobId"),
-        state=field("JobState"),
-        reason=reason if reason not in ("", "None") else None,
-        requeues=int(requeues) if requeues.isdigit() else 0,
-        exit_code=int(code) if code.isdigit() else 0,
-        signal=int(signal) if signal.isdigit() else 0,
-        start=number("StartTime"),
-        end=number("EndTime") if field("TimeLimit") != "UNLIMITED" else None,
-        nodes=field("NodeList") if field("NodeList") not in ("", "(null)") else None,
-        command=command[1] if command else "",
-    )
-
-
-def job_dir_of(job: SlurmJob) -> Path | None:
-    """The job-dir of a job that `hpc-train submit` has put into the queue; None of another. Pure."""
-    script = job.command.rpartition(" ")[0]
-    path = Path(script)
-    return path.parent if path.name == SCRIPT_FILE and path.is_absolute() else None
-
-
 def job_dir_in_slurm(job_id: str) -> Path | None:
-    """The same of a number; None also where Slurm is not here, or does not answer."""
+    """The job-dir of the job with this number; None also where Slurm is not here, or does not answer."""
     if not is_here():
         return None
     try:
@@ -296,29 +242,6 @@ def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -
         return Seen("unasked", note=str(error))
 
 
-def seen_of(job: SlurmJob) -> Seen:
-    """The same, from what scontrol says. Pure."""
-    if job.state in _WAITING:
-        return Seen("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
-    if job.state in _RUNNING:
-        return Seen("running", None, job.requeues, job.start, job.end, where=job.nodes)
-    return Seen(
-        "ended",
-        None if job.state == "COMPLETED" else _ending(job.state, job.reason, job.exit_code, job.signal),
-        job.requeues,
-        job.start,
-        cancelled=job.state == "CANCELLED",
-        exit_code=job.exit_code,
-        signal=job.signal,
-        where=job.nodes,
-    )
-
-
-def _ending(state: str, reason: str | None, code: int, signal: int) -> str:
-    words = state if reason in (None, "NonZeroExitCode") else f"{state} ({reason})"
-    return f"Slurm: {words}" + (f", exit code {code}" if code else f", signal {signal}" if signal else "")
-
-
 def _from_accounting(job_id: str) -> Seen:
     """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
     if shutil.which("sacct") is None:
@@ -330,18 +253,6 @@ def _from_accounting(job_id: str) -> Seen:
         return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, NoSlurmError) else None)
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return parse_accounting(lines[-1]) if lines else Seen("forgotten")
-
-
-def parse_accounting(line: str) -> Seen:
-    """A line of sacct's: `CANCELLED by 1000|0:15`. Pure."""
-    words, _, codes = line.partition("|")
-    code, _, signal = codes.partition(":")
-    state = words.split()[0] if words.split() else ""
-    if not re.fullmatch("[A-Z_]+", state) or state in _WAITING + _RUNNING:
-        return Seen("forgotten")
-    numbers = [int(text) if text.isdigit() else 0 for text in (code, signal)]
-    ending = None if state == "COMPLETED" else _ending(state, None, *numbers)
-    return Seen("ended", ending, cancelled=state == "CANCELLED", exit_code=numbers[0], signal=numbers[1])
 
 
 def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:

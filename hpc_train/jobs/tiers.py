@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpc_train.config.job import PATTERNS, mistakes_of_yaml
-from hpc_train.config.mistakes import Mistake, explain, mistake_at, refuse
+from hpc_train.config.job import PATTERNS
+from hpc_train.config.mistakes import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.resources import (
     CUSTOM,
     TIER_PATTERN,

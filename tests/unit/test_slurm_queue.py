@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs import slurm_queue
-from hpc_train.jobs.slurm_queue import NoSlurmError, SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
+from hpc_train.jobs.slurm_queue import NoSlurmError
+from hpc_train.jobs.slurm_records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
 from hpc_train.jobs.state import Seen
 
 TOKEN = "d1ce"
