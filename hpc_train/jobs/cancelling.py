@@ -7,10 +7,11 @@ from pathlib import Path
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs import local_runner, slurm_queue
+from hpc_train.jobs.layout import CANCELLED_FILE
 from hpc_train.jobs.local_queue import LocalQueue
 from hpc_train.jobs.look import look
 from hpc_train.jobs.state import Standing
-from hpc_train.jobs.submission import CANCELLED_FILE, note_cancelled, read_submission
+from hpc_train.jobs.submission import note_cancelled, read_submission
 
 
 def cancel(job_dir: Path, save: bool, queue: LocalQueue) -> tuple[Standing, bool]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpc_train.jobs.submission import CODE, Submission
+from hpc_train.jobs.layout import CODE
+from hpc_train.jobs.submission import Submission
 
 
 def job_command(job_dir: Path, submission: Submission) -> list[str]:

@@ -25,13 +25,12 @@ from hpc_train.errors import (
 )
 from hpc_train.jobs.idle_runs import why_not_again
 from hpc_train.jobs.last_words import Printed, last_words
+from hpc_train.jobs.layout import SUBMISSION_FILE
 from hpc_train.monitoring.files import write_json
 from hpc_train.monitoring.status import STATUS_FILE, job_fields, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
 """Why slurm/ranks.sh has Slurm start a job again."""
-
-SUBMISSION_FILE = "submission.json"
 
 _AFTER_SAVING = (EXIT_STOPPED, EXIT_TERMINATED, EXIT_INTERRUPTED)
 

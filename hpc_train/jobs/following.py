@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_train.jobs.submission import LOG_FILE
+from hpc_train.jobs.layout import LOG_FILE
 
 POLL_SECS = 0.2
 ASK_EVERY_SECS = 2.0

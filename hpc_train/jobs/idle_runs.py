@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hpc_train.checkpoint.layout import checkpoint_name
+from hpc_train.jobs.layout import CANCELLED_FILE, CODE, LOGS, SCRIPT_FILE, SUBMISSION_FILE
 from hpc_train.monitoring.status import STATUS_FILE, job_fields, read_status
 
 MAX_IDLE_RUNS = 3
@@ -20,10 +21,10 @@ REQUEUES_FILE = "logs/requeues.jsonl"
 MAX_FILES_SEEN = 20_000
 """A program that has left more files than that is taken to save."""
 
-_OUR_FOLDERS = ("logs", "code")
+_OUR_FOLDERS = (LOGS, CODE)
 _OUR_FILES = (
-    *("submission.json", "job.sh", "job.yaml", "cancelled.json", "data.json", "environment.json", "lock.json"),
-    STATUS_FILE,
+    *(SUBMISSION_FILE, SCRIPT_FILE, CANCELLED_FILE, STATUS_FILE),
+    *("job.yaml", "data.json", "environment.json", "lock.json"),
 )
 
 

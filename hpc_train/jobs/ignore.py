@@ -20,7 +20,8 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.submission import DEFAULT_ROOT, SUBMISSION_FILE
+from hpc_train.jobs.layout import SUBMISSION_FILE
+from hpc_train.jobs.submission import DEFAULT_ROOT
 
 NEVER = (".git", ".venv", "__pycache__")
 GIT_TIMEOUT_SECS = 10.0

@@ -22,16 +22,10 @@ from hpc_train.errors import EXIT_TERMINATED
 from hpc_train.jobs.commands import job_command
 from hpc_train.jobs.ending import record_begin, record_end
 from hpc_train.jobs.last_words import Printed
+from hpc_train.jobs.layout import CODE, LOG_FILE
 from hpc_train.jobs.local import PROGRESS, Start, run_supervised, start_of
 from hpc_train.jobs.local_queue import LocalQueue, Ticket, read_ticket, write_ticket
-from hpc_train.jobs.submission import (
-    CODE,
-    LOG_FILE,
-    Submission,
-    cancelled_by,
-    note_cancelled,
-    read_submission,
-)
+from hpc_train.jobs.submission import Submission, cancelled_by, note_cancelled, read_submission
 from hpc_train.monitoring.status import JOB_VARIABLE, REQUEUES_VARIABLE
 from hpc_train.resilience.signals import StopSignals
 

@@ -15,10 +15,11 @@ from typing import Any
 from hpc_train.cluster.world import nvidia_device_count
 from hpc_train.jobs import slurm_queue
 from hpc_train.jobs.last_words import Printed, last_words
+from hpc_train.jobs.layout import CANCELLED_FILE, LOG_FILE
 from hpc_train.jobs.local_queue import LocalQueue, queue_folder
 from hpc_train.jobs.local_runner import processes_of
 from hpc_train.jobs.state import Seen, Standing, standing
-from hpc_train.jobs.submission import CANCELLED_FILE, LOG_FILE, Submission, cancelled_by, read_submission
+from hpc_train.jobs.submission import Submission, cancelled_by, read_submission
 from hpc_train.monitoring.status import read_status
 
 ASKED_AT_ONCE = 8

@@ -28,20 +28,12 @@ from hpc_train.jobs.checks import (
     least_ranks,
     with_defaults_of_sbatch,
 )
+from hpc_train.jobs.layout import CODE
 from hpc_train.jobs.local_runner import processes_of, start_of_job
 from hpc_train.jobs.look import job_dir_in_queues, look, this_queue
 from hpc_train.jobs.sbatch_text import render
 from hpc_train.jobs.snapshot import Plan, check_outside, plan_snapshot
-from hpc_train.jobs.submission import (
-    CODE,
-    Submission,
-    check_name,
-    find_job,
-    in_full,
-    name_at,
-    name_in_use,
-    read_submission,
-)
+from hpc_train.jobs.submission import Submission, check_name, find_job, in_full, name_at, name_in_use, read_submission
 from hpc_train.jobs.tiers import load_tiers, resources_for
 
 SCRIPTS = Path(__file__).parent / "slurm"

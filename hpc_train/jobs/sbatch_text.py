@@ -13,7 +13,8 @@ from pathlib import Path
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
 from hpc_train.jobs.commands import job_command, train_arguments
-from hpc_train.jobs.submission import CODE, LOG_FILE, Submission
+from hpc_train.jobs.layout import CODE, LOG_FILE
+from hpc_train.jobs.submission import Submission
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 """What Python makes of bytes in names of files that are not UTF-8."""

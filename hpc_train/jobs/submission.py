@@ -17,14 +17,10 @@ from typing import Any, Literal
 from hpc_train.config.resources import Backend, Resources
 from hpc_train.config.specs import NAME_PATTERN
 from hpc_train.errors import UserError
+from hpc_train.jobs.layout import CANCELLED_FILE, SUBMISSION_FILE
 from hpc_train.monitoring.files import write_json
 from hpc_train.monitoring.status import STATUS_FILE, read_status
 
-SUBMISSION_FILE = "submission.json"
-CANCELLED_FILE = "cancelled.json"
-SCRIPT_FILE = "job.sh"
-CODE = "code"
-LOG_FILE = "logs/job.out"
 DEFAULT_ROOT = "runs"
 ROOT_VARIABLE = "HPC_TRAIN_ROOT"
 TIME_FORMAT = "%Y%m%d_%H%M%S"

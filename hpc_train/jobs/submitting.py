@@ -16,20 +16,12 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.jobs import slurm_queue
+from hpc_train.jobs.layout import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
 from hpc_train.jobs.local_runner import kill_all, start_runner
 from hpc_train.jobs.look import this_queue
 from hpc_train.jobs.preparing import Prepared, Say
 from hpc_train.jobs.snapshot import copy_snapshot
-from hpc_train.jobs.submission import (
-    CANCELLED_FILE,
-    CODE,
-    LOG_FILE,
-    SCRIPT_FILE,
-    SUBMISSION_FILE,
-    Submission,
-    make_job_dir,
-    read_submission,
-)
+from hpc_train.jobs.submission import Submission, make_job_dir, read_submission
 from hpc_train.monitoring.files import replace_text, write_json
 from hpc_train.monitoring.status import STATUS_FILE, read_status
 
