@@ -45,6 +45,11 @@ class BackgroundSaver:
     ) -> None:
         self._pool.shutdown(wait=True)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something that was begun is still to be done."""
+        return any(not future.done() for future in self._pending)
+
     def begin(self, snapshot: Snapshot) -> None:
         """Begins to write `snapshot`, whose arrays must stay as they are until `wait` has returned."""
         self._pending.append(self._pool.submit(self._save, snapshot))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpc_train.config.specs import RunOptions
 from hpc_train.errors import UserError
 
 CHIEF_RANK = 0
@@ -13,20 +14,32 @@ CHIEF_RANK = 0
 class Roles:
     """Who does what in a job of `size` ranks.
 
-    Synchronous: rank 0 is the chief, which trains too; the others are workers. Asynchronous: the first `servers` ranks
-    hold the parameters, rank 0 is the chief among them; the others are workers.
+    Synchronous: rank 0 is the chief, which trains too, or is dedicated to what a chief does beside; the others are
+    workers. Asynchronous: the first `servers` ranks hold the parameters, rank 0 is the chief among them; the others are
+    workers.
 
     Attributes:
         servers: Parameter servers; 0 in a synchronous job.
+        dedicated: Whether the chief of a synchronous job takes no steps.
     """
 
     size: int
     servers: int = 0
+    dedicated: bool = False
+
+    @property
+    def idle(self) -> int:
+        """Ranks that take no steps: the first ones."""
+        return self.servers + self.dedicated
 
     @property
     def readers(self) -> int:
         """Ranks that train, each on its own part of the data."""
-        return self.size - self.servers
+        return self.size - self.idle
+
+    def trains(self, rank: int) -> bool:
+        """Whether `rank` takes steps."""
+        return rank >= self.idle
 
     def role_of(self, rank: int) -> str:
         """The role of `rank`."""
@@ -39,8 +52,27 @@ class Roles:
         return rank < self.servers
 
     def part_of(self, rank: int) -> int:
-        """The part of the data that `rank` reads, from 0; of a server, which reads none, the first one."""
-        return max(0, rank - self.servers)
+        """The part of the data that `rank` reads, from 0; of a rank that reads none, the first one."""
+        return max(0, rank - self.idle)
+
+
+def roles_for(size: int, run: RunOptions) -> Roles:
+    """The roles of `size` ranks; UserError where no rank would be left to train."""
+    if run.strategy == "async":
+        return asynchronous_roles(size, run.parameter_servers)
+    if run.chief == "train":
+        return Roles(size)
+    if size < 2:
+        raise UserError(
+            "run.chief: dedicated leaves no rank to train where there is 1; start at least 2 ranks (hpc-train launch "
+            "--ranks, mpirun -np), or set chief: train"
+        )
+    return Roles(size, dedicated=True)
+
+
+def least_ranks(run: RunOptions) -> int:
+    """So many ranks a job needs at least."""
+    return 1 + (run.parameter_servers if run.strategy == "async" else int(run.chief == "dedicated"))
 
 
 def asynchronous_roles(size: int, servers: int) -> Roles:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ Threads = Literal["multiple", "serialized"]
 
 _PIECE_BYTES = 1 << 30
 """MPI-3 counts are 32-bit."""
+ASLEEP_SECS = 0.005
+"""Between two looks of a rank that waits asleep."""
 
 
 class World:
@@ -46,6 +49,7 @@ class World:
         rank, size: This rank's number, and how many there are.
         local_rank, local_size: The same on this node.
         host: Name of this node.
+        offset: What is to be added to this world's rank numbers to name them to a user (see `part`).
         on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
     """
@@ -55,7 +59,7 @@ class World:
         self.rank: int = comm.Get_rank() if comm else 0
         self.size: int = comm.Get_size() if comm else 1
         self.local_rank, self.local_size, self.cores = local_rank, local_size, 1
-        self.host = socket.gethostname()
+        self.host, self.offset = socket.gethostname(), 0
         self.on_wait: Callable[[bool], None] = lambda begins: None
         self._horovod: Any = None
         self._known: BaseException | None = None
@@ -64,6 +68,27 @@ class World:
     def alone() -> World:
         """This process without the others, for what it does by itself with code that is made for several ranks."""
         return World(None, 0, 1)
+
+    def part(self, first: int) -> World | None:
+        """The ranks from `first` on as a world of their own; None on the others. Collective."""
+        assert self._comm is not None, "one rank has no part"
+        comm: Any = self._comm.Split(0 if self.rank >= first else 1, self.rank)
+        if self.rank < first:
+            comm.Free()
+            return None
+        world = World(comm if comm.Get_size() > 1 else None, self.local_rank, self.local_size)
+        world.cores, world.offset = self.cores, first
+        world.on_wait = lambda begins: self.on_wait(begins)
+        return world
+
+    def wait_asleep(self) -> None:
+        """Waits for all ranks without keeping a core busy. Collective."""
+        if self._comm is None:
+            return
+        with self._waiting() as comm:
+            request = comm.Ibarrier()
+            while not request.Test():
+                time.sleep(ASLEEP_SECS)
 
     @property
     def comm(self) -> MPI.Intracomm | None:
@@ -179,7 +204,7 @@ class World:
             if said is None:
                 continue
             if rank != self.rank or failure is None:
-                failure = UserError(said[1]) if said[0] else RankError(f"rank {rank}: {said[1]}")
+                failure = UserError(said[1]) if said[0] else RankError(f"rank {rank + self.offset}: {said[1]}")
             self._known = failure
             raise failure
         return result

@@ -24,50 +24,34 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from hpc_train.config.exporters import ExportersSection, refuse_same_names
 from hpc_train.config.mistakes import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
+from hpc_train.config.named import Kind, names_in, renamed
+from hpc_train.config.names import FUNCTION_PATTERN, Name
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
-    FUNCTION_PATTERN,
     EvalOptions,
     EvalSpec,
-    FinalExporter,
+    EvalTimes,
     HDF5Input,
-    Name,
     RunConfig,
     RunOptions,
     TrainOptions,
     TrainSpec,
     read_once,
 )
+from hpc_train.config.warm_start import WarmStart
 from hpc_train.config.yamlfile import Document, Location, read_yaml
 from hpc_train.errors import UserError
 
-_TAKEN = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
+MODULES_IN_USE = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
 
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def hides_no_module(function: str) -> str:
-    """ValueError where the file of `file.py:function` has the name of a module that this package needs."""
-    file = function.rpartition(":")[0]
-    if file.endswith(".py") and (Path(file).stem in _TAKEN or Path(file).stem in sys.stdlib_module_names):
-        raise ValueError(f"a file called {Path(file).name} hides the module {Path(file).stem}; rename it")
-    return function
-
-
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FinalExporterSection(_Section):
-    """`final: {}`: export when training has ended."""
-
-
-class ExportersSection(_Section):
-    """Exporters by name."""
-
-    final: FinalExporterSection | None = None
 
 
 class DataSection(_Section):
@@ -75,13 +59,6 @@ class DataSection(_Section):
 
     train: HDF5Input
     eval: HDF5Input
-
-    @field_validator("train", "eval")
-    @classmethod
-    def _map_fn_hides_no_module(cls, source: HDF5Input) -> HDF5Input:
-        if isinstance(source.map_fn, str):
-            hides_no_module(source.map_fn)
-        return source
 
     @field_validator("eval")
     @classmethod
@@ -94,7 +71,21 @@ class DataSection(_Section):
 class EvalSection(EvalOptions):
     """`eval:`: EvalSpec's options and exporters."""
 
-    exporters: ExportersSection = dataclasses.field(default_factory=ExportersSection)
+    exporters: ExportersSection = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class FurtherEvalSection(EvalTimes):
+    """One of `evals:`, further evaluation sets by name: its data, EvalSpec's options and exporters."""
+
+    data: HDF5Input
+    exporters: ExportersSection = ()
+
+    @field_validator("data")
+    @classmethod
+    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
+        read_once(source)
+        return source
 
 
 class JobConfig(_Section):
@@ -107,12 +98,9 @@ class JobConfig(_Section):
     run: RunOptions = Field(default_factory=RunOptions)
     train: TrainOptions = Field(default_factory=TrainOptions, validate_default=True)
     eval: EvalSection = Field(default_factory=EvalSection)
+    evals: dict[Name, FurtherEvalSection] = Field(default_factory=dict)
+    warm_start_from: WarmStart = None
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
-
-    @field_validator("model")
-    @classmethod
-    def _hides_no_module(cls, model: str) -> str:
-        return hides_no_module(model)
 
     @field_validator("train")
     @classmethod
@@ -126,10 +114,24 @@ class JobConfig(_Section):
         """The TrainSpec that `data.train` and `train` describe."""
         return TrainSpec(input_fn=self.data.train, **_own_fields(TrainOptions, self.train))
 
-    def eval_spec(self) -> EvalSpec:
-        """The EvalSpec that `data.eval` and `eval` describe."""
-        exporters = (FinalExporter("final"),) if self.eval.exporters.final is not None else ()
-        return EvalSpec(input_fn=self.data.eval, exporters=exporters, **_own_fields(EvalOptions, self.eval))
+    @field_validator("evals")
+    @classmethod
+    def _names_are_distinct(cls, evals: dict[str, FurtherEvalSection], info: ValidationInfo) -> Any:
+        main = info.data.get("eval")
+        if main is not None:
+            if main.name in evals:
+                raise ValueError(f"`eval.name` is {main.name}, too; give each evaluation a name of its own")
+            refuse_same_names([e for section in (main, *evals.values()) for e in section.exporters])
+        return evals
+
+    def eval_specs(self) -> list[EvalSpec]:
+        """The EvalSpecs that `data.eval` with `eval`, and `evals` describe."""
+        first = _own_fields(EvalOptions, self.eval)
+        specs = [EvalSpec(input_fn=self.data.eval, exporters=self.eval.exporters, **first)]
+        for name, section in self.evals.items():
+            own = _own_fields(EvalTimes, section)
+            specs.append(EvalSpec(input_fn=section.data, name=name, exporters=section.exporters, **own))
+        return specs
 
     def run_config(self, model_dir: Path) -> RunConfig:
         """The RunConfig that `run` describes, in `model_dir`."""
@@ -215,26 +217,33 @@ PATTERNS: dict[Location, str] = {
 
 def _outside(document: Document, job: JobConfig) -> list[Mistake]:
     """What names code outside the job file's folder: a job runs what is in it, or installed modules."""
-    named: dict[Location, str | None] = {("model",): job.model}
-    named |= {("data", part, "map_fn"): getattr(job.data, part).map_fn for part in ("train", "eval")}
     problems = []
-    for location, name in named.items():
-        file = Path((name or "").rpartition(":")[0])
-        if file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
+    for location, kind, name in names_in(job.model_dump(mode="json")):
+        file = Path(name.rpartition(":")[0])
+        if kind == "function" and file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
             dotted = ".".join(map(str, location))
             allowed = "a file in the job file's folder, or an installed package.module:function"
             problems.append(mistake_at(document, location, f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
+        elif kind == "function" and file.suffix == ".py" and _hides_a_module(file):
+            problems.append(
+                mistake_at(
+                    document, location, f"{dotted}: a file called {file.name} hides the module {file.stem}; rename it"
+                )
+            )
     return problems
 
 
+def _hides_a_module(file: Path) -> bool:
+    return file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names
+
+
 def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobConfig:
-    def function(name: str) -> str:
+    def absolute(kind: Kind, name: str) -> str:
+        if kind == "shard":
+            return str(Path(glob.escape(str(data_root))) / name)
+        if kind != "function":
+            return str((data_root if kind == "source" else folder) / Path(name).expanduser())
         file, _, rest = name.rpartition(":")
         return f"{folder / file}:{rest}" if file.endswith(".py") else name
 
-    def place(source: HDF5Input) -> HDF5Input:
-        shards = tuple(str(Path(glob.escape(str(data_root))) / shard) for shard in source.shards)
-        return dataclasses.replace(source, shards=shards, map_fn=source.map_fn and function(source.map_fn))
-
-    data = DataSection(train=place(job.data.train), eval=place(job.data.eval))
-    return job.model_copy(update={"model": function(job.model), "data": data})
+    return JobConfig.model_validate(renamed(job.model_dump(mode="json"), absolute))

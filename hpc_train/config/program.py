@@ -16,9 +16,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from hpc_train.config.job import JobConfig, job_in, validated
+from hpc_train.config.names import Name
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
-from hpc_train.config.specs import Name
 from hpc_train.config.yamlfile import read_yaml
 from hpc_train.errors import UserError
 

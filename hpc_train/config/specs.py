@@ -7,52 +7,23 @@ adds what only Python can hold (a callable) or what the command line gives (the 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
-FUNCTION_PATTERN = r"^([^:\n]*[^:\s/]\.py|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*):[A-Za-z_][A-Za-z0-9_]*$"
-"""`file.py:function` or `package.module:function`."""
-NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
+from hpc_train.config.early_stopping import EarlyStoppingRules
+from hpc_train.config.exporters import Exporter, refuse_same_names
+from hpc_train.config.names import STRICT, Count, Function, Functions, Name, Names, Seconds, as_tuple
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 """Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""
 
-_STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str | Path) else value
-
-
-def _is_function(value: Any) -> Any:
-    named = isinstance(value, str) and re.fullmatch(FUNCTION_PATTERN[1:-1], value)
-    if value is not None and not callable(value) and not named:
-        raise ValueError(f"{value!r} is not allowed; allowed: a function, in a job file as file.py:function")
-    return value
-
-
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Count = Annotated[int, Field(gt=0, strict=True)]
-Seconds = Annotated[float, Field(ge=0)]
-
-
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class HDF5Input:
     """Rows of sharded HDF5 files, read batch by batch, each rank its own part.
 
@@ -80,11 +51,11 @@ class HDF5Input:
     shards: Names
     batch_size: Count = 32
     features: Names | None = None
-    label: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] | None = None
+    label: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] | None = None
     shuffle: Literal["global", "block", "none"] = "global"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     epochs: Count | None = None
-    map_fn: Annotated[Any, AfterValidator(_is_function)] = None
+    map_fn: Function = None
 
     @field_validator("features", "label")
     @classmethod
@@ -97,11 +68,12 @@ class HDF5Input:
         return names
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
 
     strategy: Literal["sync", "async"] = "sync"
+    chief: Literal["train", "dedicated"] = "train"
     parameter_servers: Count = 1
     max_staleness: Annotated[int, Field(ge=0, strict=True)] | None = None
     prefetch_parameters: bool = False
@@ -119,6 +91,36 @@ class RunOptions:
     save_summary_steps: Count = 100
     log_step_count_steps: Count = 100
     tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
+    mixed_precision: Literal["bfloat16", "float16"] | None = None
+    accumulate_steps: Count = 1
+    compression: Literal["fp16", "bf16"] | None = None
+    on_export_error: Literal["continue", "halt"] = "continue"
+    save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
+    profile_steps: tuple[Count, Count] | None = None
+
+    @field_validator("compression")
+    @classmethod
+    def _averages_gradients(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("strategy") == "async":
+            raise ValueError("`compression` is for `strategy: sync`, whose gradients are averaged over the network")
+        return value
+
+    @field_validator("mixed_precision")
+    @classmethod
+    def _needs_no_loss_scale(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value == "float16" and info.data.get("strategy") == "async":
+            raise ValueError(
+                "`float16` is for `strategy: sync`: its loss scale would have to change on all workers and servers "
+                "together; take `bfloat16`"
+            )
+        return value
+
+    @field_validator("profile_steps")
+    @classmethod
+    def _is_a_range(cls, steps: tuple[int, int] | None) -> tuple[int, int] | None:
+        if steps is not None and steps[0] > steps[1]:
+            raise ValueError(f"`profile_steps` {list(steps)} end before they begin; give the first and the last step")
+        return steps
 
     @field_validator("parameter_servers", "max_staleness", "prefetch_parameters", "scale_lr_by_staleness")
     @classmethod
@@ -169,7 +171,7 @@ class RunOptions:
         return self.save_checkpoints_secs or DEFAULT_SAVE_CHECKPOINTS_SECS
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class RunConfig(RunOptions):
     """Where and how a job runs.
 
@@ -177,6 +179,8 @@ class RunConfig(RunOptions):
         model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks.
         strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce). `"async"`: the
             first ranks are parameter servers, which apply each worker's gradient as it arrives; one of them is a step.
+        chief: `"train"`: rank 0 trains like the others, and all ranks evaluate together. `"dedicated"`: it takes no
+            steps, but saves, evaluates and exports while the others train on (sync; in async it is always so).
         parameter_servers: How many (async). Rank 0 is the first, and the chief; each holds a part of the parameters.
         max_staleness: How many gradients a worker may be ahead of the slowest one (async; stale synchronous parallel);
             `None`: no bound. 0 averages a gradient of each worker for each step: synchronous training.
@@ -198,19 +202,30 @@ class RunConfig(RunOptions):
         save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
         log_step_count_steps: Steps between log lines when the output is not a terminal.
         tf_random_seed: Seed of the initial weights and of dropout; `None` takes a random one.
+        mixed_precision: Compute in `"bfloat16"` or `"float16"`, with variables in float32; float16 with a loss scale
+            that all ranks change together (Micikevicius et al., arXiv:1710.03740).
+        accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
+        compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
+        on_export_error: When an exporter fails: `"continue"` tells of it, here and in status.json; `"halt"` ends the
+            job, after a checkpoint, with code 1.
+        save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
+        profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
     """
 
     model_dir: Path
 
 
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainOptions:
     """The job file's `train:`."""
 
     max_steps: Count | None = None
+    early_stopping: EarlyStoppingRules = ()
+    hooks: Functions = ()
+    saving_listeners: Functions = ()
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class TrainSpec(TrainOptions):
     """What to train on, and for how long.
 
@@ -218,6 +233,10 @@ class TrainSpec(TrainOptions):
         input_fn: An HDF5Input, or a callable `(InputContext) -> tf.data.Dataset` of batches `x`, `(x, y)` or
             `(x, y, sample_weight)`.
         max_steps: Global step at which training ends, counted over all restarts. `None`: until the input ends.
+        early_stopping: Rules that end training before, such as `stop_if_no_decrease("loss", 1000)`.
+        hooks: Called beside the steps: a Hook, or a keras.callbacks.Callback. In a job file `file.py:function`, a
+            function without arguments that returns one, or a list of them.
+        saving_listeners: Called before and after each checkpoint, on the rank that writes it; see SavingListener.
     """
 
     input_fn: HDF5Input | Callable[..., Any]
@@ -229,24 +248,25 @@ class TrainSpec(TrainOptions):
         return self
 
 
-@dataclass(frozen=True, config=_STRICT)
-class FinalExporter:
-    """Exports the model once, when training has ended, as export/<name>/<unix seconds>/ (a SavedModel)."""
-
-    name: Name = "final"
-
-
-@dataclass(frozen=True, kw_only=True, config=_STRICT)
-class EvalOptions:
-    """The job file's `eval:`, except for its exporters."""
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EvalTimes:
+    """How much is evaluated, and when. See EvalSpec."""
 
     steps: Count | None = 100
-    name: Name | None = None
     start_delay_secs: Seconds = 120.0
     throttle_secs: Seconds = 600.0
+    eval_every_checkpoint: bool = False
+    hooks: Functions = ()
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EvalOptions(EvalTimes):
+    """The job file's `eval:`, except for its exporters."""
+
+    name: Name | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
 class EvalSpec(EvalOptions):
     """How to evaluate and what to export.
 
@@ -257,11 +277,13 @@ class EvalSpec(EvalOptions):
         start_delay_secs: No evaluation before so many seconds of training.
         throttle_secs: At least so many seconds between the starts of two evaluations. Neither holds back the
             last one, which always takes place.
-        exporters: What to export when training has ended.
+        eval_every_checkpoint: Evaluate all checkpoints, whatever those two say.
+        exporters: What to export, and when.
+        hooks: Called beside the batches of an evaluation, on each rank that evaluates. In a job file as in `train`.
     """
 
     input_fn: HDF5Input | Callable[..., Any]
-    exporters: tuple[FinalExporter, ...] = field(default=())
+    exporters: tuple[Exporter, ...] = field(default=())
 
     @field_validator("input_fn")
     @classmethod
@@ -269,12 +291,24 @@ class EvalSpec(EvalOptions):
         read_once(source)
         return source
 
+    @property
+    def kind(self) -> str:
+        """What its records and its folder of event files are called."""
+        return f"eval_{self.name}" if self.name else "eval"
+
     @model_validator(mode="after")
     def _exporter_names_are_distinct(self) -> EvalSpec:
-        names = [e.name for e in self.exporters]
-        if len(set(names)) != len(names):
-            raise ValueError(f"exporters need different names, not {', '.join(names)}")
+        refuse_same_names(self.exporters)
         return self
+
+
+def refuse_same_kinds(specs: Sequence[EvalSpec]) -> None:
+    """ValueError where two evaluations, or the exporters of two, have the same name."""
+    kinds = [spec.kind for spec in specs]
+    twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+    if twice:
+        raise ValueError(f"several evaluations need different names; {', '.join(twice)} is there more than once")
+    refuse_same_names([exporter for spec in specs for exporter in spec.exporters])
 
 
 def read_once(source: Any) -> None:

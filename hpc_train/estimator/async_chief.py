@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from hpc_train.cluster.roles import Roles
 from hpc_train.cluster.world import World
 from hpc_train.errors import JobEndedError
-from hpc_train.estimator.evaluating import Evaluating
+from hpc_train.estimator.evaluating import Evaluating, Newest
 from hpc_train.estimator.health import Health
-from hpc_train.estimator.loop import Outcome, tell_step
+from hpc_train.estimator.loop import End, Outcome
+from hpc_train.estimator.reporting import Told
+from hpc_train.estimator.run import Result, Run
 from hpc_train.estimator.served import ServedInput, ServedState
 from hpc_train.estimator.session import Session
 from hpc_train.monitoring.progress import Rate
 from hpc_train.strategies.async_ps.clocks import mean_of
+from hpc_train.strategies.async_ps.keras_part import KerasPart
+from hpc_train.strategies.async_ps.layout import FINISH
 from hpc_train.strategies.async_ps.server import Applied, Server
 
 TELL_SECS = 0.1
@@ -43,14 +49,15 @@ class Chief:
         run: What happens beside the steps.
     """
 
-    def __init__(self, session: Session, server: Server, state: ServedState, roles: Roles) -> None:
+    def __init__(self, session: Session, server: Server, state: ServedState, roles: Roles, part: KerasPart) -> None:
         s = self._s = session
+        self._part = part
         alone = World.alone()
         self._server, self._state, self._roles = server, state, roles
         self._input = ServedInput(s.data, s.first_step, roles.readers if s.config.max_staleness == 0 else 1)
         self._saving = s.saving(alone, state)
-        self.run = s.run(alone, self._saving, self._input)
-        self._evaluating = Evaluating(s.state, s.evaluator)
+        self.run = Run(s, alone, self._saving, self._input)
+        self._newest = Newest(self._saving)
         self._health = Health(s.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
@@ -65,8 +72,9 @@ class Chief:
         """Serves until all workers have left, then saves and lets the other servers go; returns the step."""
         s = self._s
         assert s.reporting is not None
-        with self._evaluating:
-            with s.reporting.progress:
+        s.hooks.begin()
+        with Evaluating(s, self.run, self._newest) as self._evaluating:
+            with s.reporting.showing():
                 s.watchdog.at("waiting for gradients", None)
                 self._server.serve(self)
                 self.cut_short = self._server.signalled and s.train_spec.max_steps != self._step
@@ -74,24 +82,22 @@ class Chief:
                     self._tell(last=True)
             self._save()
             self._state.peers.release()
-            if not self.cut_short and (ended := self._evaluating.wait(self._evaluation_moved)) is not None:
-                self.run.tell_evaluation(*ended)
+            if not self.cut_short:
+                self._evaluating.finish(self._step, lambda: s.watchdog.at("evaluation", self._step))
         return self._step
 
-    def _evaluation_moved(self) -> None:
-        self._s.watchdog.at("evaluation", self._step)
-
-    def finish(self) -> tuple[dict[str, float], list[str]]:
-        """The last evaluation, and the exports; as JSON can hold them."""
+    def finish(self, reasons: Sequence[str | None]) -> Result:
+        """The last evaluation, and the exports; `reasons`: for which hooks of the ranks asked to end training."""
         if self._saving.snapshot is not None:
             self._s.state.assign(self._saving.snapshot)
-        end = "max_steps" if self._step == self._s.train_spec.max_steps else "end of input"
+        end: End = "max_steps" if self._step == self._s.train_spec.max_steps else "end of input"
+        if end != "max_steps" and self._server.asked_to_finish:
+            end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
         waits = [wait.value for wait in self._all_waits if wait.value is not None]
-        outcome = Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness)  # type: ignore[arg-type]
-        metrics, exports = self.run.finish(outcome)
-        return metrics, [str(path) for path in exports]
+        reason = next((reason for reason in reasons if reason is not None), None)
+        return self.run.finish(Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason))
 
     def applying(self) -> None:
         """An update begins."""
@@ -115,15 +121,14 @@ class Chief:
         if self._step % s.config.save_summary_steps == 0 or last:
             self._tell(last)
         elif s.reporting is not None and self._is_time_to_tell():
-            tell_step(s.reporting, self._step, s.train_spec.max_steps, self._loss, self._rate, [], False)
+            s.reporting.tell(self._so_far(last=False))
         every = s.config.save_checkpoints_steps
         interval = s.config.checkpoint_interval_secs
         overdue = interval is not None and time.monotonic() - self._last_save >= interval
         if overdue or (every is not None and self._step % every == 0):
             self._save()
-            if not last and not self._evaluating.busy and self.run.evaluation_is_due():
-                assert self._saving.snapshot is not None
-                self._evaluating.begin(self._step, self._saving.snapshot)
+            if not last:
+                self.run.plan.saved(self._step)
         self._look_around()
         s.watchdog.at("waiting for gradients", None)
 
@@ -142,8 +147,12 @@ class Chief:
     def _look_around(self) -> None:
         if self._s.signals.received is not None:
             self._server.stop()
-        if (ended := self._evaluating.take()) is not None:
-            self.run.tell_evaluation(*ended)
+        for step in self.run.tell_saves():
+            self._evaluating.committed(step)
+        self._evaluating.look(self._step)
+        self.run.look_at_rules(self._step + 1)
+        if self.run.finish_asked and not self._server.signalled:
+            self._server.stop(FINISH)
 
     @property
     def _loss(self) -> float:
@@ -152,9 +161,10 @@ class Chief:
 
     def _save(self) -> None:
         self._s.watchdog.at("checkpoint", self._step)
-        self._evaluating.wait_until_copied()
+        self._newest.wait_until_free()
         self._rate.pause()
         self._saving.save(self._step, self._input)
+        self._s.hooks.after_checkpoint(self._step, self._s.manager.path(self._step))
         self._last_save = time.monotonic()
         self._rate.resume()
 
@@ -178,9 +188,20 @@ class Chief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        waits = [*([None] * self._roles.servers), *(wait.value for wait in self._waits)]
+        waits = [wait.value for wait in self._waits]
         self._waits = [_Mean() for _ in self._waits]
-        histograms = {"staleness": clocks.histogram}
-        tell_step(
-            s.reporting, self._step, s.train_spec.max_steps, self._loss, self._rate, waits, last, staleness, histograms
+        s.reporting.tell(
+            replace(
+                self._so_far(last),
+                record=True,
+                learning_rate=self._part.learning_rate,
+                by_rank={"input": [*([None] * self._roles.servers), *waits]},
+                more=staleness,
+                staleness=clocks.histogram,
+            )
         )
+
+    def _so_far(self, last: bool) -> Told:
+        max_steps = self._s.train_spec.max_steps
+        left = self._rate.secs_for(max_steps - self._step) if max_steps else None
+        return Told(self._step, self._loss, self._rate.recent, self._rate.mean, left, last)

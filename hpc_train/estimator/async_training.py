@@ -57,12 +57,6 @@ class AsyncTraining:
     part: KerasPart | None
     step: GradientStep | None
 
-    def learning_rate(self, model: keras.Model) -> Callable[[], float]:
-        """A function that tells the learning rate of the next update; on servers."""
-        part = self.part
-        assert part is not None
-        return lambda: part.learning_rate
-
     def run(self, session: Session) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
         s, world = session, session.world
@@ -86,7 +80,7 @@ class AsyncTraining:
                     s.model,
                     lambda phase: s.watchdog.at(phase, None),
                 )
-                chief = Chief(s, server, state, self.roles)
+                chief = Chief(s, server, state, self.roles, self.part)
                 step = chief.train()
             else:
                 serve_beside(server, self.window, self.layouts[0], s)
@@ -97,7 +91,15 @@ class AsyncTraining:
             name = first_signal(received)
             self._alone(world, lambda: chief.run.save_for(name, step) if chief and step is not None else None)
             raise JobStopped(STOP_CODES[name])
-        result = self._alone(world, lambda: chief.finish() if chief else None)
+        reasons = world.all_gather(s.hooks.stop_requested)
+
+        def finish() -> tuple[dict[str, float], list[str]] | None:
+            if chief is None:
+                return None
+            metrics, exports = chief.finish(reasons)
+            return metrics, [str(path) for path in exports]
+
+        result = self._alone(world, finish)
         assert result is not None
         metrics, exports = result
         return metrics, [Path(path) for path in exports]

@@ -14,8 +14,9 @@ from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.gradient_step import GradientStep
 from hpc_train.estimator.loop import rows_of
 from hpc_train.estimator.session import Session
-from hpc_train.monitoring.progress import InputWait
+from hpc_train.monitoring.progress import TimeShares
 from hpc_train.strategies.async_ps.clocks import may_begin
+from hpc_train.strategies.async_ps.layout import FINISH
 from hpc_train.strategies.async_ps.partition import Partition
 from hpc_train.strategies.async_ps.window import Patience
 from hpc_train.strategies.async_ps.worker import Prefetch, Worker
@@ -58,12 +59,13 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
     """Computes gradients until there are no more tickets, no more batches, or somebody asks to stop."""
     config, watchdog = s.config, s.watchdog
     mean = config.max_staleness == 0
-    tickets = None if s.train_spec.max_steps is None else s.train_spec.max_steps - s.first_step
+    tickets = None if s.max_steps is None else s.max_steps - s.first_step
     if tickets is not None and mean:
         tickets *= roles.readers
     ahead = Prefetch(worker) if config.prefetch_parameters else None
-    carried_now, wait = reading(carried), InputWait()
+    carried_now, times = reading(carried), TimeShares()
     worker.versions = worker.pull()
+    s.hooks.begin()
     with Feed(s.data.dataset, lambda: s.data.failure) as batches:
         while tickets is None or tickets > 0:
             watchdog.at("waiting for input", None)
@@ -81,17 +83,19 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
             bound.refresh()
             if ahead is not None:
                 ahead.begin()
-            watchdog.at(f"training step {s.first_step + ticket + 1}", None)
+            number = s.first_step + ticket + 1
+            watchdog.at(f"training step {number}", None)
+            s.hooks.before_step(number)
             computed = step(batch)
             if s.delay_secs:
                 time.sleep(s.delay_secs)
             watchdog.at("waiting for the servers to take a gradient", None)
             if ahead is not None:
                 ahead.wait()
-            wait.step(batches.waited_secs)
-            waited = wait.take()
             rows = rows_of(batch)
-            share = float("nan") if waited is None else waited
+            times.step(rows, batches.waited_secs)
+            taken = times.take()
+            share = float("nan") if taken is None else taken["input"]
             if computed.finite:
                 sent = [view_of(tensor) for tensor in carried_now()] if carried else []
                 worker.push(computed.gradients, sent, computed.loss, rows, share)
@@ -101,6 +105,10 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
                 worker.wait_until_taken()
             else:
                 ahead.take()
+            s.hooks.after_step(number, computed.loss)
+            if s.hooks.stop_requested is not None:
+                worker.ask_to_stop(FINISH)
+    s.hooks.end(s.first_step + worker.pushed)
     watchdog.at("waiting for the servers to take the last word", None)
     worker.wait_until_taken()
     worker.leave()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpc_train.cluster.world import World
-from hpc_train.config.specs import EvalSpec
+from hpc_train.config.specs import EvalSpec, HDF5Input
 from hpc_train.data.pipeline import InputContext, Loader, OpenInput, open_evaluation
 from hpc_train.data.reading import Means
+from hpc_train.data.record import record_of
 from hpc_train.data.shards import ShardSet
 from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.model import try_out
@@ -20,8 +24,20 @@ if TYPE_CHECKING:
     import keras
 
 
+@dataclass(frozen=True)
+class Around:
+    """What is called before and after each batch, with its number on this rank."""
+
+    before: Callable[[int], None]
+    after: Callable[[int], None]
+
+
 class Evaluator:
     """Evaluates `model` on what `spec` describes. Its metrics must have been built (see build_model).
+
+    Attributes:
+        kind: What its records are called. name: the EvalSpec's. exports: whether it has exporters.
+        what: A digest of the rows that it evaluates; None where a function makes them.
 
     No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
     in their variables, and the sum of all ranks' variables is the state that one process would have reached; a
@@ -44,20 +60,28 @@ class Evaluator:
         self._context, self._means, self._load, self._world = context, means, load, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run)
-        self.kind = f"eval_{spec.name}" if spec.name else "eval"
+        self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
+        self.what = _what(spec, shards)
 
     def _run(self, batch: Any) -> None:
         self._model.test_step(batch)
 
-    def evaluate(self, moved: Callable[[], None]) -> dict[str, float]:
-        """The model's loss and metrics by name, the same on all ranks; `moved` is called at each batch. Collective."""
+    def evaluate(self, moved: Callable[[], None], around: Around | None = None) -> dict[str, float]:
+        """The model's loss and metrics by name, the same on all ranks. Collective.
+
+        `moved` is called at each batch, and `around` beside it.
+        """
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [v.numpy() for v in variables]
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
-            for batch in batches:
+            for number, batch in enumerate(batches):
                 moved()
+                if around is not None:
+                    around.before(number)
                 self._test_step(batch)
+                if around is not None:
+                    around.after(number)
         moved()
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
@@ -89,6 +113,15 @@ class Evaluator:
     def _opened(self) -> AbstractContextManager[OpenInput]:
         spec = self._spec
         return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._means, self._load)
+
+
+def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
+    """A digest of what `spec` evaluates; None where a function decides that."""
+    source = spec.input_fn
+    if shards is None or not isinstance(source, HDF5Input) or callable(source.map_fn):
+        return None
+    about = [record_of(shards), spec.steps, source.batch_size, source.map_fn]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _scalars(name: str, value: Any) -> list[tuple[str, float]]:

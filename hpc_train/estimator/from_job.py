@@ -31,13 +31,13 @@ def train_job(
         return load_function(job.model, code_folder)(params)
 
     model_fn.__qualname__ = job.model
-    estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params)
+    estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params, warm_start_from=job.warm_start_from)
     description = job.model_dump(mode="json")
 
     def load(name: str) -> Callable[..., Any]:
         return load_function(name, code_folder)
 
-    specs = job.train_spec(), job.eval_spec()
+    specs = job.train_spec(), job.eval_specs()
     return run_job(world, estimator, *specs, description, code_folder, signals, load, delay_secs)
 
 

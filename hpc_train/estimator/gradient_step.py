@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hpc_train.estimator.train_step import loss_and_gradients, may_be_assigned
+from hpc_train.estimator.gradients import loss_and_gradients
 from hpc_train.strategies.tensors import view_of
 
 if TYPE_CHECKING:
@@ -40,13 +40,16 @@ class GradientStep:
         state: Variables that are not trained. Those that the step changes keep their values where the gradient is not
             finite.
         clip: Whether to clip here: a server that has part of a gradient cannot.
+        accumulate_steps: Pieces in which a batch is computed, see loss_and_gradients.
 
     Attributes:
         kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
             change. only_reads: Whether all that it does to trainable variables is to read them whole.
     """
 
-    def __init__(self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool) -> None:
+    def __init__(
+        self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool, accumulate_steps: int = 1
+    ) -> None:
         import tensorflow as tf
 
         self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
@@ -56,9 +59,10 @@ class GradientStep:
 
         def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
             before = [tf.identity(variable.value) for variable in state]
-            loss, gradients = loss_and_gradients(model, batch)
-            self.changed = [number for number, variable in enumerate(state) if may_be_assigned(variable)]
-            self.only_reads = not any(map(may_be_assigned, model.trainable_variables))
+            backward = loss_and_gradients(model, batch, accumulate_steps)
+            loss, gradients = backward.loss, backward.gradients
+            self.changed = [number for number, variable in enumerate(state) if backward.may_assign(variable)]
+            self.only_reads = not any(map(backward.may_assign, model.trainable_variables))
             self.kinds = [_kind(gradient) for gradient in gradients]
             parts = [_parts(gradient) for gradient in gradients if gradient is not None]
             values = [values for values, _ in parts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,17 +13,13 @@ from hpc_train.config.specs import RunConfig
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.health import Health
+from hpc_train.estimator.reporting import Teller, Told, by_rank
 from hpc_train.estimator.train_step import Flags, TrainStep
-from hpc_train.monitoring.metrics import MetricsWriter
-from hpc_train.monitoring.progress import InputWait, Rate, TrainingProgress
-from hpc_train.monitoring.status import StatusFile
+from hpc_train.monitoring.progress import Rate, TimeShares
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import Watchdog
 
-MUCH_INPUT_WAIT = 0.1
-"""Part of the time above which waiting for input is worth a warning."""
-
-End = Literal["max_steps", "end of input", "signal", "rollback"]
+End = Literal["max_steps", "end of input", "stopped early", "signal", "rollback"]
 
 
 @dataclass(frozen=True)
@@ -37,34 +33,45 @@ class Outcome:
     """Part of this rank's time that it waited for input; None before the second step."""
     more: str = ""
     """What else to tell of it."""
-
-
-@dataclass
-class Reporting:
-    """Where the chief tells of progress; the other ranks have none."""
-
-    metrics: MetricsWriter
-    status: StatusFile
-    progress: TrainingProgress
-    learning_rate: Callable[[], float]
-    input_advice: str
-    input_wait: float | None = None
-    told_of_input_wait: bool = False
+    reason: str | None = None
+    """Why it ended early, where that is known."""
 
 
 class Events(Protocol):
-    """What happens beside the steps. All are collective."""
+    """What happens beside the steps."""
 
-    def at_checkpoint(self, step: int, last: bool) -> None:
-        """It is time for a checkpoint after `step`, which may be the last one."""
+    @property
+    def finish_asked(self) -> bool:
+        """Whether somebody on this rank asks to end training normally. Local."""
+        ...
+
+    @property
+    def has_news(self) -> bool:
+        """Whether this rank has something to tell the others. Local."""
+        ...
+
+    def before_step(self, step: int) -> None:
+        """`step` is about to be made. Local."""
+        ...
+
+    def after_step(self, step: int, loss: float) -> None:
+        """`step` has been made. Local."""
+        ...
+
+    def at_news(self) -> None:
+        """A rank has something to tell. Collective."""
+        ...
+
+    def at_checkpoint(self, step: int) -> float:
+        """It is time for a checkpoint after `step`. Returns the seconds that it took. Collective."""
         ...
 
     def at_comparison(self, step: int) -> None:
-        """It is time to compare the ranks' variables."""
+        """It is time to compare the ranks' variables. Collective."""
         ...
 
     def before_halt(self, step: int) -> None:
-        """All ranks are about to end the job."""
+        """The numbers of `step` went bad, and the job is about to end. Collective."""
         ...
 
 
@@ -79,17 +86,21 @@ def train(
     signals: StopSignals,
     health: Health,
     watchdog: Watchdog,
-    reporting: Reporting | None,
+    teller: Teller | None,
+    learning_rate: Callable[[], float],
 ) -> Outcome:
-    """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a signal. Collective.
+    """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a wish to stop. Collective.
 
-    Ends with "rollback", too, where `health` decides so; the caller takes the state back and calls again.
+    Saves nothing at its end: the caller does. Ends with "rollback", too, where `health` decides so; the caller takes the state back and calls again.
+
+    Args:
+        world: The ranks that train. teller: the first one's.
 
     Raises:
         JobEndedError: The numbers went bad, and `health` ends the job.
     """
-    step, rate, wait = first_step, Rate(), InputWait()
-    shown: AbstractContextManager[object] = reporting.progress if reporting else nullcontext()
+    step, rate, times = first_step, Rate(), TimeShares()
+    shown: AbstractContextManager[object] = teller.showing() if teller else nullcontext()
     with shown:
         done = max_steps is not None and step >= max_steps
         watchdog.at("waiting for input", step)
@@ -97,8 +108,9 @@ def train(
         have = world.all_gather(batch is not None)
         if not all(have):
             batch = None
-            if step == 0:
-                raise UserError(f"no batch to train on for rank {have.index(False)}; give each its part")
+            if step == 0 and not done:
+                rank = have.index(False) + world.offset
+                raise UserError(f"no batch to train on for rank {rank}; give each its part")
         end: End = "max_steps" if done else "end of input"
         last_save = time.monotonic()
         while batch is not None:
@@ -111,49 +123,75 @@ def train(
                 and config.checkpoint_interval_secs is not None
                 and time.monotonic() - last_save >= config.checkpoint_interval_secs
             )
+            events.before_step(step + 1)
             flags = Flags(
                 stop=signals.received is not None,
                 save=overdue,
                 exhausted=following is None and not last_of_all,
+                finish=events.finish_asked,
+                news=events.has_news,
                 leave_out=step + 1 in health.left_out,
             )
+            begun = time.perf_counter()
             report = train_step(batch, flags)
+            step_secs = time.perf_counter() - begun
             step += 1
             if report.applied:
                 health.step_was_good()
             elif not report.raised.leave_out:
-                blamed = [rank for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
+                blamed = [rank + world.offset for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
                 try:
                     action, told = health.step_was_bad(step, blamed)
                 except JobEndedError:
                     events.before_halt(step)
                     raise
-                if reporting:
-                    reporting.progress.say(f"warning: {told}")
+                if teller:
+                    teller.say(f"warning: {told}")
                 if action == "rollback":
-                    return Outcome(step, "rollback", rate.mean, wait.mean)
-            elif reporting:
-                reporting.progress.say(f"step {step}: the batch is left out")
-            rate.step(rows_of(batch) * world.size)
-            wait.step(batches.waited_secs)
+                    return Outcome(step, "rollback", rate.mean, times.input_mean)
+            elif teller:
+                teller.say(f"step {step}: the batch is left out")
+            events.after_step(step, report.loss)
+            if report.raised.news:
+                events.at_news()
+            rows = rows_of(batch)
+            rate.step(rows * world.size)
+            times.step(rows, batches.waited_secs, step_secs, report.communication_secs)
             batch = None if report.raised.exhausted else following
-            if report.raised.stop and not last_of_all:
+            if last_of_all:
+                end = "max_steps"
+            elif report.raised.stop:
                 end, batch = "signal", None
+            elif report.raised.finish:
+                end, batch = "stopped early", None
             elif batch is None:
-                end = "max_steps" if last_of_all else "end of input"
-            waits = world.all_gather(wait.take()) if step % config.save_summary_steps == 0 or batch is None else []
-            if reporting:
-                tell_step(reporting, step, max_steps, report.loss, rate, waits, batch is None)
+                end = "end of input"
+            record = step % config.save_summary_steps == 0 or batch is None
+            taken = world.all_gather(times.take()) if record else []
+            if teller:
+                teller.tell(
+                    Told(
+                        step,
+                        report.loss,
+                        rate.recent,
+                        rate.mean,
+                        rate.secs_for(max_steps - step) if max_steps else None,
+                        batch is None,
+                        record,
+                        learning_rate() if record else None,
+                        by_rank(taken, world.offset),
+                    )
+                )
             if config.check_replicas_steps and step % config.check_replicas_steps == 0:
                 events.at_comparison(step)
             steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
-            if report.raised.save or steps_due or batch is None:
+            if batch is not None and (report.raised.save or steps_due):
                 rate.pause()
-                events.at_checkpoint(step, batch is None)
+                times.checkpoint(events.at_checkpoint(step))
                 last_save = time.monotonic()
                 rate.resume()
-                wait.resume(batches.waited_secs)
-    return Outcome(step, end, rate.mean, wait.mean)
+                times.resume(batches.waited_secs)
+    return Outcome(step, end, rate.mean, times.input_mean)
 
 
 def rows_of(batch: Any) -> int:
@@ -161,44 +199,3 @@ def rows_of(batch: Any) -> int:
     import tensorflow as tf
 
     return int(tf.nest.flatten(batch)[0].shape[0])
-
-
-def tell_step(
-    reporting: Reporting,
-    step: int,
-    max_steps: int | None,
-    loss: float,
-    rate: Rate,
-    waits: Sequence[float | None],
-    last: bool,
-    more: Mapping[str, float] | None = None,
-    histograms: Mapping[str, Mapping[int, int]] | None = None,
-) -> None:
-    """Tells of `step`: in the progress, in status.json, and in the metrics where `waits` are given.
-
-    Args:
-        waits: Part of its time that each rank has waited for input; None where unknown.
-        more: Further numbers for the metrics; histograms: counts by value.
-    """
-    if waits:
-        values = {
-            "loss": loss,
-            "examples_per_sec": rate.recent,
-            "learning_rate": reporting.learning_rate(),
-            **(more or {}),
-        }
-        known = [(share, rank) for rank, share in enumerate(waits) if share is not None]
-        if known:
-            share, rank = max(known)
-            values["input_wait"] = reporting.input_wait = share
-            reporting.status.update(input_wait=share)
-            if share > MUCH_INPUT_WAIT and not reporting.told_of_input_wait:
-                reporting.told_of_input_wait = True
-                reporting.progress.say(
-                    f"warning: rank {rank} waited for input {share:.0%} of the time up to step {step}; "
-                    f"{reporting.input_advice}"
-                )
-        reporting.metrics.record("train", step, values, histograms)
-    left = rate.secs_for(max_steps - step) if max_steps else None
-    reporting.status.update(step=step, loss=loss, examples_per_sec=rate.mean, secs_left=left)
-    reporting.progress.update(step, loss, rate.recent, reporting.input_wait, left, last)

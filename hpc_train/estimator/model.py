@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 from hpc_train.errors import UserError
 from hpc_train.estimator.estimator import Estimator
@@ -15,20 +17,43 @@ if TYPE_CHECKING:
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     """Calls `model_fn`, and creates every variable of the model and its metrics; not its optimizer's. Local.
 
+    With run.mixed_precision, both happen under Keras's policy for it, and a model in float16 has a loss scale then.
+
     Args:
         dataset: Batches that the model takes. One is read only where `element_spec` leaves open more than its rows.
 
     Raises:
         UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
-            train, or one that replaces the training step.
+            train, or one that replaces the training step, or computes in another precision than the one asked for.
         Whatever `model_fn` or the model raise.
     """
     import keras
 
     if estimator.config.tf_random_seed is not None:
         keras.utils.set_random_seed(estimator.config.tf_random_seed)
-    model = estimator.model_fn(dict(estimator.params))
+    precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
+    with _policy(precision):
+        model = _checked(estimator.model_fn(dict(estimator.params)), name)
+        try:
+            try_out(model, dataset)
+        except ValueError:
+            if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
+                raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
+            raise
+    if not model.trainable_variables:
+        raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
+    if precision is not None:
+        _check_precision(model, precision, name)
+    if precision == "float16" and not _scales_loss(model.optimizer):
+        model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
+    return model
+
+
+def _checked(model: object, name: str) -> keras.Model:
+    """What `model_fn` returned, if it can be trained; UserError if not."""
+    import keras
+
     if not isinstance(model, keras.Model):
         raise UserError(f"{name} returned {type(model).__name__}; it must return a compiled keras.Model")
     if not model.compiled or model.optimizer is None:
@@ -38,15 +63,40 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
             f"{name} returned a {type(model).__name__} with a train_step of its own, which would not be called: "
             "gradients are averaged over ranks between its two halves; override compute_loss instead"
         )
-    try:
-        try_out(model, dataset)
-    except ValueError:
-        if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
-            raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
-        raise
-    if not model.trainable_variables:
-        raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     return model
+
+
+@contextmanager
+def _policy(precision: Literal["bfloat16", "float16"] | None) -> Iterator[None]:
+    """Keras's policy for layers that are made inside; None leaves it as it is."""
+    import keras
+
+    if precision is None:
+        yield
+        return
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy(f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+
+
+def _check_precision(model: keras.Model, precision: str, name: str) -> None:
+    """UserError where no layer computes in `precision`."""
+    layers = [layer for layer in model._flatten_layers() if layer.variables and not layer._layers]
+    found = sorted({layer.compute_dtype for layer in layers})
+    if layers and precision not in found:
+        raise UserError(
+            f"run.mixed_precision is {precision}, but the layers of {name} compute in {', '.join(found)}; leave out "
+            "the dtype or policy that it gives them, make them in model_fn itself, or leave mixed_precision out"
+        )
+
+
+def _scales_loss(optimizer: keras.optimizers.Optimizer) -> bool:
+    import keras
+
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None
 
 
 def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:

@@ -20,23 +20,29 @@ def gather(world: World) -> dict[str, np.ndarray]:
     return {name: states for name, states in gathered.items() if states is not None}
 
 
-def restore(world: World, states: dict[str, np.ndarray] | None) -> None:
-    """Gives each rank its states back, where there are as many ranks as there were. Collective.
+def room(parts: int) -> dict[str, np.ndarray]:
+    """Memory for what `gather` gives of so many ranks. Local."""
+    return {name: np.empty((parts, *array.shape), array.dtype) for name, array in _own().items()}
+
+
+def restore(world: World, states: dict[str, np.ndarray] | None, part: int, parts: int) -> None:
+    """Gives each rank its states back, where as many ranks train as did. Collective.
 
     Args:
         states: What `gather` gave, on the chief; None where there is nothing to restore.
+        part: Of this rank among the `parts` that train; one that takes no steps is given another one's.
     """
     own = _own()
     same = states is not None and all(
-        name in states and states[name].shape == (world.size, *array.shape) for name, array in own.items()
+        name in states and states[name].shape == (parts, *array.shape) for name, array in own.items()
     )
     if not world.broadcast(same):
         return
     for name, array in own.items():
-        all_ranks = states[name] if states else np.empty((world.size, *array.shape), array.dtype)
+        all_ranks = states[name] if states else np.empty((parts, *array.shape), array.dtype)
         all_ranks = np.ascontiguousarray(all_ranks)
         world.broadcast_arrays([all_ranks])
-        own[name] = all_ranks[world.rank]
+        own[name] = all_ranks[part]
     _set(own)
 
 

@@ -4,154 +4,285 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_train.cluster.world import World
-from hpc_train.config.specs import EvalSpec, RunConfig
-from hpc_train.errors import JobEndedError, UserError
+from hpc_train.errors import EXIT_FAILED, JobEndedError, UserError
+from hpc_train.estimator.assessing import Assessment, Assessor
+from hpc_train.estimator.early_stopping import Decision, write_decision
 from hpc_train.estimator.ending import JobStopped
-from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.exporters import export_saved_model, exported_from
-from hpc_train.estimator.loop import Outcome, Reporting
+from hpc_train.estimator.evaluated import evaluation_of
+from hpc_train.estimator.evaluation_plan import EvaluationPlan
+from hpc_train.estimator.loop import Outcome
 from hpc_train.estimator.saving import Read, Saving
-from hpc_train.estimator.state import ModelState
-from hpc_train.resilience.signals import STOP_CODES, StopSignals
-from hpc_train.resilience.watchdog import Watchdog
+from hpc_train.monitoring.report import write_report
+from hpc_train.resilience.signals import STOP_CODES
 
 if TYPE_CHECKING:
-    import keras
+    from hpc_train.estimator.session import Session
 
 Result = tuple[dict[str, float], list[Path]]
 
 
 class Run:
-    """Checkpoints, evaluations and the end of one run. All methods are collective.
+    """Checkpoints, evaluations and the end of one run. Methods are collective over `world` unless they say otherwise.
+
+    Args:
+        world: The ranks that save and evaluate together. heard: told of each evaluation, too.
 
     Attributes:
         data: The training input, which a rollback opens anew.
+        decision: That training ends early, on the chief.
     """
 
     def __init__(
         self,
+        session: Session,
         world: World,
-        config: RunConfig,
-        eval_spec: EvalSpec,
-        model: keras.Model,
-        state: ModelState,
         saving: Saving,
         data: Read,
-        evaluator: Evaluator,
-        signals: StopSignals,
-        watchdog: Watchdog,
-        reporting: Reporting | None,
+        heard: Callable[[Assessment], None] = lambda assessment: None,
     ) -> None:
-        self._world, self._job_dir, self._spec = world, config.model_dir.absolute(), eval_spec
-        self._model, self._state, self._saving, self.data = model, state, saving, data
-        self._evaluator, self._signals, self._watchdog = evaluator, signals, watchdog
-        self._reporting = reporting
-        self._not_before = time.monotonic() + eval_spec.start_delay_secs
+        s = self._s = session
+        self._world, self._saving, self.data, self._heard = world, saving, data, heard
+        self._hooks, self._reporting = s.hooks, s.reporting
+        self.assessor = Assessor(world, s.evaluators, s.exporting, s.hooks)
+        self.plan = EvaluationPlan(s.eval_specs, time.monotonic())
+        self.decision: Decision | None = None
 
-    def at_checkpoint(self, step: int, last: bool) -> None:
-        """Saves, then evaluates if it is time to; after the last step that is left to `finish`."""
-        self._watchdog.at("checkpoint", step)
+    @property
+    def finish_asked(self) -> bool:
+        """Whether a hook or a rule asks to end training. Local."""
+        return self.decision is not None or self._hooks.stop_requested is not None
+
+    has_news = False
+
+    def at_news(self) -> None:
+        """Nothing: what the chief evaluates, all ranks do."""
+
+    def before_step(self, step: int) -> None:
+        """Hooks first, then the rules: `step` is the last one where they say so. Local."""
+        self._hooks.before_step(step)
+        self.look_at_rules(step)
+
+    def look_at_rules(self, step: int) -> None:
+        """Whether `step`, which is about to be made, is the last one. For the chief; local."""
+        stopper = self._s.stopper
+        if stopper is None or self.decision is not None:
+            return
+        self.decision = stopper.check(step, time.monotonic())
+        if self.decision is not None:
+            self._say(f"stopping early: {self.decision.reason}")
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Hooks, and what the thread that saves has done. Local."""
+        self._hooks.after_step(step, loss)
+        self.tell_saves()
+
+    def tell_saves(self) -> list[int]:
+        """Records the checkpoints that have been committed, and returns their steps. For the chief; local."""
+        news = self._saving.news() if self._reporting else []
+        for found in news:
+            assert self._reporting is not None
+            self._reporting.metrics.note(
+                "checkpoint", found.step, secs=found.secs, bytes=found.bytes, stall_secs=found.stall_secs
+            )
+        return [found.step for found in news]
+
+    def at_checkpoint(self, step: int) -> float:
+        """Saves, then evaluates if it is time to; returns the seconds that saving took."""
+        s = self._s
+        s.watchdog.at("checkpoint", step)
+        begun = time.monotonic()
         self._saving.save(step, self.data)
-        if not last and self._world.broadcast(self.evaluation_is_due()):
-            self._evaluate(step)
+        secs = time.monotonic() - begun
+        self._hooks.after_checkpoint(step, s.manager.path(step))
+        self.plan.saved(step)
+        due = self._world.broadcast(self.plan.due(time.monotonic()))
+        if due is not None:
+            for assessment in self.assessor.assess(step, self._taken(), due[1], self._moving(step)):
+                self.tell(assessment, step)
+        return secs
 
-    def evaluation_is_due(self) -> bool:
-        """Whether the last evaluation began long enough ago; if so, another one begins now. Local."""
-        now = time.monotonic()
-        if now < self._not_before:
-            return False
-        self._not_before = now + self._spec.throttle_secs
-        return True
+    def _taken(self) -> float:
+        return self._world.broadcast(self._saving.taken)
+
+    def _moving(self, step: int) -> Any:
+        told = False
+
+        def moved() -> None:
+            nonlocal told
+            self._s.watchdog.at("evaluation", step)
+            if self._s.signals.received is not None and not told:
+                told = True
+                self._say(f"{self._s.signals.received}: the job leaves when this evaluation has ended")
+
+        return moved
 
     def at_comparison(self, step: int) -> None:
         """Compares the ranks' variables; JobEndedError names a rank whose differ."""
-        self._watchdog.at("comparing replicas", step)
+        self._s.watchdog.at("comparing replicas", step)
         try:
-            self._state.compare(step)
+            self._s.state.compare(step)
         except JobEndedError:
             self.before_halt(step)
             raise
 
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
-        self._watchdog.at("checkpoint", step)
+        self._s.watchdog.at("checkpoint", step)
         self._saving.wait(step, halt=False)
         self._status(state="running", step=step)
 
+    def went_back(self, step: int, data: Read) -> None:
+        """A rollback has taken training back to the checkpoint of `step`. Local."""
+        self.data = data
+        self.plan.went_back(step)
+        if self._s.stopper is not None:
+            self._s.stopper.went_back(step)
+
     def stop(self, step: int) -> NoReturn:
         """A signal asked for it: saves, and leaves with its code."""
-        name = first_signal(self._world.all_gather(self._signals.received))
+        name = first_signal(self._world.all_gather(self._s.signals.received))
         self.save_for(name, step)
         raise JobStopped(STOP_CODES[name])
 
     def save_for(self, name: str, step: int) -> None:
         """Saves because of the signal called `name`, and says so."""
         self._save_last(step)
+        self._hooks.interrupted(step)
         self._say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
         self._status(state="stopped", step=step)
+        self._end(step, "stopped", name)
 
     def _save_last(self, step: int) -> None:
-        self._watchdog.at("checkpoint", step)
+        self._s.watchdog.at("checkpoint", step)
         self._saving.save(step, self.data)
         self._saving.wait(step)
+        self.tell_saves()
 
     def finish(self, outcome: Outcome) -> Result:
-        """The last evaluation, and the exports that an earlier run of the job has not made from this checkpoint."""
-        step = outcome.step
+        """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
+        s, step = self._s, outcome.step
+        self._hooks.end(step)
+        decision = self._decided(outcome)
         self._save_last(step)
+        self._hooks.after_checkpoint(step, s.manager.path(step))
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
-        self._model.optimizer.finalize_variable_values(self._model.trainable_variables)
-        metrics = self._evaluate(step)
+        s.model.optimizer.finalize_variable_values(s.model.trainable_variables)
+        numbers, taken = range(len(s.eval_specs)), self._taken()
+        only_last = bool(getattr(s.model.optimizer, "use_ema", False))
+
+        def known(kind: str, what: str | None) -> dict[str, float] | None:
+            return evaluation_of(s.job_dir, kind, taken, what, only_last)
+
+        assessments = self.assessor.assess(step, taken, numbers, self._moving(step), True, known)
+        for assessment in assessments:
+            self.tell(assessment, step, last=True)
         self._saving.wait(step)
-        self._watchdog.at("export", step)
-        folders = [self._job_dir / "export" / exporter.name for exporter in self._spec.exporters]
-        exported = self._world.on_chief(lambda: [str(self._export(f, step, metrics)) for f in folders])
-        exports = [Path(p) for p in exported]
+        exports = [Path(export.path) for a in assessments for export in a.exports if export.path is not None]
         self._status(
-            state="succeeded", step=step, evaluation={"step": step, **metrics}, exports=[str(path) for path in exports]
+            state="succeeded",
+            step=step,
+            exports=[str(path) for path in exports],
+            stopped_early={"step": step, "reason": decision.reason} if decision else None,
         )
         waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
         more = f"; {outcome.more}" if outcome.more else ""
-        self._say(f"done: step {step} ({outcome.end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
-        return {**metrics, "global_step": step}, exports
+        end = f"stopped early: {decision.reason}" if decision else outcome.end
+        self._say(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
+        self._end(step, "succeeded", end)
+        return {**assessments[0].metrics, "global_step": step}, exports
 
-    def _evaluate(self, step: int) -> dict[str, float]:
-        told = False
+    def _decided(self, outcome: Outcome) -> Decision | None:
+        """Why training has ended early, kept for runs to come, on the chief; None elsewhere, or where it has not."""
+        s = self._s
+        reasons = self._world.all_gather(self._hooks.stop_requested)
+        if not self._world.is_chief:
+            return None
+        if s.held is not None and outcome.step == s.first_step:
+            return s.held
+        if outcome.end != "stopped early":
+            return None
+        asked = [reason for reason in [outcome.reason, *reasons] if reason is not None]
+        decision = self.decision or Decision(outcome.step, asked[0] if asked else "asked for", None, None)
+        decision = replace(decision, step=outcome.step, max_steps=s.train_spec.max_steps)
+        with suppress(OSError):  # the last checkpoint, which comes next, tells of a disk that fails
+            write_decision(s.job_dir, decision)
+        return decision
 
-        def moved() -> None:
-            nonlocal told
-            self._watchdog.at("evaluation", step)
-            if self._signals.received is not None and not told:
-                told = True
-                self._say(f"{self._signals.received}: the job leaves when this evaluation has ended")
+    def tell(self, assessment: Assessment, training_step: int, last: bool = False) -> None:
+        """Records an evaluation; `training_step` is where training is meanwhile. To be called on all ranks alike.
 
-        metrics = self._evaluator.evaluate(moved)
-        self.tell_evaluation(step, metrics)
-        return metrics
-
-    def tell_evaluation(self, step: int, metrics: dict[str, float]) -> None:
-        """Records what an evaluation of the checkpoint of `step` gave."""
+        Raises:
+            JobEndedError: An export failed, and `on_export_error` is "halt".
+        """
+        s, a = self._s, assessment
+        lag = {"lag_steps": training_step - a.step, "lag_secs": time.time() - a.taken}
+        if self._reporting and not a.known:
+            values = {**a.metrics, "secs": a.secs, **lag}
+            self._reporting.metrics.record(
+                a.kind, a.step, values, only_here={"checkpoint_time": a.taken, "what": a.what, "last": last}
+            )
         if self._reporting:
-            self._reporting.metrics.record(self._evaluator.kind, step, metrics)
-            self._status(state="running", evaluation={"step": step, **metrics})
-            self._saving.note_evaluation(step, metrics)
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._say(f"{self._evaluator.kind} at step {step}: {shown}")
+            found = {"step": a.step, **a.metrics}
+            s.told.evaluations[a.kind] = found
+            first = {"evaluation": found, "evaluation_lag": {"steps": lag["lag_steps"], "secs": lag["lag_secs"]}}
+            self._status(state="running", evaluations=s.told.evaluations, **(first if a.number == 0 else {}))
+            if a.number == 0:
+                self._saving.note_evaluation(a.step, a.metrics)
+            if s.stopper is not None:
+                s.stopper.saw(a.kind, a.step, a.metrics)
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in a.metrics.items())
+        behind = f"  ({lag['lag_steps']} steps behind)" if lag["lag_steps"] else ""
+        before = "  (evaluated before)" if a.known else ""
+        self._say(f"{a.kind} at step {a.step}: {shown}{behind}{before}")
+        self._hooks.after_evaluate(a.step, a.name, a.metrics)
+        self._heard(a)
+        self._tell_exports(a, training_step)
 
-    def _export(self, folder: Path, step: int, metrics: dict[str, float]) -> Path:
-        taken = self._saving.taken
-        path = exported_from(folder, taken) or export_saved_model(self._model, folder, step, taken, metrics)
-        self._say(f"export {path}")
-        return path
+    def _tell_exports(self, a: Assessment, training_step: int) -> None:
+        s = self._s
+        for export in a.exports:
+            if export.error is None:
+                self._say(f"export {export.path}")
+                if self._reporting:
+                    self._reporting.metrics.note("export", a.step, exporter=export.exporter, path=export.path)
+                continue
+            self._say(f"warning: the exporter {export.exporter!r} failed at step {a.step}: {export.error}")
+            if self._reporting:
+                self._reporting.metrics.note("export_failed", a.step, exporter=export.exporter, error=export.error)
+                s.told.export_errors.append({"exporter": export.exporter, "step": a.step, "error": export.error})
+                self._status(state="running", export_errors=s.told.export_errors)
+            if s.config.on_export_error == "halt":
+                self.before_halt(training_step)
+                raise JobEndedError(
+                    f"the exporter {export.exporter!r} failed at step {a.step}, and on_export_error is halt: "
+                    f"{export.error}; the checkpoint stays",
+                    EXIT_FAILED,
+                )
+
+    def _end(self, step: int, state: str, reason: str) -> None:
+        """Notes the end of this run, and writes the report. Local."""
+        if self._reporting is None:
+            return
+        self._reporting.metrics.end(step, state, reason)
+        self._s.watchdog.at("report", step)
+        try:
+            path = write_report(self._s.job_dir)
+        except Exception as error:  # whatever goes wrong with it, the job is done
+            self._say(f"warning: report.html could not be written: {type(error).__name__}: {error}")
+            return
+        self._status(state=state, report=str(path))
+        self._say(f"report {path}")
 
     def _say(self, text: str) -> None:
         if self._reporting:
-            self._reporting.progress.say(text)
+            self._reporting.say(text)
 
     def _status(self, **fields: Any) -> None:
         if self._reporting:
@@ -163,7 +294,7 @@ def first_signal(received: Sequence[str | None]) -> str:
     return next(name for name in STOP_CODES if name in received)
 
 
-def check_best_metric(name: str | None, metrics: list[str]) -> None:
+def check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
     """UserError where evaluation will have no metric of that name."""
     if name is not None and name not in metrics:
         near = difflib.get_close_matches(name, metrics, n=1)

@@ -7,9 +7,10 @@ import math
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +18,14 @@ import numpy as np
 
 from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
+from hpc_train.checkpoint.layout import step_of
 from hpc_train.checkpoint.manager import Best, CheckpointManager
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampler import DataOrder, DataProgress
 from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
 from hpc_train.estimator import random_state
+from hpc_train.estimator.hooks import SavingListeners
 from hpc_train.monitoring.units import size
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.watchdog import Watchdog
@@ -65,13 +68,27 @@ class Read(Protocol):
         ...
 
 
+Committed = tuple[Path, float, int]
+"""A checkpoint's folder, the seconds since its state was taken, and its bytes."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What metrics.jsonl tells of a checkpoint; stall_secs: what training waited, None where that is not known."""
+
+    step: int
+    secs: float
+    bytes: int
+    stall_secs: float | None
+
+
 class Saving:
     """Takes and writes the checkpoints of one run.
 
     Args:
         saver: The chief's; None elsewhere.
         at_hand: The step whose state is that of the newest checkpoint; restored: that checkpoint, on the chief.
-        say: Prints a line, on the chief.
+        say: Prints a line, on the chief. committed: filled by the saver.
 
     Attributes:
         snapshot: The last one that this run has taken, in memory that the next one takes over; taken: when the newest
@@ -90,8 +107,12 @@ class Saving:
         restored: Snapshot | None,
         watchdog: Watchdog,
         say: Callable[[str], None],
+        listeners: SavingListeners,
+        committed: deque[Committed],
     ) -> None:
         self._world, self._config, self._manager, self._saver = world, config, manager, saver
+        self._listeners, self._committed = listeners, committed
+        self._stalls: dict[int, float] = {}
         self._lock, self._state, self._say = lock, state, say
         self._watchdog = watchdog
         self._best = _best_of(manager, restored, config) if saver else None
@@ -99,8 +120,11 @@ class Saving:
         self.taken = restored.time if restored else 0.0
         self.snapshot: Snapshot | None = None
 
-    def save(self, step: int, data: Read) -> None:
+    def save(self, step: int, data: Read, stall_secs: float | None = None) -> None:
         """Copies the state after `step`, which is then written while training goes on. Collective.
+
+        Args:
+            stall_secs: What training has waited; None: as long as this takes.
 
         Raises:
             JobEndedError: The checkpoint before could not be written, and `on_save_error` is "halt".
@@ -120,12 +144,14 @@ class Saving:
                 )
             start = time.monotonic()
             self._settle(step, self._config.on_save_error == "halt")
+            self._listeners.before_save(step)
             if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
                 self._say(f"warning: waited {waited:.1f} s for the checkpoint before; save less often")
             best = asdict(self._best) if self._best else None
             snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
             self.snapshot, self.taken = snapshot, snapshot.time
             self._saver.begin(snapshot)
+            self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
 
         self._world.on_chief(begin)
         self._at_hand = step
@@ -140,6 +166,16 @@ class Saving:
             JobEndedError: It could not be written, or holds NaN.
         """
         self._world.on_chief(lambda: self._settle(step, halt))
+
+    def news(self) -> list[Record]:
+        """The checkpoints that have been committed since the last call; their listeners are told. For the chief."""
+        found = []
+        while self._committed:
+            path, secs, nbytes = self._committed.popleft()
+            step = step_of(path.name) or 0
+            self._listeners.after_save(step, path)
+            found.append(Record(step, secs, nbytes, self._stalls.pop(step, None)))
+        return found
 
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Keeps the checkpoint of `step` from now on where its evaluation is the best so far. For the chief."""

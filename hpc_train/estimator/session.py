@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
@@ -13,10 +14,12 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.cluster.world import World
 from hpc_train.config.specs import EvalSpec, RunConfig, TrainSpec
 from hpc_train.data.pipeline import OpenInput
+from hpc_train.estimator.early_stopping import Decision, EarlyStopper
 from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.loop import Reporting
-from hpc_train.estimator.run import Run
-from hpc_train.estimator.saving import Read, Saved, Saving
+from hpc_train.estimator.exporters import Exporting
+from hpc_train.estimator.hooks import Hooks, SavingListeners
+from hpc_train.estimator.reporting import Reporting
+from hpc_train.estimator.saving import Committed, Saved, Saving
 from hpc_train.estimator.state import ModelState
 from hpc_train.monitoring.progress import Notes
 from hpc_train.resilience.job_lock import JobLock
@@ -26,40 +29,63 @@ from hpc_train.resilience.watchdog import Watchdog
 if TYPE_CHECKING:
     import keras
 
+Restore = Callable[[World, "int | None"], "Snapshot | None"]
+
+
+@dataclass
+class ToldBefore:
+    """What status.json keeps as a whole: by kind the newest evaluation, and the exports that failed."""
+
+    evaluations: dict[str, dict[str, float]] = field(default_factory=dict)
+    export_errors: list[dict[str, Any]] = field(default_factory=list)
+
 
 @dataclass(frozen=True)
 class Session:
     """One run of a job, seen from one rank.
 
     Attributes:
+        world: All ranks. max_steps: where this run ends, which is before train_spec's where an earlier one has decided
+            to stop early: `held`, on the chief.
+        hooks: Of this rank. listeners, stopper: the chief's.
+        evaluators: Of all evaluation sets; exporting: their exporters, on the chief.
         found: The step of the checkpoint to go on from; None: from the beginning. restored: that checkpoint, on the
             chief, without its arrays.
-        restore: Loads the checkpoint of a step into all ranks. Collective.
+        restore: Loads the checkpoint of a step into all of the ranks that are given. Collective.
         open_data: Opens the training data at a checkpoint's place, instead of `data`. Collective.
-        saver, reporting: The chief's.
+        saver, committed, reporting: The chief's.
+        profiler: Of the first rank that trains.
         delay_secs: What this rank sleeps after each step, to try out what slow ranks do.
     """
 
     world: World
     config: RunConfig
     train_spec: TrainSpec
-    eval_spec: EvalSpec
+    eval_specs: Sequence[EvalSpec]
+    max_steps: int | None
+    held: Decision | None
     model: keras.Model
     state: ModelState
-    evaluator: Evaluator
+    hooks: Hooks
+    listeners: SavingListeners
+    stopper: EarlyStopper | None
+    evaluators: Sequence[Evaluator]
+    exporting: Sequence[Exporting] | None
     data: OpenInput
     found: int | None
     restored: Snapshot | None
-    restore: Callable[[int | None], Snapshot | None]
-    open_data: Callable[[int | None], tuple[OpenInput, bool]]
+    restore: Restore
+    open_data: Callable[[World, int | None], tuple[OpenInput, bool]]
     manager: CheckpointManager
     saver: BackgroundSaver | None
+    committed: deque[Committed]
     lock: JobLock
     signals: StopSignals
     watchdog: Watchdog
     reporting: Reporting | None
     notes: Notes
     delay_secs: float
+    told: ToldBefore = field(default_factory=ToldBefore)
 
     @property
     def job_dir(self) -> Path:
@@ -84,20 +110,6 @@ class Session:
             self.restored,
             self.watchdog,
             self.notes.say,
-        )
-
-    def run(self, world: World, saving: Saving, data: Read) -> Run:
-        """What happens beside the steps, `world` being the ranks that do it together."""
-        return Run(
-            world,
-            self.config,
-            self.eval_spec,
-            self.model,
-            self.state,
-            saving,
-            data,
-            self.evaluator,
-            self.signals,
-            self.watchdog,
-            self.reporting,
+            self.listeners,
+            self.committed,
         )

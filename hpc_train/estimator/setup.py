@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,48 +39,46 @@ LOGS = "logs"
 MEMORY_PART = 0.5
 """Of the memory that is free when a job starts, what all ranks of a node may fill with decoded data."""
 
-Shards = tuple[ShardSet | None, ShardSet | None]
-"""Of training and of evaluation; None stands for an input that is a function."""
+Shards = list["ShardSet | None"]
+"""Of training, then of each evaluation set; None stands for an input that is a function."""
 
 
 def find_all_shards(
-    world: World, readers: int, train_spec: TrainSpec, eval_spec: EvalSpec, job_dir: Path, step: int
+    world: World, readers: int, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec], job_dir: Path, step: int
 ) -> Shards:
-    """Finds and checks the shards of both specs, on the chief, for all ranks. Collective.
+    """Finds and checks the shards of all specs, on the chief, for all ranks. Collective.
 
     `readers` ranks train. Where the job goes on from a `step` beyond 0, they must be those with which it began.
     """
 
     def find() -> list[dict[str, Any] | None]:
-        found = checked_shards(readers, train_spec, eval_spec)
+        found = checked_shards(readers, train_spec, eval_specs)
         if step > 0:
-            _check_unchanged(job_dir / RECORD_FILE, found)
+            _check_unchanged(job_dir / RECORD_FILE, dict(zip(parts_of(eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 
-    train, evaluation = world.on_chief(find)
-    return _from_json(train), _from_json(evaluation)
+    return [None if found is None else ShardSet.from_json(found) for found in world.on_chief(find)]
 
 
-def checked_shards(readers: int, train_spec: TrainSpec, eval_spec: EvalSpec) -> Shards:
-    """The shards of both specs, for `readers` ranks that train. Local.
+def parts_of(eval_specs: Sequence[EvalSpec]) -> list[str]:
+    """What training data and evaluation sets are called in data.json."""
+    return ["train", *(spec.kind for spec in eval_specs)]
+
+
+def checked_shards(readers: int, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> Shards:
+    """The shards of all specs, for `readers` ranks that train. Local.
 
     Raises:
         UserError: They are missing, cannot be read, do not go together, or have too few rows for the ranks.
     """
-    found: list[ShardSet | None] = []
-    for spec in (train_spec, eval_spec):
-        source = spec.input_fn
-        found.append(find_shards(source) if isinstance(source, HDF5Input) else None)
-    train, evaluation = found
+    sources = [train_spec.input_fn, *(spec.input_fn for spec in eval_specs)]
+    train, *evaluations = [find_shards(source) if isinstance(source, HDF5Input) else None for source in sources]
     if train is not None and isinstance(train_spec.input_fn, HDF5Input):
         training_sampler(train_spec.input_fn, train, 0, readers)
-    if train is not None and evaluation is not None:
-        _check_alike(train, evaluation)
-    return train, evaluation
-
-
-def _from_json(value: dict[str, Any] | None) -> ShardSet | None:
-    return None if value is None else ShardSet.from_json(value)
+    for evaluation in evaluations:
+        if train is not None and evaluation is not None:
+            _check_alike(train, evaluation)
+    return [train, *evaluations]
 
 
 def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
@@ -96,7 +95,7 @@ def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
             )
 
 
-def _check_unchanged(record: Path, shards: Shards) -> None:
+def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> None:
     try:
         began = json.loads(record.read_text())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -105,12 +104,14 @@ def _check_unchanged(record: Path, shards: Shards) -> None:
         raise UserError(
             f"{record}: cannot be read: {error}; remove it to go on with the data as they are now"
         ) from None
-    for part, found in zip(("train", "eval"), shards, strict=True):
+    for part, found in shards.items():
         if found is not None and began.get(part) is not None:
             check_record(began[part], found, record)
 
 
-def check_labels(world: World, shards: Shards, specs: tuple[TrainSpec, EvalSpec], model: keras.Model) -> None:
+def check_labels(
+    world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model
+) -> None:
     """Looks at labels that a sparse cross-entropy takes as they are stored, each rank at its part. Collective.
 
     Raises:
@@ -239,7 +240,7 @@ def begin_job_dir(
     description: dict[str, Any],
     ranks: list[dict[str, Any]],
     code_folder: Path,
-    shards: Shards,
+    shards: Mapping[str, ShardSet | None],
 ) -> list[str]:
     """Makes the job-dir, for its owner alone, and writes job.yaml, environment.json and data.json. For the chief.
 
@@ -247,6 +248,7 @@ def begin_job_dir(
 
     Args:
         late_lock: To be acquired as soon as the job-dir is there; None where that has been done.
+        shards: By part (see parts_of).
 
     Returns:
         What to tell the user of that.
@@ -263,8 +265,7 @@ def begin_job_dir(
             raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(description, default=str))
         replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
-        parts = zip(("train", "eval"), shards, strict=True)
-        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in parts})
+        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in shards.items()})
         write_json(job_dir / "environment.json", describe_environment(ranks, code_folder))
     except OSError as error:
         raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror} ({error.filename})") from None

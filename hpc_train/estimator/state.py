@@ -28,13 +28,14 @@ class ModelState:
     """The variables of a model and of its optimizer, by path, across ranks.
 
     Attributes:
+        world: The ranks among which it is compared and averaged.
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
             floating-point variables. The training step averages the changes of those that it does change.
         not_trained: Those that are not trainable, whatever they hold.
     """
 
     def __init__(self, model: keras.Model, world: World) -> None:
-        self._world = world
+        self.world = world
         self._model = _by_path(model.variables)
         self._optimizer = _by_path(model.optimizer.variables)
         self._trainable = {id(v) for v in model.trainable_variables}
@@ -52,7 +53,7 @@ class ModelState:
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
         signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
-        digests = self._world.all_gather(hashlib.sha256("\n".join(signatures).encode()).hexdigest())
+        digests = self.world.all_gather(hashlib.sha256("\n".join(signatures).encode()).hexdigest())
         differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if differing:
             raise UserError(
@@ -105,6 +106,13 @@ class ModelState:
         variables = [*self._model.values(), *self._optimizer.values()]
         return {id(variable): copy for variable, copy in zip(variables, copies, strict=True)}
 
+    @property
+    def room(self) -> list[np.ndarray]:
+        """The memory that snapshots are taken into, one array for each variable. Local."""
+        self.reserve()
+        assert self._arena is not None
+        return list(self._arena.arrays.values())
+
     def copied(
         self,
         progress: DataProgress,
@@ -121,7 +129,7 @@ class ModelState:
             dict(zip(self._optimizer, copies[len(self._model) :], strict=True)),
             progress,
             order,
-            self._world.size,
+            self.world.size,
             time.time(),
             rng,
             tf_random_seed,
@@ -146,7 +154,7 @@ class ModelState:
             arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
         else:
             arrays = [_numpy(v) for v in variables]
-        self._world.broadcast_arrays(arrays)
+        self.world.broadcast_arrays(arrays)
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
         if part > 0:
@@ -161,13 +169,13 @@ class ModelState:
         For layers that change such a variable all the same; those of other layers are `carried`. Collective. Uses
         float64 sums over MPI.
         """
-        if self._world.size == 1 or not self._rest:
+        if self.world.size == 1 or not self._rest:
             return
         values = [_numpy(v) for v in self._rest]
-        digests = self._world.all_gather([_digest(value) for value in values])
+        digests = self.world.all_gather([_digest(value) for value in values])
         for i, (variable, value) in enumerate(zip(self._rest, values, strict=True)):
             if len({own[i] for own in digests}) > 1:
-                mean = self._world.sum(np.ascontiguousarray(value, np.float64)) / self._world.size
+                mean = self.world.sum(np.ascontiguousarray(value, np.float64)) / self.world.size
                 variable.assign(mean.astype(value.dtype))
 
     def compare(self, step: int) -> None:
@@ -183,20 +191,20 @@ class ModelState:
         everything = {**_prefixed("model", alike), **_prefixed("optimizer", self._optimizer)}
         own = [_digest(_host_view(v)) for v in everything.values()]
         whole = hashlib.sha256(repr(own).encode()).hexdigest()
-        if len(set(self._world.all_gather(whole))) == 1:
+        if len(set(self.world.all_gather(whole))) == 1:
             return
-        digests = self._world.all_gather(own)
+        digests = self.world.all_gather(own)
         usual, count = Counter(map(tuple, digests)).most_common(1)[0]
         if count == 1:
             usual = tuple(digests[0])
         ranks = [rank for rank, found in enumerate(digests) if tuple(found) != usual]
         name = next(n for i, n in enumerate(everything) if digests[ranks[0]][i] != usual[i])
         raise JobEndedError(
-            f"the variables of rank {', '.join(map(str, ranks[:8]))} differ from those of "
+            f"the variables of rank {', '.join(str(rank + self.world.offset) for rank in ranks[:8])} differ from those of "
             f"{'most ranks' if count > 1 else 'rank 0'} after step {step}, first {name}: memory or a processor of that "
             "rank's node may be faulty; start the job again elsewhere to go on from the last checkpoint",
             EXIT_NOT_FINITE,
-            ranks[0] if len(ranks) == 1 and count > 1 else None,
+            ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,
         )
 
 

@@ -6,10 +6,10 @@ import os
 import shlex
 import sys
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
-from datetime import datetime
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,35 @@ from hpc_train.checkpoint.background import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager, Found
-from hpc_train.cluster.roles import Roles, asynchronous_roles
+from hpc_train.cluster.roles import roles_for
 from hpc_train.cluster.uncaught import tell_uncaught
 from hpc_train.cluster.world import Threads, World, join_world, set_up_tensorflow
-from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec, refuse_same_kinds
 from hpc_train.data.pipeline import Loader, OpenInput, open_training, refuse_name
 from hpc_train.data.sampler import DataProgress
+from hpc_train.errors import UserError
 from hpc_train.estimator import random_state
 from hpc_train.estimator.async_training import AsyncTraining, prepared
+from hpc_train.estimator.beside import (
+    decided_before,
+    hooks_given,
+    hooks_of,
+    listeners_for,
+    prepare_evaluations,
+    profiler_for,
+)
+from hpc_train.estimator.dedicated import DedicatedTraining, dedicated
+from hpc_train.estimator.describing import describe, first_line, names_of_data, of_the_run_before
+from hpc_train.estimator.early_stopping import evaluations_in
 from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
-from hpc_train.estimator.evaluation import Evaluator
-from hpc_train.estimator.loop import Reporting
+from hpc_train.estimator.hook import Hook
+from hpc_train.estimator.hooks import OfEvaluation
 from hpc_train.estimator.model import build_model
 from hpc_train.estimator.reopened import Reopened
-from hpc_train.estimator.run import Result, check_best_metric
-from hpc_train.estimator.saving import told_of_failures, told_of_saves
+from hpc_train.estimator.reporting import Reporting
+from hpc_train.estimator.run import Result
+from hpc_train.estimator.saving import Committed, told_of_failures, told_of_saves
 from hpc_train.estimator.session import Session
 from hpc_train.estimator.setup import (
     LOGS,
@@ -43,12 +56,15 @@ from hpc_train.estimator.setup import (
     find_all_shards,
     find_checkpoint,
     means_for,
+    parts_of,
     where_from,
 )
 from hpc_train.estimator.state import ModelState
+from hpc_train.estimator.summaries import Profiled, WeightsShown, show_job
 from hpc_train.estimator.sync_training import SyncTraining
+from hpc_train.estimator.warm_start import WARM_START_FILE, WarmStarted, warm_start
 from hpc_train.monitoring.environment import rank_table
-from hpc_train.monitoring.files import Lenient
+from hpc_train.monitoring.files import Lenient, write_json
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import Notes, TrainingProgress, make_console
 from hpc_train.monitoring.status import StatusFile, job_fields, read_status
@@ -61,57 +77,51 @@ from hpc_train.strategies.base import Alone
 from hpc_train.strategies.sync import HorovodSync
 
 
-def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Result:
+def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec | Sequence[EvalSpec]) -> Result:
     """Trains, evaluates and exports; goes on from the newest checkpoint of the job-dir. Collective.
 
+    Args:
+        eval_spec: One evaluation set, or several with names of their own; the first one decides which checkpoint is
+            the best (`best_metric`).
+
     Returns:
-        The metrics of the last evaluation with `global_step`, the same on all ranks, and the exports' folders.
+        The metrics of the last evaluation (of the first set) with `global_step`, the same on all ranks, and the
+        folders of the exports made of the last checkpoint.
 
     Writes, in `estimator.config.model_dir`: job.yaml, environment.json, data.json, status.json, metrics.jsonl,
-    checkpoints/, event files in train/ and eval/, export/, and logs/failure-*.txt where a rank failed.
+    checkpoints/, event files in train/, eval/ (eval_<name>/) and ranks/, export/, report.html, logs/failure-*.txt where
+    a rank failed, early_stop.json and warm_start.json where those happened.
 
     Raises:
         UserError: The data, the model or the job-dir cannot be used; nothing has been written.
         RankError: Another rank failed while the job was set up.
         JobEndedError: The numbers went bad, or a checkpoint could not be written; its `code` is the exit code.
         SystemExit: With code 3, 4 or 5, after SIGUSR1, SIGTERM or SIGINT and a checkpoint.
-        Whatever the model or the input raise.
+        Whatever the model, the input or a hook raise.
 
     With several ranks, a failure once training has begun is printed by the rank that failed, and ends all ranks with
     exit code 1. An exception that the program does not catch is told once, and the exit code is 2 for a UserError.
     """
-    description = {
-        "model": f"{estimator.model_fn.__module__}:{getattr(estimator.model_fn, '__qualname__', 'model_fn')}",
-        "params": dict(estimator.params),
-        "data": {"train": _describe(train_spec.input_fn), "eval": _describe(eval_spec.input_fn)},
-        "run": asdict(estimator.config),
-        "train": {"max_steps": train_spec.max_steps},
-        "eval": {name: value for name, value in asdict(eval_spec).items() if name != "input_fn"},
-    }
+    eval_specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else list(eval_spec)
+    if not eval_specs:
+        raise UserError("eval_spec: there is none; give an EvalSpec, or several")
+    try:
+        refuse_same_kinds(eval_specs)
+    except ValueError as error:
+        raise UserError(f"eval_spec: {error}") from None
+    description = describe(estimator, train_spec, eval_specs)
     with StopSignals() as signals:
         world = join_world(threads_for(estimator.config.strategy))
         if world.size > 1:
             tell_uncaught(world)
-        return run_job(world, estimator, train_spec, eval_spec, description, Path.cwd(), signals)
-
-
-def _describe(source: Any) -> Any:
-    if not isinstance(source, HDF5Input):
-        return f"function {_name_of(source)}"
-    values = {field.name: getattr(source, field.name) for field in fields(source)}
-    return {**values, "map_fn": source.map_fn and _name_of(source.map_fn)}
-
-
-def _name_of(function: Any) -> str:
-    kind = function if hasattr(function, "__qualname__") else type(function)
-    return f"{kind.__module__}:{kind.__qualname__}"
+        return run_job(world, estimator, train_spec, eval_specs, description, Path.cwd(), signals)
 
 
 def run_job(
     world: World,
     estimator: Estimator,
     train_spec: TrainSpec,
-    eval_spec: EvalSpec,
+    eval_specs: Sequence[EvalSpec],
     description: dict[str, Any],
     code_folder: Path,
     signals: StopSignals,
@@ -128,9 +138,7 @@ def run_job(
     )
     asynchronous = config.strategy == "async"
     with ExitStack() as stack:
-        roles = Roles(world.size)
-        if asynchronous:
-            roles = world.each(lambda: asynchronous_roles(world.size, config.parameter_servers))
+        roles = world.each(lambda: roles_for(world.size, config))
         lock, notes = JobLock(job_dir), Notes()
         existed = world.on_chief(lambda: _lock_what_exists(lock, job_dir, notes.say))
         if world.is_chief:
@@ -139,59 +147,93 @@ def run_job(
             stack.callback(notes.flush)
         found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job_dir, manager))))
         first_step = found.step or 0
-        shards = find_all_shards(world, roles.readers, train_spec, eval_spec, job_dir, first_step)
-        train_shards, eval_shards = shards
+        decided = world.each(
+            lambda: decided_before(job_dir, train_spec, eval_specs, found.step) if world.is_chief else None
+        )
+        max_steps = world.broadcast(decided.max_steps if decided else None)
+        shards = find_all_shards(world, roles.readers, train_spec, eval_specs, job_dir, first_step)
         device = set_up_tensorflow(world)
-        context = context_for(roles.part_of(world.rank), roles.readers, train_spec.input_fn, config.tf_random_seed)
+        part = roles.part_of(world.rank)
+        context = context_for(part, roles.readers, train_spec.input_fn, config.tf_random_seed)
         means = means_for(world)
 
         training_input = stack.enter_context(Reopened())
 
-        def open_data(step: int | None) -> tuple[OpenInput, bool]:
-            place, reordered = where_from(world, manager, step, train_spec.input_fn, train_shards)
+        def open_data(ranks: World, step: int | None) -> tuple[OpenInput, bool]:
+            place, reordered = where_from(ranks, manager, step, train_spec.input_fn, shards[0])
             if asynchronous and not isinstance(train_spec.input_fn, HDF5Input) and config.max_staleness != 0:
                 place = DataProgress(place.step // roles.readers)  # batches of each worker: a step is one of them
-            opening = open_training(train_spec.input_fn, train_shards, context, place, means, load)
-            return world.each(lambda: training_input.enter(opening)), reordered
+            opening = open_training(train_spec.input_fn, shards[0], context, place, means, load)
+            return ranks.each(lambda: training_input.enter(opening)), reordered
 
-        data, reordered = open_data(found.step)
+        data, reordered = open_data(world, found.step)
         model = world.each(lambda: build_model(estimator, data.dataset))
-        evaluating = World.alone() if asynchronous else world
-        eval_context = context_for(evaluating.rank, evaluating.size, eval_spec.input_fn, config.tf_random_seed)
-        evaluator = Evaluator(model, eval_spec, eval_shards, eval_context, means, load, evaluating)
-        world.each(evaluator.check)
-        world.each(lambda: check_best_metric(config.best_metric, evaluator.metric_names()))
-        check_labels(world, shards, (train_spec, eval_spec), model)
+        about = {
+            "job": str(description.get("name", job_dir.name)),
+            "job_dir": str(job_dir),
+            "params": dict(estimator.params),
+            "data": names_of_data(train_spec, shards[0]),
+        }
+        evaluations = prepare_evaluations(
+            world,
+            roles.idle > 0,
+            config,
+            train_spec,
+            eval_specs,
+            shards,
+            data.dataset.element_spec,
+            model,
+            about,
+            load,
+            means,
+        )
+        check_labels(world, shards, (train_spec, *eval_specs), model)
         optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
         state = ModelState(model, world)
         world.each(state.check_ranks)
+        warm: list[WarmStarted] = []
+        if found.step is None and (settings := estimator.warm_start) is not None:
+            world.each(lambda: warm.append(warm_start(model, settings, job_dir)) if world.is_chief else None)
 
-        def restore(step: int | None) -> Snapshot | None:
-            snapshot = world.each(lambda: _load(manager, step, state) if world.is_chief else None)
-            state.share(snapshot, roles.part_of(world.rank))
-            random_state.restore(world, snapshot.rng if snapshot else None)
+        def restore(ranks: World, step: int | None) -> Snapshot | None:
+            snapshot = ranks.each(lambda: _load(manager, step, state) if ranks.is_chief else None)
+            state.share(snapshot, part)
+            random_state.restore(ranks, snapshot.rng if snapshot else None, part, roles.readers)
             return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
 
-        restored = restore(found.step)
-        training: SyncTraining | AsyncTraining
+        restored = restore(world, found.step)
+        training: SyncTraining | DedicatedTraining | AsyncTraining
         if asynchronous:
             training = stack.enter_context(
                 prepared(
                     world, roles, config, lambda: build_model(estimator, data.dataset), model, optimizer, state, data
                 )
             )
+        elif roles.dedicated:
+            training = stack.enter_context(dedicated(world, roles, config, state))
         else:
-            training = SyncTraining(world.each(lambda: HorovodSync(world) if world.size > 1 else Alone()))
+            strategy = world.each(lambda: HorovodSync(world, config.compression) if world.size > 1 else Alone())
+            training = SyncTraining(strategy)
+        names = next(iter(evaluations.metric_names.values()))
+        evaluated = world.on_chief(lambda: len(evaluations_in(job_dir, first_step).get(eval_specs[0].kind, {})))
+        given_hooks = world.each(
+            lambda: hooks_given(world, roles, config, train_spec, eval_specs, data, model, names, evaluated, load)
+        )
+        listeners = world.each(lambda: listeners_for(world, train_spec, load))
+        profiler = stack.enter_context(profiler_for(world, roles, config, notes.say))
+        own_hooks: list[Hook] = [Profiled(profiler)] if profiler.wanted else []
 
-        ranks = world.all_gather(about_rank(world, roles, device, train_shards, context, data))
+        ranks = world.all_gather(about_rank(world, roles, device, shards[0], context, data))
         late_lock = None if existed else lock
+        by_part = dict(zip(parts_of(eval_specs), shards, strict=True))
         told = world.on_chief(
-            lambda: begin_job_dir(job_dir, manager, late_lock, found, description, ranks, code_folder, shards)
+            lambda: begin_job_dir(job_dir, manager, late_lock, found, description, ranks, code_folder, by_part)
         )
         failure = FailureReport(job_dir / LOGS, world.broadcast(uuid.uuid4().hex[:12]))
         stack.enter_context(ends_all_ranks(world, job_dir, failure, lock))
         watchdog = stack.enter_context(watch_over(world, job_dir, failure, config.stall_timeout_secs))
         reporting, saver = None, None
+        committed: deque[Committed] = deque()
         if world.is_chief:
             console = make_console()
             console.print(rank_table(ranks))
@@ -206,32 +248,54 @@ def run_job(
                 **job_fields(os.environ),
             )
             metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
-            metrics.start(first_step, ranks=world.size)
-            progress = TrainingProgress(console, first_step, train_spec.max_steps, config.log_step_count_steps)
-            reporting = Reporting(metrics, status, progress, training.learning_rate(model), data.advice)
+            metrics.start(
+                first_step, ranks=world.size, max_steps=max_steps, restarts=job_fields(os.environ)["restarts"]
+            )
+            x = data.dataset.element_spec
+            x_spec = x[0] if isinstance(x, tuple) else x
+            show_job(metrics, job_dir, config, estimator.params, train_spec, eval_specs, world.size, model, x_spec)
+            progress = TrainingProgress(console, first_step, max_steps, config.log_step_count_steps)
+            reporting = Reporting(metrics, status, progress, data.advice)
+            if config.save_histograms_steps and not roles.idle:
+                own_hooks.append(WeightsShown(metrics, model, config.save_histograms_steps))
             notes.print_with(progress.say)
             status.update(state="running")
-            progress.say(_first_line(job_dir, train_spec, roles, config, first_step))
+            progress.say(first_line(job_dir, train_spec, roles, config, first_step))
             progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
-            for line in [*told, *_of_the_run_before(before)]:
+            for line in [*told, *of_the_run_before(before), *(line for done in warm for line in done.lines)]:
                 progress.say(line)
+            for done in warm:
+                write_json(job_dir / WARM_START_FILE, done.record)
             if reordered:
                 progress.say("the order of rows has changed: training goes on with a whole epoch of it")
             for note in data.notes:
                 progress.say(f"warning: {note}")
             state.reserve()
-            saver = stack.enter_context(
-                BackgroundSaver(manager, told_of_saves(progress.say), told_of_failures(manager, progress.say))
-            )
+            tell = told_of_saves(progress.say)
+
+            def saved(path: Path, secs: float, nbytes: int) -> None:
+                tell(path, secs, nbytes)
+                committed.append((path, secs, nbytes))
+
+            saver = stack.enter_context(BackgroundSaver(manager, saved, told_of_failures(manager, progress.say)))
+        if max_steps is not None and first_step >= max_steps:  # of the steps' hooks there is nothing to do any more
+            given_hooks = [hook for hook in given_hooks if isinstance(hook, OfEvaluation)]
+        hooks = hooks_of(world, roles, config, max_steps, first_step, model, [*given_hooks, *own_hooks])
         return training.run(
             Session(
                 world,
                 config,
                 train_spec,
-                eval_spec,
+                eval_specs,
+                max_steps,
+                decided.held if decided else None,
                 model,
                 state,
-                evaluator,
+                hooks,
+                listeners,
+                decided.stopper if decided else None,
+                evaluations.evaluators,
+                evaluations.exporting,
                 data,
                 found.step,
                 restored,
@@ -239,6 +303,7 @@ def run_job(
                 open_data,
                 manager,
                 saver,
+                committed,
                 lock,
                 signals,
                 watchdog,
@@ -269,25 +334,3 @@ def _load(manager: CheckpointManager, step: int | None, state: ModelState) -> Sn
     snapshot = manager.load(step)
     state.check(snapshot, str(manager.path(step)))
     return snapshot
-
-
-def _first_line(job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int) -> str:
-    begin = f"going on from step {first_step}" if first_step else "training from the beginning"
-    batch, source = "", spec.input_fn
-    if isinstance(source, HDF5Input) and (not roles.servers or config.max_staleness == 0):
-        rows, readers = source.batch_size, roles.readers
-        batch = f"; global batch {rows * readers} ({rows} x {readers} {'workers' if roles.servers else 'ranks'})"
-    elif isinstance(source, HDF5Input):
-        batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
-    return f"{begin} to step {spec.max_steps or 'end of input'}{batch}; job-dir {job_dir}"
-
-
-def _of_the_run_before(status: dict[str, Any]) -> list[str]:
-    """What to tell where the run before this one ended without a word."""
-    if status.get("state") != "running":
-        return []
-    when = datetime.fromtimestamp(status.get("updated", 0)).astimezone().isoformat(" ", "seconds")
-    return [
-        f"the run before ended without a word: last heard of at {when}, at step {status.get('step')} "
-        f"(host {status.get('host')}, pid {status.get('pid')})"
-    ]

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.cluster.roles import asynchronous_roles
+from hpc_train.cluster import roles
 from hpc_train.cluster.world import nvidia_device_count
 from hpc_train.config.job import JobConfig
+from hpc_train.config.named import Kind, names_in
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import Backend, Resources
+from hpc_train.config.yamlfile import Location
 from hpc_train.data.shards import matches
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.estimator.setup import checked_shards
@@ -47,33 +49,34 @@ def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
     """UserError where `ranks` ranks are too few for the job's strategy, or its shards cannot be read by them."""
     if isinstance(job, ProgramConfig):
         return
-    readers = ranks
-    if job.run.strategy == "async":
-        readers = asynchronous_roles(ranks, job.run.parameter_servers).readers
-    checked_shards(readers, job.train_spec(), job.eval_spec())
+    checked_shards(roles.roles_for(ranks, job.run).readers, job.train_spec(), job.eval_specs())
 
 
 def least_ranks(job: JobConfig | ProgramConfig) -> int:
     """So many ranks the job's strategy wants at least."""
-    if isinstance(job, ProgramConfig) or job.run.strategy == "sync":
+    if isinstance(job, ProgramConfig):
         return 1
-    return job.run.parameter_servers + 1
+    return roles.least_ranks(job.run)
 
 
 def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The files that a job file names as code, and so wants in the snapshot."""
     if isinstance(job, ProgramConfig):
         return []
-    named = [job.model, job.data.train.map_fn, job.data.eval.map_fn]
-    return [Path(name.rpartition(":")[0]) for name in named if isinstance(name, str) and ".py:" in name]
+    names = _names(job)
+    functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
+    return [*functions, *(Path(name) for _, kind, name in names if kind == "asset")]
 
 
 def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The shards of a job, which are read where they are."""
     if isinstance(job, ProgramConfig):
         return []
-    patterns = [*job.data.train.shards, *job.data.eval.shards]
-    return [path for pattern in patterns for path in matches(pattern)]
+    return [path for _, kind, pattern in _names(job) if kind == "shard" for path in matches(pattern)]
+
+
+def _names(job: JobConfig) -> list[tuple[Location, Kind, str]]:
+    return list(names_in(job.model_dump(mode="json")))
 
 
 def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
@@ -82,8 +85,9 @@ def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
         _check_module("module", job.module, folder)
         return
     problems = Problems()
-    for key, name in (("model", job.model), ("map_fn", job.data.train.map_fn), ("map_fn", job.data.eval.map_fn)):
-        if isinstance(name, str):
+    for location, kind, name in _names(job):
+        if kind == "function":
+            key = next(part for part in reversed(location) if isinstance(part, str))
             place, _, function = name.rpartition(":")
             with problems.gathered():
                 if place.endswith(".py"):

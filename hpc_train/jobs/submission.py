@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from hpc_train.config.names import NAME_PATTERN
 from hpc_train.config.resources import Backend, Resources
-from hpc_train.config.specs import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.jobs.layout import CANCELLED_FILE, SUBMISSION_FILE
 from hpc_train.monitoring.files import write_json

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 LOG_WIDTH = 160
+SHARES = ("input", "compute", "communication", "checkpoint")
+"""What a rank's time is divided into, beside the rest."""
 
 
 def is_live(environment: dict[str, str] | None = None) -> bool:
@@ -131,38 +133,52 @@ class Notes:
             function(text)
 
 
-class InputWait:
-    """Which part of the time training waits for input: lately, and on the whole.
+class TimeShares:
+    """Where a rank's time goes: lately, and how much of it on the whole waits for input.
 
-    As with Rate, the first step of a run and what is not training are left out.
+    As with Rate, the first step of a run and what is not training are left out; checkpoints are not.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._mark: tuple[float, float] | None = None
-        self._recent = self._whole = (0.0, 0.0)
+        self._recent, self._rows = dict.fromkeys(("all", *SHARES), 0.0), 0
+        self._whole = (0.0, 0.0)
 
     def resume(self, waited_secs: float) -> None:
-        """Training begins, or goes on after something else, having waited so long in all."""
+        """Training begins, or goes on after something else, having waited for input so long in all."""
         self._mark = self._clock(), waited_secs
 
-    def step(self, waited_secs: float) -> None:
-        """A step is done."""
+    def step(self, rows: int, waited_secs: float, step_secs: float = 0.0, communication_secs: float = 0.0) -> None:
+        """A step over `rows` of this rank is done, which took `step_secs`, with its communication."""
         now = self._clock(), waited_secs
         if self._mark is not None:
             secs, waited = now[0] - self._mark[0], now[1] - self._mark[1]
-            self._recent = self._recent[0] + secs, self._recent[1] + waited
+            self._add(all=secs, input=waited, compute=step_secs - communication_secs, communication=communication_secs)
+            self._rows += rows
             self._whole = self._whole[0] + secs, self._whole[1] + waited
         self._mark = now
 
-    def take(self) -> float | None:
-        """The part since it was last taken; None where no step was counted."""
-        (secs, waited), self._recent = self._recent, (0.0, 0.0)
-        return waited / secs if secs > 0 else None
+    def checkpoint(self, secs: float) -> None:
+        """A checkpoint has held training up so long."""
+        self._add(all=secs, checkpoint=secs)
+
+    def _add(self, **secs: float) -> None:
+        for name, value in secs.items():
+            self._recent[name] += value
+
+    def take(self) -> dict[str, float] | None:
+        """Examples a second and the shares of the time since they were last taken; None where no step was counted."""
+        (secs, *parts), rows = self._recent.values(), self._rows
+        self._recent, self._rows = dict.fromkeys(self._recent, 0.0), 0
+        if secs <= 0:
+            return None
+        shares = dict(zip(SHARES, (part / secs for part in parts), strict=True))
+        return {"examples_per_sec": rows / secs, **shares, "other": max(0.0, 1 - sum(shares.values()))}
 
     @property
-    def mean(self) -> float | None:
-        """The part over the whole run."""
+    def input_mean(self) -> float | None:
+        """The part that waits for input over the whole run."""
         return self._whole[1] / self._whole[0] if self._whole[0] > 0 else None
 
 

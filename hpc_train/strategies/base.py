@@ -16,8 +16,12 @@ class Strategy(Protocol):
         """How many take part."""
         ...
 
-    def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of each tensor over all ranks. Called inside a tf.function; collective."""
+    def average(self, gradients: list[tf.Tensor], exact: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The mean of each tensor over all ranks, the same to the bit on all. Called inside a tf.function; collective.
+
+        Args:
+            gradients: May lose accuracy on the way, where the strategy compresses them. exact: may not.
+        """
         ...
 
 
@@ -26,6 +30,6 @@ class Alone:
 
     ranks = 1
 
-    def average(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    def average(self, gradients: list[tf.Tensor], exact: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """The tensors themselves."""
-        return tensors
+        return gradients, exact

@@ -21,8 +21,8 @@ def test_numbers_go_on_where_they_were() -> None:
     assert {name: array.shape[0] for name, array in states.items()} == {"python": 1, "numpy": 1, "tensorflow": 1}
     expected = draw()
     draw()
-    random_state.restore(world, states)
+    random_state.restore(world, states, 0, 1)
     assert draw() == expected, "also the normal numbers that were held back"
-    random_state.restore(world, {name: np.concatenate([array, array]) for name, array in states.items()})
+    random_state.restore(world, {name: np.concatenate([array, array]) for name, array in states.items()}, 0, 1)
     assert draw() != expected, "states of another number of ranks are left alone"
-    random_state.restore(world, None)
+    random_state.restore(world, None, 0, 1)

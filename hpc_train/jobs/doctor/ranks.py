@@ -34,7 +34,7 @@ def allreduce(world: World) -> None:
         import tensorflow as tf
 
         sync = HorovodSync(world)
-    reduce = tf.function(lambda tensor: sync.average([tensor])[0])
+    reduce = tf.function(lambda tensor: sync.average([tensor], [])[0][0])
 
     def measure(device: str, values: int, times: int) -> float:
         with tf.device(device):

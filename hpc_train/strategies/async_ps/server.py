@@ -18,6 +18,7 @@ from hpc_train.strategies.async_ps.layout import (
     APPLIED,
     BAD,
     BUSY,
+    FINISH,
     FLAG,
     GRADIENT,
     HEAD,
@@ -159,9 +160,14 @@ class Server:
         self._control[PUBLICATION] = publication
         self._window.sync()
 
-    def stop(self) -> None:
-        """Asks all workers to leave because of a signal; for the first server."""
-        self._control[STOP] = SIGNALLED
+    def stop(self, because: int = SIGNALLED) -> None:
+        """Asks all workers to leave, because of a signal or another reason (see layout); for the first server."""
+        self._control[STOP] = because
+
+    @property
+    def asked_to_finish(self) -> bool:
+        """Whether all workers have been asked to leave because a rule or a hook ends training; on the first server."""
+        return bool(self._control[STOP] == FINISH)
 
     @property
     def signalled(self) -> bool:

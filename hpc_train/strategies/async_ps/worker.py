@@ -84,9 +84,9 @@ class Worker:
         slowest = [int(self._window.words(server, layout.word(SLOWEST))[0]) for server, layout in others]
         return State(bool(words[STOP]), min([int(words[SLOWEST]), *slowest]))
 
-    def ask_to_stop(self) -> None:
-        """Asks all workers to leave because of a signal."""
-        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), SIGNALLED)
+    def ask_to_stop(self, because: int = SIGNALLED) -> None:
+        """Asks all workers to leave, because of a signal or another reason (see layout)."""
+        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), because)
 
     def pull(self, arena: np.ndarray | None = None) -> list[int]:
         """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.

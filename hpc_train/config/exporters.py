@@ -1,0 +1,174 @@
+"""FinalExporter, LatestExporter and BestExporter, and the job file's `exporters:`.
+
+Names and defaults follow tf.estimator's exporters (TensorFlow 2.15 API documentation).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from hpc_train.config.names import STRICT, Count, Function, Name, as_tuple
+
+Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class FinalExporter:
+    """Exports the model once, when training has ended, as export/<name>/<unix seconds>/ (a SavedModel).
+
+    Args:
+        name: The folder below export/.
+        serving_fn: `(model) -> tf.function`, whose `input_signature` names each of its inputs; it returns a tensor, or
+            a dict of outputs by name. It becomes the signature `serving_default`, so that what it does before it calls
+            the model is part of the export. `None`: the model as it was trained. In a job file: `file.py:function`.
+        assets: Files that are copied into the SavedModel's assets/.
+    """
+
+    name: Name = "final"
+    serving_fn: Function = None
+    assets: Assets = ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class LatestExporter:
+    """Exports the model at each evaluation.
+
+    Args:
+        name, serving_fn, assets: As in FinalExporter.
+        exports_to_keep: The newest so many exports stay; `None` keeps all.
+    """
+
+    name: Name = "latest"
+    exports_to_keep: Count | None = 5
+    serving_fn: Function = None
+    assets: Assets = ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class BestExporter:
+    """Exports the model when an evaluation is strictly better than the best before, also across restarts.
+
+    Args:
+        name, serving_fn, assets: As in FinalExporter.
+        metric, mode: The evaluation with the smallest (`"min"`) or largest (`"max"`) value of this metric is best. A
+            value that is not a number is never better.
+        compare_fn: `(best_metrics: dict, current_metrics: dict) -> bool`: whether the current evaluation is better,
+            instead of `metric` and `mode`. In a job file: `file.py:function`.
+        exports_to_keep: As in LatestExporter.
+    """
+
+    name: Name = "best"
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    compare_fn: Function = None
+    exports_to_keep: Count | None = 5
+    serving_fn: Function = None
+    assets: Assets = ()
+
+    @model_validator(mode="after")
+    def _compares_one_way(self) -> BestExporter:
+        if self.compare_fn is not None and (self.metric, self.mode) != ("loss", "min"):
+            raise ValueError("give `compare_fn`, or `metric` and `mode`, not both")
+        return self
+
+
+Exporter = FinalExporter | LatestExporter | BestExporter
+
+KINDS: dict[str, type[Exporter]] = {"final": FinalExporter, "latest": LatestExporter, "best": BestExporter}
+"""By the job file's `type`."""
+
+
+def exporters_from(value: Any) -> Any:
+    """The exporters that a job file's mapping of names to options describes; anything else is returned as it is.
+
+    `type` is `final`, `latest` or `best`; where it is missing, the name is.
+
+    Raises:
+        ValidationError: With every mistake, each at (name, option).
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        return value
+    found, problems = [], []
+    for name, options in value.items():
+        try:
+            found.append(_exporter(str(name), options))
+        except ValidationError as error:
+            problems += [{**e, "loc": (name, *e["loc"])} for e in error.errors()]
+    if problems:
+        raise ValidationError.from_exception_data("exporters", [_again(problem) for problem in problems])
+    return tuple(found)
+
+
+def _again(error: Mapping[str, Any]) -> InitErrorDetails:
+    """An error of pydantic's, to be raised at another place."""
+    if error["type"] == "value_error":
+        kind: Any = PydanticCustomError("value_error", "{error}", {"error": str(error["ctx"]["error"])})
+    else:
+        kind = error["type"]
+    return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
+
+
+def _exporter(name: str, options: Any) -> Exporter:
+    options = {} if options is None else options
+    if not isinstance(options, Mapping):
+        raise _mistake((), options, f"{options!r} is not allowed; allowed: a mapping of options")
+    kind = options.get("type", name)
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        if "type" in options:
+            raise _mistake(("type",), kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
+        raise _mistake((), name, f"unknown key; {hint}allowed: {', '.join(KINDS)}, or another name with a `type`")
+    allowed = ["type", *(f.name for f in dataclasses.fields(KINDS[kind]) if f.name != "name")]
+    for key in options:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, n=1)
+            hint = f"did you mean `{near[0]}`? " if near else ""
+            raise _mistake((key,), options[key], f"unknown key; {hint}allowed: {', '.join(allowed)}")
+    own = {key: option for key, option in options.items() if key != "type"}
+    made: Exporter = TypeAdapter(KINDS[kind]).validate_python({**own, "name": name})
+    return made
+
+
+def _mistake(location: tuple[str, ...], given: Any, text: str) -> ValidationError:
+    error = PydanticCustomError("value_error", "{error}", {"error": text})
+    return ValidationError.from_exception_data("exporters", [InitErrorDetails(type=error, loc=location, input=given)])
+
+
+def exporters_as_mapping(exporters: Iterable[Exporter]) -> dict[str, dict[str, Any]]:
+    """What `exporters_from` makes them of: options by name, as JSON has them. Functions must be names."""
+    return {exporter.name: _options(exporter) for exporter in exporters}
+
+
+def _options(exporter: Exporter) -> dict[str, Any]:
+    kind = next(name for name, kind in KINDS.items() if isinstance(exporter, kind))
+    values = {f.name: getattr(exporter, f.name) for f in dataclasses.fields(exporter) if f.name != "name"}
+    return {"type": kind, **values, "assets": [str(path) for path in exporter.assets]}
+
+
+ExportersSection = Annotated[
+    tuple[Exporter, ...], BeforeValidator(exporters_from), PlainSerializer(exporters_as_mapping)
+]
+"""The type of the job file's `exporters:`; the value is a tuple of exporters."""
+
+
+def exporters_of(section: Any) -> tuple[Exporter, ...]:
+    """The exporters of a job file's section, checked or not."""
+    return tuple(exporters_from(section))
+
+
+def refuse_same_names(exporters: Iterable[Exporter]) -> None:
+    """ValueError where two exporters have the same name, and so would write into the same folder."""
+    names = [exporter.name for exporter in exporters]
+    if len(set(names)) != len(names):
+        raise ValueError(f"exporters need different names, not {', '.join(names)}")

@@ -1,0 +1,100 @@
+"""Hook and SavingListener: what a user can have called beside the steps and the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class HookContext:
+    """What a hook knows of the job, seen from its rank.
+
+    Attributes:
+        model: The model in training; its weights are those of the checkpoint that the job goes on from.
+        rank, size: Of the job's ranks. is_chief: whether this is the one that hooks with `chief_only` run on: the first
+            that trains; for hooks of an EvalSpec rank 0, which always evaluates.
+        job_dir: As an absolute path. first_step: steps that are done when training begins.
+        max_steps: None: until the input ends.
+        request_stop: Asks, with a reason, for the end of training on all ranks. One rank is enough; training ends
+            after the next step that is taken.
+    """
+
+    model: keras.Model
+    rank: int
+    size: int
+    is_chief: bool
+    job_dir: Path
+    first_step: int
+    max_steps: int | None
+    request_stop: Callable[[str], None]
+
+
+class Hook:
+    """Base of hooks; each method does nothing. Called on every rank, or on the chief with `chief_only = True`.
+
+    Steps are global steps, counted from 1. A method that communicates between ranks must be called on all of them. An
+    exception ends the job.
+    """
+
+    chief_only: bool = False
+
+    def begin(self, context: HookContext) -> None:
+        """Before the first step of this run."""
+
+    def before_step(self, step: int) -> None:
+        """Step `step` is about to be taken."""
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Step `step` is done; `loss` is the mean over the ranks, before the step's update."""
+
+    def after_checkpoint(self, step: int, path: Path) -> None:
+        """The state after `step` has been taken; it is being written to `path`."""
+
+    def before_evaluate(self, step: int, name: str | None) -> None:
+        """An evaluation of the set called `name` begins."""
+
+    def before_evaluation_batch(self, name: str | None, batch: int) -> None:
+        """Batch number `batch` (from 0, of this rank's) of the set called `name` is about to be evaluated."""
+
+    def after_evaluation_batch(self, name: str | None, batch: int) -> None:
+        """Batch number `batch` has been evaluated."""
+
+    def after_evaluate(self, step: int, name: str | None, metrics: Mapping[str, float]) -> None:
+        """The set called `name` (None: the one without a name) has been evaluated at `step`."""
+
+    def end(self, step: int) -> None:
+        """Training has ended after `step`: what is done to the model here is saved, evaluated and exported."""
+
+    def interrupted(self, step: int) -> None:
+        """A signal stops this run after `step`, which is saved; another run goes on from there. Calls `end`."""
+        self.end(step)
+
+
+class SavingListener:
+    """Base of what is told of checkpoints, on the rank that writes them (as tf.estimator.CheckpointSaverListener)."""
+
+    def before_save(self, step: int) -> None:
+        """The checkpoint of `step` is about to be taken."""
+
+    def after_save(self, step: int, path: Path) -> None:
+        """The checkpoint of `step` is whole at `path`."""
+
+
+METHODS = (
+    "begin",
+    "before_step",
+    "after_step",
+    "after_checkpoint",
+    "before_evaluate",
+    "before_evaluation_batch",
+    "after_evaluation_batch",
+    "after_evaluate",
+    "end",
+)
+LISTENER_METHODS = ("before_save", "after_save")

@@ -1,0 +1,99 @@
+"""TensorFlow's profile of chosen training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Profiler:
+    """Profiles steps `first` to `last` (counted from 1, both with) on this rank. Local. A context manager.
+
+    Writes `<folder>/plugins/profile/<time>/<host>.xplane.pb`. It holds whole steps that this run makes: a run that
+    begins inside the range profiles the rest, one that begins beyond it nothing, one that ends inside it what it has.
+    What goes wrong is told and ends the profile, never training.
+
+    Args:
+        folder: The run that TensorBoard shows it in, `<job_dir>/train`.
+        steps: `first` and `last`; None profiles nothing.
+        say: Prints a line.
+    """
+
+    def __init__(self, folder: Path, steps: tuple[int, int] | None, say: Callable[[str], None]) -> None:
+        self._folder, self._steps, self._say = folder, steps, say
+        self._running = False
+        self._trace: tf.profiler.experimental.Trace | None = None
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are steps to be profiled."""
+        return self._steps is not None
+
+    def before_step(self, step: int) -> None:
+        """`step` is about to be made."""
+        if self._steps is None:
+            return
+        if not self._running and self._steps[0] <= step <= self._steps[1]:
+            self._start()
+        if self._running:
+            self._guarded(lambda: self._enter(step))
+
+    def after_step(self, step: int) -> None:
+        """`step` has been made."""
+        if self._steps is None:
+            return
+        self._leave()
+        if self._running and step >= self._steps[1]:
+            self.close()
+
+    def close(self) -> None:
+        """Writes the profile, where one is being made."""
+        self._leave()
+        if self._running:
+            self._running, self._steps = False, None
+            if self._guarded(_stop):
+                self._say(f"profile: written to {self._folder / 'plugins' / 'profile'}")
+
+    def _start(self) -> None:
+        import tensorflow as tf
+
+        self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
+
+    def _enter(self, step: int) -> None:
+        import tensorflow as tf
+
+        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+        self._trace.__enter__()
+
+    def _leave(self) -> None:
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            self._guarded(lambda: trace.__exit__(None, None, None))
+
+    def _guarded(self, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except Exception as error:  # whatever a profiler of another maker raises
+            self._steps = None
+            self._say(f"warning: the profile of chosen steps has failed: {error}; training goes on without")
+            return False
+        return True
+
+
+def _stop() -> None:
+    import tensorflow as tf
+
+    tf.profiler.experimental.stop()

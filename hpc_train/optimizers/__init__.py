@@ -1,0 +1,1 @@
+"""What optimizers of big batches need: the scaling rule, warm-up, LARS."""
