@@ -62,7 +62,7 @@ def predict(
     """
     from hpc_train.cluster.uncaught import tell
     from hpc_train.cluster.world import join_world, set_up_tensorflow
-    from hpc_train.estimator.predicting import LoadedExport, predict_shards
+    from hpc_train.estimator.predicting import LoadedExport, newest_export, predict_shards
     from hpc_train.jobs_cli import complain
 
     try:
@@ -71,7 +71,8 @@ def predict(
         sys.exit(complain(error))
     try:
         set_up_tensorflow(world)
-        loaded = world.each(lambda: LoadedExport(export_path))
+        chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
+        loaded = world.each(lambda: LoadedExport(chosen))
         done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _say)
     except Exception as error:
         sys.exit(tell(world, error))

@@ -31,7 +31,7 @@ def train_job(
         return load_function(job.model, code_folder)(params)
 
     model_fn.__qualname__ = job.model
-    estimator = Estimator(model_fn=model_fn, config=job.run_config(job_dir), params=job.params, warm_start_from=job.warm_start_from)
+    estimator = Estimator(model_fn, job.run_config(job_dir), job.params, job.warm_start_from)
     description = job.model_dump(mode="json")
 
     def load(name: str) -> Callable[..., Any]:

@@ -89,9 +89,10 @@ def train(
     teller: Teller | None,
     learning_rate: Callable[[], float],
 ) -> Outcome:
-    """Trains from `first_step` (steps already done) to `max_steps`, the end of the input, or a wish to stop. Collective.
+    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a wish to stop. Collective.
 
-    Saves nothing at its end: the caller does. Ends with "rollback", too, where `health` decides so; the caller takes the state back and calls again.
+    Saves nothing at its end: the caller does. Ends with "rollback", too, where `health` decides so; the caller takes
+    the state back and calls again.
 
     Args:
         world: The ranks that train. teller: the first one's.

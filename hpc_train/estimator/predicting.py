@@ -61,7 +61,7 @@ class LoadedExport:
     def __init__(self, path: Path) -> None:
         import tensorflow as tf
 
-        self.path = _newest(path).absolute()
+        self.path = newest_export(path).absolute()
         with without_chatter():
             try:
                 self._loaded = tf.saved_model.load(str(self.path))
@@ -96,7 +96,8 @@ class LoadedExport:
         return {name: output.numpy() for name, output in sorted(self._call(**inputs).items())}
 
 
-def _newest(path: Path) -> Path:
+def newest_export(path: Path) -> Path:
+    """`path`, or the newest export in it, where it is an exporter's folder; UserError where it is neither."""
     if (path / "saved_model.pb").exists():
         return path
     if not path.is_dir():

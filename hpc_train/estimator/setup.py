@@ -109,9 +109,7 @@ def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> Non
             check_record(began[part], found, record)
 
 
-def check_labels(
-    world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model
-) -> None:
+def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model) -> None:
     """Looks at labels that a sparse cross-entropy takes as they are stored, each rank at its part. Collective.
 
     Raises:
@@ -213,6 +211,8 @@ def about_rank(
         )
     if roles.serves(world.rank):
         seed, part, device = "–", "holds parameters", "CPU"
+    elif not roles.trains(world.rank):
+        seed, part = "–", "saves and evaluates"
     return {
         "rank": world.rank,
         "role": roles.role_of(world.rank),

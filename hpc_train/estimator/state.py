@@ -199,9 +199,10 @@ class ModelState:
             usual = tuple(digests[0])
         ranks = [rank for rank, found in enumerate(digests) if tuple(found) != usual]
         name = next(n for i, n in enumerate(everything) if digests[ranks[0]][i] != usual[i])
+        shown = ", ".join(str(rank + self.world.offset) for rank in ranks[:8])
         raise JobEndedError(
-            f"the variables of rank {', '.join(str(rank + self.world.offset) for rank in ranks[:8])} differ from those of "
-            f"{'most ranks' if count > 1 else 'rank 0'} after step {step}, first {name}: memory or a processor of that "
+            f"the variables of rank {shown} differ from those "
+            f"of {'most ranks' if count > 1 else 'rank 0'} after step {step}, first {name}: memory or a processor of that "
             "rank's node may be faulty; start the job again elsewhere to go on from the last checkpoint",
             EXIT_NOT_FINITE,
             ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,

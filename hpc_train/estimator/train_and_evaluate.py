@@ -67,7 +67,7 @@ from hpc_train.monitoring.environment import rank_table
 from hpc_train.monitoring.files import Lenient, write_json
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import Notes, TrainingProgress, make_console
-from hpc_train.monitoring.status import StatusFile, job_fields, read_status
+from hpc_train.monitoring.status import StatusFile, job_fields, read_status, restarts
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -248,9 +248,7 @@ def run_job(
                 **job_fields(os.environ),
             )
             metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
-            metrics.start(
-                first_step, ranks=world.size, max_steps=max_steps, restarts=job_fields(os.environ)["restarts"]
-            )
+            metrics.start(first_step, ranks=world.size, max_steps=max_steps, restarts=restarts(os.environ))
             x = data.dataset.element_spec
             x_spec = x[0] if isinstance(x, tuple) else x
             show_job(metrics, job_dir, config, estimator.params, train_spec, eval_specs, world.size, model, x_spec)

@@ -224,3 +224,25 @@ def test_checkpoints_that_go_before_their_turn_are_told_and_a_killed_job_is_noti
     assert "training was killed and left no word" in printed(job, "evaluate")
     skipped = {int(step) for step in re.findall(r"skipped the checkpoint of step (\d+)", printed(job, "evaluate"))}
     assert not skipped & set(steps)
+
+
+def test_several_evaluation_sets_each_have_their_records(make_job: MakeJob) -> None:
+    other = {"shards": "other.h5", "features": "x", "label": "y", "batch_size": 16}
+    job = make_job(eval={"exporters": {}}, evals={"other": {"data": other, "steps": None, "start_delay_secs": 0}})
+    write_rows(job.folder / "other.h5", 30, seed=7)
+    ended = train(job)
+    assert ended.returncode == 0, ended.stderr
+    ended = evaluate(job, "--name", "other", "--every-checkpoint")
+    assert ended.returncode == 0, ended.stderr
+    assert [record["step"] for record in results(out_of(job), "eval_other")] == [10, 20]
+    assert results(out_of(job)) == []
+    ended = evaluate(job, "--follow", "--every-checkpoint", ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    for kind in ("eval", "eval_other"):
+        found = results(out_of(job), kind)
+        assert [record["step"] for record in found] == [10, 20], "what one set lacks does not repeat the other"
+        own = {record["step"]: record["loss"] for record in results(job.job_dir, kind)}
+        assert found[-1]["loss"] == pytest.approx(own[20], rel=1e-6)
+    ended = evaluate(job, "--name", "none")
+    assert ended.returncode == 2
+    assert "the job has no evaluation set 'none'; it has: the one without a name, other" in ended.stderr

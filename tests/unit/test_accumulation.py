@@ -128,10 +128,9 @@ model = keras.Sequential([keras.Input((256,)), *parts, keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.optimizer.build(model.trainable_variables)
 step = make_train_step(model, Alone(), [], False, accumulate_steps=int(sys.argv[1]))
-batch = tf.zeros([16384, 256]), tf.zeros([16384, 1])
+batch = tf.zeros([8192, 256]), tf.zeros([8192, 1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for _ in range(2):
-    step(batch, Flags())
+step(batch, Flags())
 print("grown by", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

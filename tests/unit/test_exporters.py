@@ -140,8 +140,9 @@ def test_a_missing_metric_and_all_missing_assets_are_told_before_work_begins(exp
     )
     with pytest.raises(UserError) as caught:
         bad.check(["loss", "accuracy"])
-    assert "exporter 'best': metric 'acuracy' is none of this model; did you mean `accuracy`? allowed: loss, accuracy" in (
-        str(caught.value)
+    assert (
+        "exporter 'best': metric 'acuracy' is none of this model; did you mean `accuracy`? allowed: loss, accuracy"
+        in (str(caught.value))
     )
     assert "no.txt, nor.txt" in str(caught.value)
     assert names(tmp_path) == ["there.txt"]
@@ -154,7 +155,13 @@ def test_a_folder_in_the_way_is_told(exporting, tmp_path):
 
 
 def test_final_latest_and_best_export_when_they_are_due(exporting, tmp_path):
-    run = exporting(FinalExporter(), LatestExporter(exports_to_keep=2), BestExporter(), BestExporter("all", compare_fn="a.py:more"))  # fmt: skip
+    exporters = (
+        FinalExporter(),
+        LatestExporter(exports_to_keep=2),
+        BestExporter(),
+        BestExporter("all", compare_fn="a.py:more"),
+    )
+    run = exporting(*exporters)
     run.check(["loss"])
     losses = [3.0, 2.0, math.nan, 2.0, 2.5]
     done = [
@@ -173,8 +180,8 @@ def test_final_latest_and_best_export_when_they_are_due(exporting, tmp_path):
     assert (best["metric"], best["step"], best["metrics"]["loss"]) == ("loss", 10, 2.0)
     folders = sorted(int(p.name) for p in (tmp_path / "export" / "best").glob("[0-9]*"))
     assert len(folders) == 2 == len(set(folders))
-    again = exporting(FinalExporter(), LatestExporter(), BestExporter(), BestExporter("all", compare_fn="a.py:more"))
-    assert exported(again.after_evaluation(40, 4.0, {"loss": 2.5, "n": 0}, last=True)) == {"final": False, "latest": False}  # fmt: skip
+    again = exporting(*exporters).after_evaluation(40, 4.0, {"loss": 2.5, "n": 0}, last=True)
+    assert exported(again) == {"final": False, "latest": False}
 
 
 def test_best_is_remembered_over_restarts_crashes_and_a_return_to_an_earlier_step(exporting, tmp_path):

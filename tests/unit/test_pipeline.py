@@ -25,7 +25,7 @@ from hpc_train.data.sampler import DataProgress
 from hpc_train.data.shards import find_shards
 from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.model import sparse_classes
-from hpc_train.monitoring.progress import InputWait
+from hpc_train.monitoring.progress import TimeShares
 
 
 @pytest.fixture
@@ -229,22 +229,33 @@ def test_feed_counts_the_waiting_and_ends_its_thread() -> None:
             next(feed)
 
 
-def test_input_wait_leaves_out_the_first_step_and_what_is_not_training() -> None:
+def test_shares_of_time_leave_out_the_first_step_and_what_is_not_training() -> None:
     now = 0.0
-    wait = InputWait(lambda: now)
-    assert (wait.take(), wait.mean) == (None, None)
+    times = TimeShares(lambda: now)
+    assert (times.take(), times.input_mean) == (None, None)
     now += 100
-    wait.step(50)
+    times.step(8, 50)
     for _ in range(2):
         now += 1
-        wait.step(50.25)
-    assert wait.take() == 0.125
+        times.step(8, 50.25, step_secs=0.5, communication_secs=0.125)
+    taken = times.take()
+    assert taken == {
+        "examples_per_sec": 8,
+        "input": 0.125,
+        "compute": 0.375,
+        "communication": 0.125,
+        "checkpoint": 0,
+        "other": 0.375,
+    }
+    times.checkpoint(2)
     now += 1000
-    wait.resume(60)
+    times.resume(60)
     now += 2
-    wait.step(61)
-    assert wait.take() == 0.5
-    assert wait.mean == (0.25 + 1) / 4
+    times.step(8, 61, step_secs=1)
+    taken = times.take()
+    assert taken is not None
+    assert (taken["input"], taken["checkpoint"], taken["compute"], taken["other"]) == (0.25, 0.5, 0.25, 0)
+    assert times.input_mean == (0.25 + 1) / 4
 
 
 def test_memory_limits(folder: Path) -> None:

@@ -24,7 +24,9 @@ rows = st.lists(st.integers(1, 5000), min_size=1, max_size=8)
 @given(rows, st.integers(1, 300), st.integers(1, 9))
 def test_every_row_is_dealt_once_in_pieces_of_whole_batches(shard_rows, batch_size, ranks):
     pieces = pieces_of(shard_rows, batch_size)
-    found = [(piece.shard, row) for part in dealt(pieces, ranks) for piece in part for row in range(piece.first, piece.end)]
+    found = [
+        (piece.shard, row) for part in dealt(pieces, ranks) for piece in part for row in range(piece.first, piece.end)
+    ]
     assert found == [(shard, row) for shard, count in enumerate(shard_rows) for row in range(count)]
     assert all(piece.first % batch_size == 0 for piece in pieces)
 
@@ -120,7 +122,7 @@ def test_a_second_run_keeps_what_is_there_and_takes_only_parts_of_the_same_expor
     first = (shards / "out" / "p-0.h5").read_bytes()
     done, told = predict(shards, exports[0])
     assert (done.rows, done.rows_before, told) == (0, 107, [])
-    with pytest.raises(UserError, match="p-0.h5: holds predictions of another export; .*--overwrite"):
+    with pytest.raises(UserError, match=r"p-0\.h5: holds predictions of another export; .*--overwrite"):
         predict(shards, exports[1])
     (shards / "out" / "p-0.h5").rename(shards / "out" / ".p-0.h5.rows-000000-000100.part")
     left = shards / "out" / ".p-0.h5.rows-000000-000016.part.elsewhere-1.tmp"
@@ -131,7 +133,7 @@ def test_a_second_run_keeps_what_is_there_and_takes_only_parts_of_the_same_expor
     done, _ = predict(shards, exports[1], overwrite=True)
     assert done.rows == 107
     (shards / "out" / "p-0.h5").write_text("something else")
-    with pytest.raises(UserError, match="p-0.h5: is no file of predictions"):
+    with pytest.raises(UserError, match=r"p-0\.h5: is no file of predictions"):
         predict(shards, exports[1])
 
 
@@ -160,6 +162,15 @@ def test_datasets_are_named_by_input_or_in_their_order(exports):
         inputs_from(export, ["y=a"])
     with pytest.raises(UserError, match="takes 2: n, x"):
         inputs_from(export, ["a"])
+
+
+def test_a_narrower_dtype_that_loses_nothing_is_taken(shards, exports):
+    for i in range(2):
+        with h5py.File(shards / f"x-{i}.h5", "w") as file:
+            file["x"], file["n"] = np.full((5, 3), 200, np.uint8), np.arange(5)
+    predict(shards, exports[0])
+    with h5py.File(shards / "out" / "p-1.h5") as made:
+        assert (made["double"][:] == 400).all()
 
 
 def test_what_is_no_export_is_refused(tmp_path):

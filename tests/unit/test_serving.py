@@ -50,7 +50,9 @@ def test_one_feature_names_the_input_of_a_model_and_its_rows_are_any_number(chai
     signature = signature_of(chain, (tf.TensorSpec([16, 8]), LABEL), ["image"])
     assert signature.inputs == {"image": tf.TensorSpec([None, 8], tf.float32, name="image")}
     for rows in (1, 5):
-        assert {name: tuple(out.shape) for name, out in called(chain, signature, rows).items()} == {"output_0": (rows, 3)}
+        assert {name: tuple(out.shape) for name, out in called(chain, signature, rows).items()} == {
+            "output_0": (rows, 3)
+        }
 
 
 def test_inference_leaves_dropout_out(chain):

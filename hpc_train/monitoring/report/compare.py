@@ -207,7 +207,8 @@ def markdown(histories: Sequence[History]) -> str:
     parts = [as_markdown(jobs_table(histories, labels))]
     if len(histories) > 1 and (differences := differences_table(histories, labels)).rows:
         parts += ["Settings that differ:", as_markdown(differences)]
-    return "\n\n".join(parts) + "\n"
+    text = "\n\n".join(parts) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def as_markdown(table: Table) -> str:

@@ -230,15 +230,17 @@ def _bars(axes: Axes, chart: BarChart, size: Size) -> None:
 def _time_line(axes: Axes, chart: TimeLine, size: Size) -> None:
     ends = [end for _, things in chart.lanes for thing in things for end in (thing.start, thing.end)]
     span = max(ends, default=0.0) or 1.0
+    short, apart = span * 6 / size.width, span * 3 / size.width
     for row, (_, things) in enumerate(chart.lanes):
         colour, _, marker = look(row)
         y = len(chart.lanes) - 1 - row
         for thing in things:
             shade = ALARM if thing.bad else CURVES[colour - 1]
-            if thing.end - thing.start > span * 6 / size.width:
+            if thing.end - thing.start > short:
                 axes.barh(y, thing.end - thing.start, left=thing.start, height=0.42, color=shade)
         for bad, shade in ((False, CURVES[colour - 1]), (True, ALARM)):
-            at = [t.start for t in things if t.bad == bad and t.end - t.start <= span * 6 / size.width]
+            places = {round(t.end / apart): t.end for t in things if t.bad == bad and t.end - t.start <= short}
+            at = sorted(places.values())
             axes.plot(at, [y] * len(at), marker="X" if bad else marker, markersize=7, linestyle="none", color=shade,
                       markeredgecolor=PAPER, markeredgewidth=0.8)  # fmt: skip
     axes.set_xlim(-0.02 * span, 1.03 * span)

@@ -31,7 +31,8 @@ FLAG, VERSION, KIND, LOSS, ROWS, WAITED = range(6)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, and which part of its time the worker has waited for input (NaN: unknown)."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
-"""Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch, and rounds cannot be completed."""
+"""Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
+and rounds cannot be completed."""
 GRADIENT, BAD, LEAVES = range(3)
 """Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word."""
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc_train.cluster.world import World, join_world
+from hpc_train.cluster.world import World, join_world, set_up_tensorflow
 
 folder, alone = Path(sys.argv[1]), len(sys.argv) > 2
 world = World.alone() if alone else join_world()
+set_up_tensorflow(world)
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -83,8 +84,9 @@ with np.load(folder / "half.npz") as file:
     low = [file[f"half{i}"] for i in range(len(file.files))]
 sync = HorovodSync(world)
 
-exact_loss = 0.0
-for pieces in (1, 3):  # clipping by the norm of the average: as one process with all rows; so are pieces
+exact_loss, two = 0.0, world.size == 2  # on more ranks, what takes long is left out
+# Clipping by the norm of the average, and pieces, give what one process makes of all rows.
+for pieces in (1, 3) if two else (1,):
     values, _, reports = train(sync, clipped(), pieces)
     assert same_on_all_ranks(values)
     for ours, theirs in zip(values, plain, strict=True):
@@ -92,7 +94,7 @@ for pieces in (1, 3):  # clipping by the norm of the average: as one process wit
     assert all(0 < report.communication_secs < 60 for report in reports)
     assert len({report.loss for report in reports}) == STEPS
     exact_loss = exact_loss if pieces > 1 else reports[0].loss
-exact_batch_norm = train(sync, keras.optimizers.SGD(0.0), batch_norm=True)[0]
+exact_batch_norm = train(sync, keras.optimizers.SGD(0.0), batch_norm=True)[0] if two else []
 
 for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
     compressed = HorovodSync(world, kind)
@@ -101,10 +103,11 @@ for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
     assert same_on_all_ranks(values)
     off = max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(values, plain, strict=True))
     assert 0 < off < most, off
-    batch_norm = train(compressed, keras.optimizers.SGD(0.0), batch_norm=True)[0]
-    assert same_on_all_ranks(batch_norm)
-    for ours, theirs in zip(batch_norm, exact_batch_norm, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg="batch-norm averages are never compressed")
+    if two:
+        batch_norm = train(compressed, keras.optimizers.SGD(0.0), batch_norm=True)[0]
+        assert same_on_all_ranks(batch_norm)
+        for ours, theirs in zip(batch_norm, exact_batch_norm, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg="batch-norm averages are never compressed")
 
     @tf.function
     def mean(gradients, exact, strategy=compressed):
@@ -122,7 +125,7 @@ for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
     assert np.isfinite(beyond[0]) == (kind == "bf16"), "float16 has no such number: the step is one of bad numbers"
     assert beyond[1] == 1
 
-for strategy in (sync, HorovodSync(world, "fp16")):  # only the last rank has the row that overflows
+for strategy in (sync, HorovodSync(world, "fp16")) if two else (sync,):  # only the last rank has the row that overflows
     values, scales, _ = train(strategy, scaled(), **half)
     assert scales == scales_alone, scales
     assert same_on_all_ranks(values)
