@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hpc_train.estimator.estimator import Estimator
     from hpc_train.estimator.hook import Hook, HookContext, SavingListener
     from hpc_train.estimator.train_and_evaluate import train_and_evaluate
+    from hpc_train.optimizers.lars import LARS
+    from hpc_train.optimizers.scaling import launched_ranks, scaled_learning_rate
+    from hpc_train.optimizers.warm_up import WarmUp
 
 __version__ = "0.1.0"
 
@@ -33,6 +36,7 @@ _HOME = {
     "HookContext": "hpc_train.estimator.hook",
     "InputContext": "hpc_train.data.pipeline",
     "JobConfig": "hpc_train.config.job",
+    "LARS": "hpc_train.optimizers.lars",
     "LatestExporter": "hpc_train.config.exporters",
     "RankError": "hpc_train.errors",
     "RunConfig": "hpc_train.config.specs",
@@ -40,7 +44,10 @@ _HOME = {
     "TrainSpec": "hpc_train.config.specs",
     "UserError": "hpc_train.errors",
     "WarmStartSettings": "hpc_train.config.warm_start",
+    "WarmUp": "hpc_train.optimizers.warm_up",
+    "launched_ranks": "hpc_train.optimizers.scaling",
     "load_job": "hpc_train.config.job",
+    "scaled_learning_rate": "hpc_train.optimizers.scaling",
     "stop_if_higher": "hpc_train.config.early_stopping",
     "stop_if_lower": "hpc_train.config.early_stopping",
     "stop_if_no_decrease": "hpc_train.config.early_stopping",
@@ -58,6 +65,7 @@ __all__ = [
     "HookContext",
     "InputContext",
     "JobConfig",
+    "LARS",
     "LatestExporter",
     "RankError",
     "RunConfig",
@@ -65,7 +73,10 @@ __all__ = [
     "TrainSpec",
     "UserError",
     "WarmStartSettings",
+    "WarmUp",
+    "launched_ranks",
     "load_job",
+    "scaled_learning_rate",
     "stop_if_higher",
     "stop_if_lower",
     "stop_if_no_decrease",

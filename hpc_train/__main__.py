@@ -9,9 +9,9 @@ from hpc_train.resilience.signals import StopSignals
 
 
 def main() -> None:
-    """Entry point of the console script; stop signals are heard from here on, where the command is `train`."""
+    """Entry point of the console script; stop signals are heard from here on, where the command takes them."""
     signals = StopSignals()
-    with signals if sys.argv[1:2] == ["train"] else nullcontext():
+    with signals if sys.argv[1:2] in (["train"], ["evaluate"]) else nullcontext():
         from hpc_train.cli import run
 
         run(signals)

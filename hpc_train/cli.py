@@ -11,8 +11,11 @@ import typer
 from hpc_train.checkpoint_cli import checkpoints
 from hpc_train.doctor_cli import doctor
 from hpc_train.errors import UserError
+from hpc_train.evaluate_cli import evaluate
+from hpc_train.export_cli import export, predict
 from hpc_train.jobs_cli import Verbs, cancel, complain, describe, list_jobs, logs, wait
 from hpc_train.record_cli import TOLERANT, record_begin, record_end
+from hpc_train.report_cli import report
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.shard_cli import app as shard_app
 from hpc_train.submit_cli import Settings, resume, submit, tiers
@@ -99,6 +102,10 @@ def run_queued_command(job_dir: Path, ticket: Annotated[int, typer.Option(help="
     sys.exit(run_queued(job_dir, ticket, this_queue()))
 
 
+app.command(name="evaluate")(evaluate)
+app.command(name="export")(export)
+app.command(name="predict")(predict)
+app.command(name="report")(report)
 app.command(name="submit")(submit)
 app.command(name="list")(list_jobs)
 app.command(name="describe")(describe)

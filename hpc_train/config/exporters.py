@@ -89,7 +89,7 @@ KINDS: dict[str, type[Exporter]] = {"final": FinalExporter, "latest": LatestExpo
 def exporters_from(value: Any) -> Any:
     """The exporters that a job file's mapping of names to options describes; anything else is returned as it is.
 
-    `type` is `final`, `latest` or `best`; where it is missing, the name is.
+    `type` is `final`, `latest` or `best`; where it is missing, the name is. An exporter whose options are null is none.
 
     Raises:
         ValidationError: With every mistake, each at (name, option).
@@ -100,6 +100,8 @@ def exporters_from(value: Any) -> Any:
         return value
     found, problems = [], []
     for name, options in value.items():
+        if options is None:  # as --set eval.exporters.final=null turns one off
+            continue
         try:
             found.append(_exporter(str(name), options))
         except ValidationError as error:
@@ -119,7 +121,6 @@ def _again(error: Mapping[str, Any]) -> InitErrorDetails:
 
 
 def _exporter(name: str, options: Any) -> Exporter:
-    options = {} if options is None else options
     if not isinstance(options, Mapping):
         raise _mistake((), options, f"{options!r} is not allowed; allowed: a mapping of options")
     kind = options.get("type", name)

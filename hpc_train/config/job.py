@@ -225,11 +225,8 @@ def _outside(document: Document, job: JobConfig) -> list[Mistake]:
             allowed = "a file in the job file's folder, or an installed package.module:function"
             problems.append(mistake_at(document, location, f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
         elif kind == "function" and file.suffix == ".py" and _hides_a_module(file):
-            problems.append(
-                mistake_at(
-                    document, location, f"{dotted}: a file called {file.name} hides the module {file.stem}; rename it"
-                )
-            )
+            hidden = f"a file called {file.name} hides the module {file.stem}; rename it"
+            problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {hidden}"))
     return problems
 
 

@@ -18,11 +18,12 @@ Known = Callable[[str, str | None], dict[str, float] | None]
 
 @dataclass(frozen=True)
 class Export:
-    """What one exporter has made of a checkpoint: a folder, or an error."""
+    """What one exporter has made of a checkpoint: a folder, or an error; `new`: in this run."""
 
     exporter: str
     path: str | None
     error: str | None
+    new: bool
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Assessor:
         def export() -> list[dict[str, Any]]:
             assert self._exporting is not None
             made = self._exporting[number].after_evaluation(step, taken, metrics, last)
-            return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error)) for e in made]
+            return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error, e.new)) for e in made]
 
         exports: list[dict[str, Any]] = []
         if evaluator.exports:

@@ -167,7 +167,11 @@ def prepared(
     serves, mean = roles.serves(world.rank), config.max_staleness == 0
     world.each(lambda: _check_optimizer(model.optimizer, config))
     step = world.each(
-        lambda: None if serves else GradientStep(model, data.dataset.element_spec, state.not_trained, clip=not mean)
+        lambda: (
+            None
+            if serves
+            else GradientStep(model, data.dataset.element_spec, state.not_trained, not mean, config.accumulate_steps)
+        )
     )
     traced = {"kinds": step.kinds, "changed": step.changed} if step else None
     told: dict[str, Any] = world.all_gather(traced)[roles.servers] or {}  # of the first worker

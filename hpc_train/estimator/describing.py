@@ -12,7 +12,6 @@ from hpc_train.cluster.roles import Roles
 from hpc_train.config.early_stopping import as_mapping
 from hpc_train.config.exporters import exporters_as_mapping
 from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, RunConfig, TrainSpec
-from hpc_train.data.shards import ShardSet
 from hpc_train.estimator.estimator import Estimator
 
 
@@ -60,13 +59,6 @@ def _name_of(function: Any) -> str:
         return function
     kind = function if hasattr(function, "__qualname__") else type(function)
     return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def names_of_data(train_spec: TrainSpec, shards: ShardSet | None) -> dict[str, list[str]] | None:
-    """The datasets of the training shards that are features and labels; None where a function makes the data."""
-    if shards is None or not isinstance(train_spec.input_fn, HDF5Input):
-        return None
-    return {"features": [c.name for c in shards.features], "labels": [c.name for c in shards.labels]}
 
 
 def first_line(job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int) -> str:

@@ -250,7 +250,7 @@ class Run:
         for export in a.exports:
             if export.error is None:
                 self._say(f"export {export.path}")
-                if self._reporting:
+                if self._reporting and export.new:
                     self._reporting.metrics.note("export", a.step, exporter=export.exporter, path=export.path)
                 continue
             self._say(f"warning: the exporter {export.exporter!r} failed at step {a.step}: {export.error}")

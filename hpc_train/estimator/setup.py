@@ -16,7 +16,7 @@ from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
 from hpc_train.cluster.roles import Roles
 from hpc_train.cluster.world import World
-from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
+from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
 from hpc_train.data.labels import LabelRange, check_classes, label_ranges
 from hpc_train.data.memory import available_bytes
 from hpc_train.data.pipeline import InputContext, OpenInput
@@ -26,6 +26,7 @@ from hpc_train.data.sampler import DataOrder, DataProgress, resumed
 from hpc_train.data.shards import ShardSet, find_shards
 from hpc_train.data.shuffle import derive_seed
 from hpc_train.errors import UserError
+from hpc_train.estimator.gradients import check_accumulation
 from hpc_train.estimator.model import sparse_classes
 from hpc_train.monitoring.environment import describe_environment
 from hpc_train.monitoring.files import replace_text, write_json
@@ -44,7 +45,12 @@ Shards = list["ShardSet | None"]
 
 
 def find_all_shards(
-    world: World, readers: int, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec], job_dir: Path, step: int
+    world: World,
+    readers: int,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    config: RunConfig,
+    step: int,
 ) -> Shards:
     """Finds and checks the shards of all specs, on the chief, for all ranks. Collective.
 
@@ -52,9 +58,9 @@ def find_all_shards(
     """
 
     def find() -> list[dict[str, Any] | None]:
-        found = checked_shards(readers, train_spec, eval_specs)
+        found = checked_shards(readers, train_spec, eval_specs, config.accumulate_steps)
         if step > 0:
-            _check_unchanged(job_dir / RECORD_FILE, dict(zip(parts_of(eval_specs), found, strict=True)))
+            _check_unchanged(config.model_dir / RECORD_FILE, dict(zip(parts_of(eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 
     return [None if found is None else ShardSet.from_json(found) for found in world.on_chief(find)]
@@ -65,7 +71,9 @@ def parts_of(eval_specs: Sequence[EvalSpec]) -> list[str]:
     return ["train", *(spec.kind for spec in eval_specs)]
 
 
-def checked_shards(readers: int, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> Shards:
+def checked_shards(
+    readers: int, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec], accumulate_steps: int
+) -> Shards:
     """The shards of all specs, for `readers` ranks that train. Local.
 
     Raises:
@@ -74,6 +82,7 @@ def checked_shards(readers: int, train_spec: TrainSpec, eval_specs: Sequence[Eva
     sources = [train_spec.input_fn, *(spec.input_fn for spec in eval_specs)]
     train, *evaluations = [find_shards(source) if isinstance(source, HDF5Input) else None for source in sources]
     if train is not None and isinstance(train_spec.input_fn, HDF5Input):
+        check_accumulation(train_spec.input_fn.batch_size, accumulate_steps)
         training_sampler(train_spec.input_fn, train, 0, readers)
     for evaluation in evaluations:
         if train is not None and evaluation is not None:

@@ -201,9 +201,9 @@ class ModelState:
         name = next(n for i, n in enumerate(everything) if digests[ranks[0]][i] != usual[i])
         shown = ", ".join(str(rank + self.world.offset) for rank in ranks[:8])
         raise JobEndedError(
-            f"the variables of rank {shown} differ from those "
-            f"of {'most ranks' if count > 1 else 'rank 0'} after step {step}, first {name}: memory or a processor of that "
-            "rank's node may be faulty; start the job again elsewhere to go on from the last checkpoint",
+            f"the variables of rank {shown} differ from those of {'most ranks' if count > 1 else 'rank 0'} after step "
+            f"{step}, first {name}: memory or a processor of that rank's node may be faulty; start the job again "
+            "elsewhere to go on from the last checkpoint",
             EXIT_NOT_FINITE,
             ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,
         )

@@ -35,10 +35,11 @@ from hpc_train.estimator.beside import (
     profiler_for,
 )
 from hpc_train.estimator.dedicated import DedicatedTraining, dedicated
-from hpc_train.estimator.describing import describe, first_line, names_of_data, of_the_run_before
+from hpc_train.estimator.describing import describe, first_line, of_the_run_before
 from hpc_train.estimator.early_stopping import evaluations_in
 from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
+from hpc_train.estimator.export_contents import about_job
 from hpc_train.estimator.hook import Hook
 from hpc_train.estimator.hooks import OfEvaluation
 from hpc_train.estimator.model import build_model
@@ -151,7 +152,7 @@ def run_job(
             lambda: decided_before(job_dir, train_spec, eval_specs, found.step) if world.is_chief else None
         )
         max_steps = world.broadcast(decided.max_steps if decided else None)
-        shards = find_all_shards(world, roles.readers, train_spec, eval_specs, job_dir, first_step)
+        shards = find_all_shards(world, roles.readers, train_spec, eval_specs, config, first_step)
         device = set_up_tensorflow(world)
         part = roles.part_of(world.rank)
         context = context_for(part, roles.readers, train_spec.input_fn, config.tf_random_seed)
@@ -168,12 +169,7 @@ def run_job(
 
         data, reordered = open_data(world, found.step)
         model = world.each(lambda: build_model(estimator, data.dataset))
-        about = {
-            "job": str(description.get("name", job_dir.name)),
-            "job_dir": str(job_dir),
-            "params": dict(estimator.params),
-            "data": names_of_data(train_spec, shards[0]),
-        }
+        about = about_job(description.get("name"), job_dir, estimator.params, shards[0])
         evaluations = prepare_evaluations(
             world,
             roles.idle > 0,

@@ -49,7 +49,8 @@ def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
     """UserError where `ranks` ranks are too few for the job's strategy, or its shards cannot be read by them."""
     if isinstance(job, ProgramConfig):
         return
-    checked_shards(roles.roles_for(ranks, job.run).readers, job.train_spec(), job.eval_specs())
+    readers = roles.roles_for(ranks, job.run).readers
+    checked_shards(readers, job.train_spec(), job.eval_specs(), job.run.accumulate_steps)
 
 
 def least_ranks(job: JobConfig | ProgramConfig) -> int:

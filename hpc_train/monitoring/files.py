@@ -43,7 +43,7 @@ def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
     """Replaces `path` by `text` in one rename; with `to_disk`, waits until it is there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if to_disk:

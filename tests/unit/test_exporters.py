@@ -39,7 +39,7 @@ class Job(BaseModel):
 
 def test_a_job_file_names_exporters_and_takes_the_type_from_the_name():
     job = Job.model_validate(
-        {"exporters": {"best": {"metric": "acc", "mode": "max"}, "final": None, "mine": {"type": "latest"}}}
+        {"exporters": {"best": {"metric": "acc", "mode": "max"}, "final": {}, "mine": {"type": "latest"}}}
     )
     assert exporters_of(job.exporters) == (
         BestExporter("best", "acc", "max"),

@@ -133,7 +133,7 @@ def global_batch(history: History) -> int | None:
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
     if batch is None or ranks is None:
         return None
-    return int(batch * ranks * (as_number(setting(history, "run", "accumulate_steps")) or 1))
+    return int(batch * ranks)
 
 
 def elapsed_of(history: History) -> float | None:
