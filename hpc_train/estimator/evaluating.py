@@ -82,7 +82,8 @@ class Evaluating:
         known = evaluations_in(s.job_dir, s.first_step)
         for number, spec in enumerate(s.eval_specs):
             for step in s.manager.steps() if spec.eval_every_checkpoint else []:
-                if 0 < step < s.first_step and step not in known.get(spec.kind, {}):
+                newest = s.first_step - s.is_over  # the last one of all is evaluated in the end
+                if 0 < step <= newest and step not in known.get(spec.kind, {}):
                     self._run.plan.queue(number, step)
                     self.committed(step)
 

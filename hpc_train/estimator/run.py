@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hpc_train.cluster.world import World
 from hpc_train.errors import EXIT_FAILED, JobEndedError, UserError
 from hpc_train.estimator.assessing import Assessment, Assessor
-from hpc_train.estimator.early_stopping import Decision, write_decision
+from hpc_train.estimator.early_stopping import Decision, evaluations_in, write_decision
 from hpc_train.estimator.ending import JobStopped
 from hpc_train.estimator.evaluated import evaluation_of
 from hpc_train.estimator.evaluation_plan import EvaluationPlan
@@ -92,6 +92,21 @@ class Run:
                 "checkpoint", found.step, secs=found.secs, bytes=found.bytes, stall_secs=found.stall_secs
             )
         return [found.step for found in news]
+
+    def catch_up(self) -> None:
+        """Evaluates the checkpoint that the job goes on from, where an evaluation of every checkpoint has missed it."""
+        s = self._s
+        if s.found is None or s.is_over:
+            return
+
+        def missed() -> list[int]:
+            known = evaluations_in(s.job_dir, s.first_step)
+            every = [number for number, spec in enumerate(s.eval_specs) if spec.eval_every_checkpoint]
+            return [number for number in every if s.first_step not in known.get(s.eval_specs[number].kind, {})]
+
+        numbers = self._world.on_chief(missed)
+        for assessment in self.assessor.assess(s.first_step, self._taken(), numbers, self._moving(s.first_step)):
+            self.tell(assessment, s.first_step)
 
     def at_checkpoint(self, step: int) -> float:
         """Saves, then evaluates if it is time to; returns the seconds that saving took."""

@@ -97,6 +97,11 @@ class Session:
         """The global step that training goes on from."""
         return self.found or 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether earlier runs have trained to the end."""
+        return self.max_steps is not None and self.first_step >= self.max_steps
+
     def saving(self, world: World, state: Saved) -> Saving:
         """Takes and writes this run's checkpoints, `world` being the ranks that take them together."""
         return Saving(

@@ -47,6 +47,7 @@ class SyncTraining:
         if s.config.on_nan == "rollback" and s.found is None:
             saving.save(0, s.data)
         s.hooks.begin()
+        run.catch_up()
         outcome = train_through(s, world, self._strategy, run, s.reporting, go_back)
         if outcome.end == "signal":
             run.stop(outcome.step)
