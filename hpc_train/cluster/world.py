@@ -108,13 +108,7 @@ class World:
         """
         if self._horovod is None:
             assert self._comm is not None, "one rank has nobody to reduce with"
-            from mpi4py import MPI
-
-            if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-                raise UserError(
-                    f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which Horovod "
-                    "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
-                )
+            self.check_threads("Horovod")
             import horovod.tensorflow as hvd
 
             affinity = os.sched_getaffinity(0)
@@ -123,6 +117,16 @@ class World:
             os.sched_setaffinity(0, affinity)
             self._horovod = hvd
         return self._horovod
+
+    def check_threads(self, what: str) -> None:
+        """UserError where this MPI does not let several threads call it at once, as `what` does. Local."""
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UserError(
+                f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which {what} "
+                "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
+            )
 
     @contextmanager
     def _waiting(self) -> Iterator[MPI.Intracomm]:

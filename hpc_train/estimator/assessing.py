@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -74,15 +74,15 @@ class Assessor:
         moved: Callable[[], None],
         last: bool = False,
         known: Known = lambda kind, what: None,
-    ) -> list[Assessment]:
-        """Evaluates the sets called `numbers`, and runs their exporters. Collective.
+    ) -> Iterator[Assessment]:
+        """Evaluates the sets called `numbers`, and runs their exporters, one as each is asked for. Collective.
 
         Args:
             step, taken: Of the checkpoint that the model is like.
             moved: Called as long as it goes on. last: Whether training has ended.
             known: What an earlier run found, given an evaluation's kind and what it is of; on the chief.
         """
-        return [self._assess(number, step, taken, moved, last, known) for number in numbers]
+        return (self._assess(number, step, taken, moved, last, known) for number in numbers)
 
     def _assess(
         self,

@@ -67,14 +67,19 @@ class DedicatedTraining:
 @contextmanager
 def dedicated(world: World, roles: Roles, config: RunConfig, state: ModelState) -> Iterator[DedicatedTraining]:
     """Splits the ranks that train from the chief, and opens a channel from the first of them to it. Collective."""
+    world.each(lambda: world.check_threads("run.chief: dedicated"))
     workers = world.part(roles.idle)
-    strategy: Strategy | None = None
     received = None if workers else Received(state, roles.readers)
     channel = Channel(world, 0 if workers else LEAD, received.room if received else None)
+
+    def averaging() -> Strategy | None:
+        if workers is None:
+            return None
+        return HorovodSync(workers, config.compression) if workers.size > 1 else Alone()
+
+    strategy = world.each(averaging)
     if workers is not None:
         state.world = workers
-        strategy = HorovodSync(workers, config.compression) if workers.size > 1 else Alone()
-    world.each(lambda: None)
     if world.rank > LEAD:
         yield DedicatedTraining(workers, strategy, None, None)
         return

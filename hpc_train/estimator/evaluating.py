@@ -139,7 +139,7 @@ class Evaluating:
         finally:
             if snapshot is not None:
                 self._memory.give_back()
-        return self._run.assessor.assess(step, taken, numbers, self._move)
+        return list(self._run.assessor.assess(step, taken, numbers, self._move))
 
     def _move(self) -> None:
         self._moves += 1

@@ -195,9 +195,10 @@ class Run:
         def known(kind: str, what: str | None) -> dict[str, float] | None:
             return evaluation_of(s.job_dir, kind, taken, what, only_last)
 
-        assessments = self.assessor.assess(step, taken, numbers, self._moving(step), True, known)
-        for assessment in assessments:
+        assessments = []
+        for assessment in self.assessor.assess(step, taken, numbers, self._moving(step), True, known):
             self.tell(assessment, step, last=True)
+            assessments.append(assessment)
         self._saving.wait(step)
         exports = [Path(export.path) for a in assessments for export in a.exports if export.path is not None]
         self._status(

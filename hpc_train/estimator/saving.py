@@ -227,11 +227,15 @@ def warning_secs() -> float | None:
         return None
 
 
-def told_of_saves(say: Callable[[str], None]) -> Callable[[Path, float, int], None]:
-    """A function that tells of each committed checkpoint, and once if saving takes longer than the warning's lead."""
+def told_of_saves(say: Callable[[str], None], committed: deque[Committed]) -> Callable[[Path, float, int], None]:
+    """A function that tells of each committed checkpoint, and once if saving takes longer than the warning's lead.
+
+    It adds each to `committed`.
+    """
     lead, warned = warning_secs(), [False]
 
     def tell(path: Path, secs: float, nbytes: int) -> None:
+        committed.append((path, secs, nbytes))
         say(f"checkpoint {path} ({size(nbytes)}, {secs:.2f} s)")
         if lead is not None and secs > lead and not warned[0]:
             warned[0] = True

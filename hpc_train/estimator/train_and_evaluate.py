@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 import uuid
 from collections import deque
@@ -35,7 +33,7 @@ from hpc_train.estimator.beside import (
     profiler_for,
 )
 from hpc_train.estimator.dedicated import DedicatedTraining, dedicated
-from hpc_train.estimator.describing import describe, first_line, of_the_run_before
+from hpc_train.estimator.describing import describe
 from hpc_train.estimator.early_stopping import evaluations_in
 from hpc_train.estimator.ending import ends_all_ranks
 from hpc_train.estimator.estimator import Estimator
@@ -43,8 +41,8 @@ from hpc_train.estimator.export_contents import about_job
 from hpc_train.estimator.hook import Hook
 from hpc_train.estimator.hooks import OfEvaluation
 from hpc_train.estimator.model import build_model
+from hpc_train.estimator.opening import Started, start_reporting
 from hpc_train.estimator.reopened import Reopened
-from hpc_train.estimator.reporting import Reporting
 from hpc_train.estimator.run import Result
 from hpc_train.estimator.saving import Committed, told_of_failures, told_of_saves
 from hpc_train.estimator.session import Session
@@ -61,14 +59,10 @@ from hpc_train.estimator.setup import (
     where_from,
 )
 from hpc_train.estimator.state import ModelState
-from hpc_train.estimator.summaries import Profiled, WeightsShown, show_job
+from hpc_train.estimator.summaries import Profiled, WeightsShown
 from hpc_train.estimator.sync_training import SyncTraining
-from hpc_train.estimator.warm_start import WARM_START_FILE, WarmStarted, warm_start
-from hpc_train.monitoring.environment import rank_table
-from hpc_train.monitoring.files import Lenient, write_json
-from hpc_train.monitoring.metrics import MetricsWriter
-from hpc_train.monitoring.progress import Notes, TrainingProgress, make_console
-from hpc_train.monitoring.status import StatusFile, job_fields, read_status, restarts
+from hpc_train.estimator.warm_start import WarmStarted, warm_start
+from hpc_train.monitoring.progress import Notes
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -231,47 +225,18 @@ def run_job(
         reporting, saver = None, None
         committed: deque[Committed] = deque()
         if world.is_chief:
-            console = make_console()
-            console.print(rank_table(ranks))
-            before, lenient = read_status(job_dir), Lenient(notes.say)
-            status = StatusFile(
-                job_dir,
-                failure.path,
-                lenient,
-                step=first_step,
-                max_steps=train_spec.max_steps,
-                ranks=world.size,
-                **job_fields(os.environ),
+            started = Started(
+                job_dir, config, estimator, train_spec, eval_specs, roles, first_step, max_steps, model, data, warm
             )
-            metrics = stack.enter_context(MetricsWriter(job_dir, lenient))
-            metrics.start(first_step, ranks=world.size, max_steps=max_steps, restarts=restarts(os.environ))
-            x = data.dataset.element_spec
-            x_spec = x[0] if isinstance(x, tuple) else x
-            show_job(metrics, job_dir, config, estimator.params, train_spec, eval_specs, world.size, model, x_spec)
-            progress = TrainingProgress(console, first_step, max_steps, config.log_step_count_steps)
-            reporting = Reporting(metrics, status, progress, data.advice)
+            reporting = stack.enter_context(start_reporting(started, failure, notes, ranks, told, reordered))
             if config.save_histograms_steps and not roles.idle:
-                own_hooks.append(WeightsShown(metrics, model, config.save_histograms_steps))
-            notes.print_with(progress.say)
-            status.update(state="running")
-            progress.say(first_line(job_dir, train_spec, roles, config, first_step))
-            progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
-            for line in [*told, *of_the_run_before(before), *(line for done in warm for line in done.lines)]:
-                progress.say(line)
-            for done in warm:
-                write_json(job_dir / WARM_START_FILE, done.record)
-            if reordered:
-                progress.say("the order of rows has changed: training goes on with a whole epoch of it")
-            for note in data.notes:
-                progress.say(f"warning: {note}")
+                own_hooks.append(WeightsShown(reporting.metrics, model, config.save_histograms_steps))
             state.reserve()
-            tell = told_of_saves(progress.say)
-
-            def saved(path: Path, secs: float, nbytes: int) -> None:
-                tell(path, secs, nbytes)
-                committed.append((path, secs, nbytes))
-
-            saver = stack.enter_context(BackgroundSaver(manager, saved, told_of_failures(manager, progress.say)))
+            saver = stack.enter_context(
+                BackgroundSaver(
+                    manager, told_of_saves(reporting.say, committed), told_of_failures(manager, reporting.say)
+                )
+            )
         if max_steps is not None and first_step >= max_steps:  # of the steps' hooks there is nothing to do any more
             given_hooks = [hook for hook in given_hooks if isinstance(hook, OfEvaluation)]
         hooks = hooks_of(world, roles, config, max_steps, first_step, model, [*given_hooks, *own_hooks])

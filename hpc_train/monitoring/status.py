@@ -25,9 +25,10 @@ class StatusFile:
     to be started again, or requeued), `step`, `max_steps`, `loss`, `examples_per_sec`, `secs_left`, `input_wait`,
     `evaluation` (of the first set, the newest), `evaluations` (by set), `evaluation_lag` ({steps, secs}), `exports`,
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
-    ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or in this machine's queue), `requeues`, `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since
-    1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`. A batch script adds `exit_code`, and to
-    the error of a program its last `lines`.
+    ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or in this machine's queue),
+    `requeues`, `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since 1970); in an asynchronous job
+    `staleness` ({mean, max}) and `steps_by_rank`. A batch script adds `exit_code`, and to the error of a program its
+    last `lines`.
     """
 
     def __init__(self, job_dir: Path, failure_report: Path, lenient: Lenient, **fields: Any) -> None:
