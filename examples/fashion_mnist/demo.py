@@ -62,6 +62,8 @@ def main() -> None:
         sys.exit(f"demo.py: training ended with exit code {code}")
     status = json.loads((job_dir / "status.json").read_text())
     accuracy, step = status["evaluation"]["accuracy"], status["step"]
+    best = max((job_dir / "export/best").glob("*/hpc_train.json"))
+    of_best = json.loads(best.read_text())
     images = 0
     for path in DATA.glob("test-*.h5"):
         with h5py.File(path) as file:
@@ -72,8 +74,10 @@ test accuracy  {accuracy:.4f} on all {images:,} test images
 speed          {status["examples_per_sec"]:,.0f} examples/s on {ranks} ranks
 wall time      {time.time() - start:.0f} s
 checkpoint     {job_dir / "checkpoints" / f"step-{step:08d}"}
-SavedModel     {status["exports"][-1]}
-job-dir        {job_dir}""")
+SavedModels    {status["exports"][-1]}
+               {best.parent.absolute()}  (the best: accuracy {of_best["metrics"]["accuracy"]:.4f} at step {of_best["step"]})
+job-dir        {job_dir}
+report         {status["report"]}""")
     if accuracy < WANTED_ACCURACY:
         sys.exit(f"demo.py: the accuracy should be at least {WANTED_ACCURACY}")
 

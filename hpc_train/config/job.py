@@ -201,8 +201,10 @@ def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     return "async" if isinstance(run, dict) and run.get("strategy") == "async" else "sync"
 
 
+_NAMES = "a letter, then letters, digits and underscores, 128 characters at most"
+
 PATTERNS: dict[Location, str] = {
-    ("name",): "a letter, then letters, digits and underscores, 128 characters at most",
+    **dict.fromkeys((("name",), ("eval", "name"), ("evals",)), _NAMES),
     ("model",): "file.py:function or package.module:function",
     ("module",): "the dotted name of a module, as in trainer.task",
     ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",

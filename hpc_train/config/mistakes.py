@@ -80,8 +80,9 @@ def _describe(
     if what == "value_error":
         return f"{dotted}: {error['ctx']['error']}"
     if what == "string_pattern_mismatch":
-        of_a_list = location[:-1] if location and isinstance(location[-1], int) else location
-        allowed_text = patterns.get(location) or patterns.get(of_a_list) or error["ctx"]["pattern"]
+        one_of_many = bool(location) and (isinstance(location[-1], int) or error["loc"][-1] == "[key]")
+        of_all = patterns.get(location[:-1]) if one_of_many else None
+        allowed_text = patterns.get(location) or of_all or error["ctx"]["pattern"]
         return f"{dotted}: {given!r} is not allowed; allowed: {allowed_text}"
     message = re.sub("(valid )?dictionary", "mapping", error["msg"].replace("Input should", "it should"))
     message = re.sub(r"mapping or (an )?instance of \w+", "mapping", message)
@@ -105,9 +106,12 @@ def _known_part(document: Document, location: Location) -> Location:
 def _fields_at(kind: Any, location: Location) -> list[str]:
     """Names allowed in the section at `location` of a `kind`."""
     for part in location:
+        if typing.get_origin(kind) is dict:  # any key, of which the values are alike
+            kind = typing.get_args(kind)[1]
+            continue
         kind = _fields(kind).get(str(part))
         choices = [a for a in typing.get_args(kind) if a is not type(None)]
-        kind = choices[0] if choices else kind
+        kind = choices[0] if choices and typing.get_origin(kind) is not dict else kind
     return list(_fields(kind))
 
 

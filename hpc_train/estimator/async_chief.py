@@ -66,6 +66,7 @@ class Chief:
         self._last_save = time.monotonic()
         self._step = self._told = s.first_step
         self._told_at = 0.0
+        self._examples, self._counting_since = [0.0] * roles.readers, math.nan
         self.cut_short = False
 
     def train(self) -> int:
@@ -108,7 +109,10 @@ class Chief:
         s = self._s
         self._step += 1
         self._rate.step(update.examples)
+        if math.isnan(self._counting_since):
+            self._counting_since = time.monotonic()
         for worker, waited in zip(update.workers, update.waits, strict=True):
+            self._examples[worker] += update.examples / len(update.workers)
             if not math.isnan(waited):
                 self._waits[worker].add(waited)
                 self._all_waits[worker].add(waited)
@@ -190,12 +194,17 @@ class Chief:
         )
         waits = [wait.value for wait in self._waits]
         self._waits = [_Mean() for _ in self._waits]
+        now = time.monotonic()
+        secs = now - self._counting_since
+        rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
+        self._examples, self._counting_since = [0.0] * len(rates), now
+        servers: list[float | None] = [None] * self._roles.servers
         s.reporting.tell(
             replace(
                 self._so_far(last),
                 record=True,
                 learning_rate=self._part.learning_rate,
-                by_rank={"input": [*([None] * self._roles.servers), *waits]},
+                by_rank={"examples_per_sec": [*servers, *rates], "input": [*servers, *waits]},
                 more=staleness,
                 staleness=clocks.histogram,
             )

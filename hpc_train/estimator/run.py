@@ -88,9 +88,8 @@ class Run:
         news = self._saving.news() if self._reporting else []
         for found in news:
             assert self._reporting is not None
-            self._reporting.metrics.note(
-                "checkpoint", found.step, secs=found.secs, bytes=found.bytes, stall_secs=found.stall_secs
-            )
+            values = {"secs": found.secs, "bytes": found.bytes, "stall_secs": found.stall_secs, "committed": found.time}
+            self._reporting.metrics.note("checkpoint", found.step, **values)
         return [found.step for found in news]
 
     def catch_up(self) -> None:

@@ -68,18 +68,23 @@ class Read(Protocol):
         ...
 
 
-Committed = tuple[Path, float, int]
-"""A checkpoint's folder, the seconds since its state was taken, and its bytes."""
+Committed = tuple[Path, float, int, float]
+"""A checkpoint's folder, the seconds since its state was taken, its bytes, and when that was, since 1970."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What metrics.jsonl tells of a checkpoint; stall_secs: what training waited, None where that is not known."""
+    """What metrics.jsonl tells of a checkpoint; stall_secs: what training waited, None where that is not known.
+
+    Attributes:
+        time: When it was committed, in seconds since 1970.
+    """
 
     step: int
     secs: float
     bytes: int
     stall_secs: float | None
+    time: float
 
 
 class Saving:
@@ -171,10 +176,10 @@ class Saving:
         """The checkpoints that have been committed since the last call; their listeners are told. For the chief."""
         found = []
         while self._committed:
-            path, secs, nbytes = self._committed.popleft()
+            path, secs, nbytes, committed = self._committed.popleft()
             step = step_of(path.name) or 0
             self._listeners.after_save(step, path)
-            found.append(Record(step, secs, nbytes, self._stalls.pop(step, None)))
+            found.append(Record(step, secs, nbytes, self._stalls.pop(step, None), committed))
         return found
 
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
@@ -235,7 +240,7 @@ def told_of_saves(say: Callable[[str], None], committed: deque[Committed]) -> Ca
     lead, warned = warning_secs(), [False]
 
     def tell(path: Path, secs: float, nbytes: int) -> None:
-        committed.append((path, secs, nbytes))
+        committed.append((path, secs, nbytes, time.time()))
         say(f"checkpoint {path} ({size(nbytes)}, {secs:.2f} s)")
         if lead is not None and secs > lead and not warned[0]:
             warned[0] = True

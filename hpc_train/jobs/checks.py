@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hpc_train.checkpoint.layout import Retention
+from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.cluster import roles
 from hpc_train.cluster.world import nvidia_device_count
 from hpc_train.config.job import JobConfig
@@ -19,6 +21,7 @@ from hpc_train.config.yamlfile import Location
 from hpc_train.data.shards import matches
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.estimator.setup import checked_shards
+from hpc_train.estimator.warm_source import check_path
 from hpc_train.jobs import slurm_queue
 from hpc_train.jobs.cluster_limits import Machine, machine_shortfalls, shortfalls
 
@@ -66,7 +69,8 @@ def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
         return []
     names = _names(job)
     functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
-    return [*functions, *(Path(name) for _, kind, name in names if kind == "asset")]
+    assets = [Path(name) for _, kind, name in names if kind == "asset"]
+    return [*functions, *(path for path in assets if path.is_file())]  # check_files tells of the others
 
 
 def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
@@ -95,6 +99,29 @@ def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
                     _check_function(key, Path(place), function)
                 else:
                     _check_module(key, place, folder)
+    problems.refuse()
+
+
+def check_files(job: JobConfig | ProgramConfig, job_dir: Path, after_dir: Path | None = None) -> None:
+    """UserError where assets of exporters are not there, or nothing to warm-start from is; all of it. Reads names only.
+
+    A job whose job-dir has checkpoints needs nothing to start from. What is to be in `after_dir`, the job-dir of a job
+    that comes before, can be missing.
+    """
+    if isinstance(job, ProgramConfig):
+        return
+    problems = Problems()
+    for spec in job.eval_specs():
+        for exporter in spec.exporters:
+            if missing := [str(path) for path in exporter.assets if not path.is_file()]:
+                with problems.gathered():
+                    raise UserError(f"exporter {exporter.name!r}: there is no file {', '.join(missing)} (assets)")
+    if job.warm_start_from is not None and not CheckpointManager(job_dir / "checkpoints", Retention(0)).steps():
+        source = job.warm_start_from.ckpt_to_initialize_from
+        is_to_come = after_dir is not None and source.resolve().is_relative_to(after_dir.resolve())
+        with problems.gathered():
+            if not is_to_come:
+                check_path(source, job_dir)
     problems.refuse()
 
 

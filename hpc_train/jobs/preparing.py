@@ -20,6 +20,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.checks import (
     Problems,
     check_code,
+    check_files,
     check_limits,
     check_ranks,
     choose_backend,
@@ -192,6 +193,8 @@ def _completed(
         with problems.gathered():
             job_id, path = _predecessor(after, root, done.backend)
             done = replace(done, after=job_id, after_dir=str(path))
+    with problems.gathered():
+        check_files(job, job_dir, Path(done.after_dir) if done.after_dir is not None else None)
     if isinstance(job, ProgramConfig):
         done = replace(done, args=tuple(job.words(Path(done.job_file).parent, job_dir)))
     return done

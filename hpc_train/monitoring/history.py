@@ -73,6 +73,7 @@ class History:
     Attributes:
         records: In the order of the file, with those that are superseded.
         job: job.yaml, read; job_text: as it stands.
+        exports: By exporter, the names of the exports that are there.
     """
 
     job_dir: Path
@@ -84,6 +85,7 @@ class History:
     environment: Mapping[str, Any] = field(default_factory=dict)
     early_stop: Mapping[str, Any] = field(default_factory=dict)
     warm_start: Mapping[str, Any] = field(default_factory=dict)
+    exports: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def series(self, kind: str) -> tuple[Record, ...]:
         """The records of a kind that still hold, by step, one for each step."""
@@ -134,7 +136,17 @@ def read_history(job_dir: Path) -> History:
         _read_json(job_dir / "environment.json"),
         _read_json(job_dir / "early_stop.json"),
         _read_json(job_dir / "warm_start.json"),
+        _exports_in(job_dir / "export"),
     )
+
+
+def _exports_in(folder: Path) -> dict[str, frozenset[str]]:
+    """The folders with numbers for names, by the folder that holds them."""
+    found: dict[str, frozenset[str]] = {}
+    with suppress(OSError):
+        for exporter in folder.iterdir():
+            found[exporter.name] = frozenset(path.name for path in exporter.glob("*") if path.name.isdecimal())
+    return found
 
 
 def is_job_dir(folder: Path) -> bool:

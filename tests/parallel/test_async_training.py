@@ -326,8 +326,9 @@ def test_a_finished_job_trains_no_more(three: Three) -> None:
     assert "going on from step 20 to step 20" in again
     assert "done: step 20 (max_steps)" in again
     assert saved_steps(job) == [10, 20]
-    evaluations = records(job, "eval")
-    assert evaluations[-1]["loss"] == pytest.approx(evaluations[-2]["loss"], rel=1e-6)
+    (last,) = [record for record in records(job, "eval") if record["step"] == 20]
+    assert f"eval at step 20: loss {last['loss']:.4f}" in again
+    assert "(evaluated before)" in again, "not evaluated twice"
     assert status(job)["state"] == "succeeded"
     assert len(list((job.job_dir / "export" / "final").iterdir())) == 1, "not exported twice"
 
@@ -456,6 +457,10 @@ def test_a_script_with_an_input_of_its_own_that_ends_unevenly(tmp_path: Path) ->
     assert done.stdout.count("(end of input)") == 2
     found = json.loads((tmp_path / "free" / "status.json").read_text())
     assert found["steps_by_rank"] == {"1": 7, "2": 11}
+    lines = map(json.loads, (tmp_path / "free" / "metrics.jsonl").read_text().splitlines())
+    last = [record for record in lines if record["kind"] == "train"][-1]
+    assert last["step"] == 18
+    assert [rate and rate > 0 for rate in last["by_rank"]["examples_per_sec"]] == [None, True, True]
 
 
 def test_over_tcp(make_shared_job: MakeJob, begun: Begun) -> None:

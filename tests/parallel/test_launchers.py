@@ -51,7 +51,7 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     names = {path.name for path in job.job_dir.iterdir()}
     assert names == {
         "job.yaml", "environment.json", "data.json", "status.json", "metrics.jsonl",
-        "checkpoints", "train", "eval", "export", "logs",
+        "checkpoints", "train", "eval", "ranks", "export", "logs", "report.html",
     }  # fmt: skip
     kept = ["best.json", "step-00000015", "step-00000020"]
     assert sorted(p.name for p in (job.job_dir / "checkpoints").iterdir()) == kept
@@ -64,12 +64,15 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     status = json.loads((job.job_dir / "status.json").read_text())
     assert (status["state"], status["step"], status["max_steps"]) == ("succeeded", 20, 20)
     records = [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [(r["kind"], r["step"]) for r in records] == [
-        ("start", 0), ("eval", 5), ("eval", 10), ("eval", 15), ("train", 20), ("eval", 20),
+    assert [(r["kind"], r["step"]) for r in records if r["kind"] != "checkpoint"] == [
+        ("start", 0), ("eval", 5), ("eval", 10), ("eval", 15), ("train", 20), ("eval", 20), ("export", 20), ("end", 20),
     ]  # fmt: skip
-    assert 0 < records[-1]["loss"] < records[1]["loss"]
-    for kind in ("train", "eval"):
-        assert list((job.job_dir / kind).glob("events.out.tfevents.*"))
+    assert [r["step"] for r in records if r["kind"] == "checkpoint"] == [5, 10, 15, 20]
+    losses = [r["loss"] for r in records if r["kind"] == "eval"]
+    assert 0 < losses[-1] < losses[0]
+    for folder in ("train", "eval", "ranks/rank_0", "ranks/rank_1"):
+        assert list((job.job_dir / folder).glob("events.out.tfevents.*"))
+    assert status["report"] == str(job.job_dir / "report.html")
 
     (export,) = (job.job_dir / "export" / "final").iterdir()
     assert json.loads((export / "hpc_train.json").read_text())["step"] == 20

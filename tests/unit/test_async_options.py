@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hpc_train as ht
 from hpc_train import UserError, load_job
 from hpc_train.cli import _delays
-from hpc_train.cluster.roles import Roles, asynchronous_roles
+from hpc_train.cluster.roles import Roles, asynchronous_roles, least_ranks, roles_for
 from hpc_train.config.job import strategy_in
 from hpc_train.estimator.train_and_evaluate import threads_for
 from hpc_train.strategies.async_ps.open_window import _check_room
@@ -139,6 +139,49 @@ def test_roles_without_servers() -> None:
     assert [roles.role_of(rank) for rank in range(3)] == ["chief", "worker", "worker"]
     assert (roles.readers, [roles.part_of(rank) for rank in range(3)]) == (3, [0, 1, 2])
     assert not any(roles.serves(rank) for rank in range(3))
+
+
+@given(st.integers(2, 200))
+def test_roles_with_a_dedicated_chief(size: int) -> None:
+    run = ht.RunConfig("x", chief="dedicated")
+    roles = roles_for(size, run)
+    assert [roles.role_of(rank) for rank in range(size)] == ["chief", *["worker"] * (size - 1)]
+    assert [roles.trains(rank) for rank in range(size)] == [False, *[True] * (size - 1)]
+    assert not any(roles.serves(rank) for rank in range(size))
+    assert (roles.idle, roles.readers, roles.servers) == (1, size - 1, 0)
+    assert [roles.part_of(rank) for rank in range(size)] == [0, *range(size - 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_the_chief_of_an_asynchronous_job_is_always_dedicated(size: int) -> None:
+    runs = [ht.RunConfig("x", strategy="async", chief=chief) for chief in ("train", "dedicated")]
+    assert [least_ranks(run) for run in runs] == [2, 2]
+    for run in runs if size > 1 else []:
+        assert roles_for(size, run) == Roles(size, servers=1)
+    assert roles_for(size, ht.RunConfig("x")) == Roles(size)
+
+
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        ({}, 1),
+        ({"chief": "dedicated"}, 2),
+        ({"strategy": "async"}, 2),
+        ({"strategy": "async", "parameter_servers": 3}, 4),
+    ],
+)
+def test_least_ranks(options: dict[str, object], least: int) -> None:
+    run = ht.RunConfig("x", **options)
+    assert least_ranks(run) == least
+    assert roles_for(least, run).readers == 1
+    if least > 1:
+        with pytest.raises(UserError, match=f"start at least {least} ranks"):
+            roles_for(least - 1, run)
+
+
+def test_one_rank_cannot_have_a_dedicated_chief() -> None:
+    with pytest.raises(UserError, match=r"run.chief: dedicated leaves no rank to train .* or set chief: train"):
+        roles_for(1, ht.RunConfig("x", chief="dedicated"))
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,24 @@ import pytest
 from hpc_train import UserError, load_job
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
-from hpc_train.config.resources import Resources
+from hpc_train.config.resources import Resources, ResourcesSection
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs import slurm_queue
 from hpc_train.jobs.checks import (
     Problems,
     check_code,
+    check_files,
     check_limits,
     check_ranks,
     choose_backend,
     code_files,
     data_files,
+    least_ranks,
     this_machine,
     with_defaults_of_sbatch,
 )
 from hpc_train.jobs.cluster_limits import parse_sinfo
+from hpc_train.jobs.tiers import load_tiers, resources_for
 from tests.support import Job
 
 JOB = """\
@@ -171,6 +174,53 @@ def test_the_files_that_a_job_names(tmp_path: Path) -> None:
     assert code_files(ProgramConfig(name="a", module="trainer.task")) == []
 
 
+# ---- files beside the code
+
+
+def test_assets_that_are_not_there_are_all_told(make_job: Callable[..., Job]) -> None:
+    further = {"data": {"shards": "data/test-*.h5"}, "exporters": {"more": {"type": "latest", "assets": "d.txt"}}}
+    assets = {"final": {"assets": ["a.txt", "b.txt", "c.txt"]}}
+    made = make_job(eval={"exporters": assets}, evals={"other": further})
+    job = load_job(made.file)
+    (made.folder / "b.txt").touch()
+    with pytest.raises(UserError) as caught:
+        check_files(job, made.job_dir)
+    assert str(caught.value).splitlines() == [
+        f"exporter 'final': there is no file {made.folder}/a.txt, {made.folder}/c.txt (assets)",
+        f"exporter 'more': there is no file {made.folder}/d.txt (assets)",
+    ]
+    assert code_files(job) == [made.folder / "model.py", made.folder / "b.txt"], "the others are told once"
+    for name in "acd":
+        (made.folder / f"{name}.txt").touch()
+    check_files(job, made.job_dir)
+    assert len(code_files(job)) == 5
+
+
+def test_what_to_start_from_is_looked_for_where_it_is_needed(make_job: Callable[..., Job]) -> None:
+    made = make_job(warm_start_from="../old")
+    old, job = made.folder.parent / "old", load_job(made.file)
+    with pytest.raises(UserError, match=r"warm_start_from: .*old: there is no such file or folder; give a job-dir"):
+        check_files(job, made.job_dir)
+    check_files(job, made.job_dir, after_dir=old)  # the job before makes it
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        check_files(job, made.job_dir, after_dir=made.folder.parent / "another")
+    (made.job_dir / "checkpoints/step-00000010").mkdir(parents=True)
+    check_files(job, made.job_dir)  # it goes on from its own checkpoint
+    fresh = made.folder / "fresh"
+    old.mkdir()
+    with pytest.raises(UserError, match="no checkpoint and no model is here"):
+        check_files(job, fresh)
+    (old / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="a job-dir without a checkpoint yet"):
+        check_files(job, fresh)
+    (old / "checkpoints/step-00000010").mkdir()
+    check_files(job, fresh)
+    (old / "checkpoints/step-00000010").rmdir()
+    with pytest.raises(UserError, match="is the job-dir itself"):
+        check_files(job, old)
+    check_files(ProgramConfig(name="a", module="m"), fresh)
+
+
 # ---- ranks and data
 
 
@@ -202,6 +252,33 @@ def test_ranks_of_an_asynchronous_job(make_job: Callable[..., Job], ranks: int, 
         return
     with pytest.raises(UserError, match=f"run.parameter_servers: {said}"):
         check_ranks(job, ranks)
+
+
+def test_ranks_of_a_job_with_a_dedicated_chief(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """A tier of one rank is too small for it; rank 0 reads nothing, so that the others' part is larger."""
+    job, tiers = load_job(make_job(train_rows=(96,)).file, ["run.chief=dedicated"]), load_tiers({}, tmp_path)
+    with pytest.raises(UserError, match=r"run\.chief: dedicated leaves no rank to train where there is 1; start at"):
+        check_ranks(job, resources_for(ResourcesSection(tier="BASIC_GPU"), tiers).ranks)
+    check_ranks(job, resources_for(ResourcesSection(tier="BASIC"), tiers).ranks)
+    check_ranks(job, 7)
+    with pytest.raises(UserError, match="rows"):
+        check_ranks(job, 8)  # 7 of them read, of 16 rows a step
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks"),
+    [
+        ([], 1),
+        (["run.chief=dedicated"], 2),
+        (["run.strategy=async"], 2),
+        (["run.strategy=async", "run.parameter_servers=3"], 4),
+    ],
+)
+def test_so_many_ranks_a_job_needs_at_least(make_job: Callable[..., Job], settings: list[str], ranks: int) -> None:
+    job = load_job(make_job().file, settings)
+    assert least_ranks(job) == ranks
+    check_ranks(job, ranks)
+    assert least_ranks(ProgramConfig(name="a", module="m")) == 1
 
 
 def test_data_that_cannot_be_read(make_job: Callable[..., Job]) -> None:

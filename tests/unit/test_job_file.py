@@ -56,7 +56,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert job.model == f"{tmp_path}/model.py:build_model"
     assert job.data.train.shards == (f"{tmp_path}/data/train-*.h5",)
     assert job.data.eval.features == ("a", "b")
-    train, evaluation, run = job.train_spec(), job.eval_spec(), job.run_config(tmp_path / "run")
+    train, [evaluation], run = job.train_spec(), job.eval_specs(), job.run_config(tmp_path / "run")
     assert (train.max_steps, train.input_fn) == (2000, job.data.train)
     assert (evaluation.steps, evaluation.throttle_secs, evaluation.start_delay_secs) == (None, 0, 120)
     assert [e.name for e in evaluation.exporters] == ["final"]
@@ -113,7 +113,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         (GOOD.replace("max_steps: 2000", "max_steps: 2000, epochs: 3"), "train.epochs: unknown key"),
         (GOOD.replace("batch_size: 256", "map_fn: 5"), "6: data.eval.map_fn: 5 is not allowed; allowed: a function"),
         (GOOD.replace("batch_size: 256", "map_fn: aug.py"), "6: data.eval.map_fn: 'aug.py' is not allowed; allowed"),
-        (GOOD.replace("batch_size: 256", "map_fn: numpy.py:f"), "data.eval: .* hides the module numpy; rename it"),
+        (GOOD.replace("batch_size: 256", "map_fn: numpy.py:f"), "data.eval.map_fn: .* hides the module numpy"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:

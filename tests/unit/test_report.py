@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hpc_train.monitoring.history import History, parse_records
+from hpc_train.monitoring.history import History, parse_records, read_history
+from hpc_train.monitoring.report.charts import charts_of
 from hpc_train.monitoring.report.compare import as_markdown, flattened
 from hpc_train.monitoring.report.numbers import best_of, by_rank, global_batch, mode_of
 from hpc_train.monitoring.report.page import report_page, write_report
-from hpc_train.monitoring.report.tables import Table
+from hpc_train.monitoring.report.tables import Table, export_paths, key_numbers
 from hpc_train.monitoring.report.thin import thin
 from hpc_train.report_cli import report
 from tests.job_dirs import a_job, record, write_job
@@ -198,7 +199,7 @@ def test_what_is_best_is_told_by_the_job_or_by_the_name(tmp_path):
     assert best_of(history, "eval", "novelty") is None
     names = {"val_mae": "min", "top_k_categorical_accuracy": "max", "AUC": "max", "mean_squared_error": "min"}
     assert {name: mode_of(history, name) for name in names} == names
-    by_exporter = {"eval": [{"exporters": {"mine": {"type": "best", "metric": "novelty", "mode": "max"}}}]}
+    by_exporter = {"evals": {"far": {"exporters": {"mine": {"type": "best", "metric": "novelty", "mode": "max"}}}}}
     assert mode_of(history_of(tmp_path, by_exporter), "novelty") == "max"
     by_run = {"run": {"best_metric": "accuracy", "best_mode": "min"}}
     assert mode_of(history_of(tmp_path, by_run), "accuracy") == "min"
@@ -213,10 +214,41 @@ def test_ranks_that_do_not_train_have_no_curve(tmp_path):
     assert told.ranks == (1, 2) and told.values.tolist() == [[5.0, 7.0]]
 
 
+def test_where_only_the_wait_for_input_is_known_it_has_a_chart_of_its_own(tmp_path):
+    """As in an asynchronous job, whose rank 0 takes no steps."""
+    told = {"examples_per_sec": [None, 20.0, 30.0], "input": [None, 0.1, 0.2]}
+    records = [record("start", 0, 0), *(record("train", step, step, by_rank=told) for step in (1, 2))]
+    speed = charts_of(history_of(tmp_path, {}, *records)).speed
+    curves = {chart.title: [(curve.label, curve.points[0][1]) for curve in chart.curves] for chart in speed}
+    assert curves == {
+        "Speed of each rank": [("rank 1", 20.0), ("rank 2", 30.0)],
+        "Waiting for input": [("rank 1", 0.1), ("rank 2", 0.2)],
+    }
+
+
+def test_a_checkpoint_is_marked_where_it_was_committed(tmp_path):
+    """It is told of after the evaluation that follows it."""
+    saved = record("checkpoint", 5, 1100.0, secs=2.0, committed=1040.0)
+    lanes = dict(charts_of(history_of(tmp_path, {}, record("start", 0, 1000.0), saved)).time_line.lanes)
+    assert [(mark.start, mark.end) for mark in lanes["checkpoints"]] == [(38.0, 40.0)]
+
+
+def test_exports_that_were_removed_are_told(tmp_path):
+    exports = [record("export", step, step, exporter="best", path=f"/elsewhere/best/{step}") for step in (1, 2)]
+    job_dir = write_job(tmp_path, [record("start", 0, 0), *exports])
+    (job_dir / "export/best/2").mkdir(parents=True)
+    history = read_history(job_dir)
+    assert export_paths(history) == [
+        ("best", "1", "/elsewhere/best/1 (removed since)"),
+        ("best", "2", "/elsewhere/best/2"),
+    ]
+    assert ("exports", "2", "1 removed since") in [(f.name, f.value, f.more) for f in key_numbers(history)]
+
+
 def test_examples_a_step(tmp_path):
     for run, batch in (
         ({"strategy": "sync"}, 32), ({"strategy": "sync", "chief": "dedicated"}, 24), ({"strategy": "async"}, 8),
-        ({"strategy": "sync", "accumulate_steps": 2}, 64),
+        ({"strategy": "sync", "accumulate_steps": 2}, 32),
     ):  # fmt: skip
         job = {"data": {"train": {"batch_size": 8}}, "run": run}
         assert global_batch(history_of(tmp_path, job, record("start", 0, 0, ranks=4))) == batch

@@ -126,7 +126,7 @@ def _curves_by_rank(told: ByRank) -> list[Curve]:
 
 def _shares(history: History) -> LineChart | None:
     told = shares(history)
-    if not told:
+    if len(told) < 2:  # of one part alone, see _input_wait
         return None
     parts = {part: dict(curve) for part, curve in told.items()}
     steps = sorted({x for part in parts.values() for x in part})
@@ -147,10 +147,11 @@ def _shares(history: History) -> LineChart | None:
 def _input_wait(history: History) -> LineChart | None:
     """Only where the shares do not tell of it."""
     points = points_of(history.series("train"), "input_wait")
-    if by_rank(history, "input") is not None or not any(y is not None for _, y in points):
+    told, parts = by_rank(history, "input"), shares(history)
+    if len(parts) > 1 or (told is None and not any(y is not None for _, y in points)):
         return None
-    curve = Curve("the rank that waited longest", points, 0)
-    return LineChart("Waiting for input", STEP, "share of the time", (curve,), restart_steps(history), share=True)
+    curves = _curves_by_rank(told) if told else [Curve("the rank that waited longest", points, 0)]
+    return LineChart("Waiting for input", STEP, "share of the time", tuple(curves), restart_steps(history), share=True)
 
 
 def _staleness(history: History) -> LineChart | None:
@@ -182,8 +183,10 @@ def _time_line(history: History) -> TimeLine | None:
     span = max(record.time for record in history.records) - first
     unit, scale = next((u, s) for u, s, least in UNITS if span >= least)
 
-    def happening(record: Record, text: str, secs: float | None = None, bad: bool = False) -> Happening:
-        end = record.time - first
+    def happening(
+        record: Record, text: str, secs: float | None = None, bad: bool = False, at: float | None = None
+    ) -> Happening:
+        end = max(0.0, min(record.time, at or record.time) - first)
         return Happening(max(0.0, end - (secs or 0.0)) / scale, end / scale, text, bad)
 
     lanes = [("runs", tuple(_runs(history, first, scale)))]
@@ -191,7 +194,10 @@ def _time_line(history: History) -> TimeLine | None:
         lanes.append(
             (words.named(kind), tuple(happening(r, f"step {r.step:,}", r.number("secs")) for r in history.all_of(kind)))
         )
-    saved = [happening(r, f"step {r.step:,}", r.number("secs")) for r in history.all_of("checkpoint")]
+    saved = [
+        happening(r, f"step {r.step:,}", r.number("secs"), at=r.number("committed"))
+        for r in history.all_of("checkpoint")
+    ]
     exported = [
         happening(r, f"step {r.step:,}: {r.text('exporter') or 'export'}", bad=r.kind == "export_failed")
         for r in history.all_of("export", "export_failed")

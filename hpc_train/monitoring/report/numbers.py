@@ -48,7 +48,7 @@ def points_of(records: Sequence[Record], name: str) -> list[tuple[float, float |
 
 def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     """Whether small or large values of a metric are good, by the job, or by its name; None: unknown."""
-    for exporter in _best_exporters(history.job.get("eval")):
+    for exporter in _best_exporters(history.job):
         if exporter.get("metric", "loss") == metric and exporter.get("mode", "min") in ("min", "max"):
             return "max" if exporter.get("mode") == "max" else "min"
     if setting(history, "run", "best_metric") == metric and setting(history, "run", "best_mode") in ("min", "max"):
@@ -59,9 +59,10 @@ def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     return "max" if any(word.startswith(LARGER) for word in words) else None
 
 
-def _best_exporters(evaluation: object) -> list[Mapping[str, Any]]:
+def _best_exporters(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
-    for spec in evaluation if isinstance(evaluation, list) else [evaluation]:
+    further = job.get("evals")
+    for spec in (job.get("eval"), *(further.values() if isinstance(further, dict) else ())):
         exporters = spec.get("exporters") if isinstance(spec, dict) else None
         for name, settings in exporters.items() if isinstance(exporters, dict) else ():
             if isinstance(settings, dict) and settings.get("type", name) == "best":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from hpc_train.monitoring.history import NOT_METRICS, History, Record, as_number
@@ -63,7 +64,7 @@ def key_numbers(history: History) -> list[Fact]:
     elapsed, records = elapsed_of(history), history.records
     by_clock = f"{words.duration(records[-1].time - records[0].time)} by the clock" if history.restarts else ""
     facts.append(Fact("running time", words.duration(elapsed), by_clock))
-    facts.append(Fact("exports", f"{len(export_paths(history)):,}", _failed_exports(history)))
+    facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
     if lag := _lag(history):
         facts.append(lag)
     return facts
@@ -73,9 +74,21 @@ def export_paths(history: History) -> list[tuple[str, str, str]]:
     """Exporter, step and path of each export, from the metrics, or from status.json where they do not tell."""
     told = history.all_of("export")
     if told:
-        return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", r.text("path") or words.UNKNOWN) for r in told]
+        return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", _path_of(history, r)) for r in told]
     paths = history.status.get("exports")
     return [(words.UNKNOWN, words.UNKNOWN, str(path)) for path in paths] if isinstance(paths, list) else []
+
+
+def _path_of(history: History, record: Record) -> str:
+    path = record.text("path")
+    return f"{path} (removed since)" if _is_gone(history, record) else path or words.UNKNOWN
+
+
+def _is_gone(history: History, record: Record) -> bool:
+    """Whether an exporter that keeps few has removed this export, of a job-dir that has others of it."""
+    exporter, path = record.text("exporter"), record.text("path")
+    there = history.exports.get(exporter or "", frozenset())
+    return bool(there) and path is not None and PurePath(path).name not in there
 
 
 def export_errors(history: History) -> list[tuple[str, str, str]]:
@@ -88,9 +101,10 @@ def export_errors(history: History) -> list[tuple[str, str, str]]:
     return [(name or words.UNKNOWN, f"{step:,}", error or words.UNKNOWN) for name, step, error in told]
 
 
-def _failed_exports(history: History) -> str:
-    failed = len(export_errors(history))
-    return f"{words.count(failed, 'export')} failed" if failed else ""
+def _less_exports(history: History) -> str:
+    failed, gone = len(export_errors(history)), sum(_is_gone(history, r) for r in history.all_of("export"))
+    told = [f"{gone:,} removed since"] if gone else []
+    return "; ".join([*told, *([f"{words.count(failed, 'export')} failed"] if failed else [])])
 
 
 def _lag(history: History) -> Fact | None:
