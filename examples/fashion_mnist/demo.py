@@ -75,7 +75,7 @@ speed          {status["examples_per_sec"]:,.0f} examples/s on {ranks} ranks
 wall time      {time.time() - start:.0f} s
 checkpoint     {job_dir / "checkpoints" / f"step-{step:08d}"}
 SavedModels    {status["exports"][-1]}
-               {best.parent.absolute()}  (the best: accuracy {of_best["metrics"]["accuracy"]:.4f} at step {of_best["step"]})
+               {best.parent.absolute()}  (best: {of_best["metrics"]["accuracy"]:.4f} at step {of_best["step"]})
 job-dir        {job_dir}
 report         {status["report"]}""")
     if accuracy < WANTED_ACCURACY:

@@ -23,6 +23,9 @@ class BackgroundSaver:
     Args:
         saved: Told, in the thread, of each committed checkpoint, the seconds since its snapshot, and its bytes.
         failed: Told, in the thread, of an error, which `wait` then raises.
+
+    Attributes:
+        moves: Counts pieces of work done, for those who watch whether it gets on.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class BackgroundSaver:
         self._manager, self._saved, self._failed = manager, saved, failed
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-checkpoint")
         self._pending: list[Future[None]] = []
-        self._moves = self._seen = 0
+        self.moves = self._seen = 0
 
     def __enter__(self) -> BackgroundSaver:
         self._pool.submit(int)  # the thread starts here, and not in the first save, which would wait for it
@@ -66,8 +69,8 @@ class BackgroundSaver:
         """
         pending, self._pending = self._pending, []
         while wait(pending, POLL_SECS).not_done:
-            if self._moves > self._seen:
-                self._seen = self._moves
+            if self.moves > self._seen:
+                self._seen = self.moves
                 moved()
         errors = [error for future in pending if (error := future.exception()) is not None]
         if errors:
@@ -83,7 +86,7 @@ class BackgroundSaver:
         self._saved(path, time.time() - snapshot.time, snapshot.nbytes)
 
     def _move(self) -> None:
-        self._moves += 1
+        self.moves += 1
 
     def _note_best(self, best: Best) -> None:
         try:

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,11 +64,15 @@ class CheckpointManager:
 
     Args:
         note: Told what a user may want to know: an error that was waited out.
+
+    Attributes:
+        wanted: Gives steps of checkpoints that are not to be removed, whatever retention says. Any thread may ask.
     """
 
     def __init__(self, folder: Path, retention: Retention, note: Callable[[str], None] = _silent) -> None:
         self._folder, self._retention = folder, retention
         self.note = note
+        self.wanted: Callable[[], Collection[int]] = tuple
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of `step` lies."""
@@ -210,7 +214,10 @@ class CheckpointManager:
     def thin_out(self) -> None:
         """Removes the checkpoints that neither number, period nor merit keeps, except those that are being read."""
         best = self.best()
+        wanted = self.wanted()
         for step in self._retention.expired(self._times(), best.step if best else None):
+            if step in wanted:
+                continue
             with suppress(OSError):
                 self._remove(step)
 

@@ -67,8 +67,8 @@ class Channel:
     def send(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> None:
         """Sends `message` (JSON) and `arrays` (C-contiguous), which stay as they are until `wait_until_sent`."""
         self._check()
-        self._idle.clear()
         self._outbox.append((message, arrays))
+        self._idle.clear()  # after that: the thread, which finds nothing to send, may just be setting it
 
     def wait_until_sent(self, moved: Callable[[], None]) -> None:
         """Waits until all that was given to `send` has left; `moved` is called now and then."""

@@ -81,6 +81,8 @@ class Chief:
                 self.cut_short = self._server.signalled and s.train_spec.max_steps != self._step
                 if self._step > self._told:
                     self._tell(last=True)
+            if self._ended_early:
+                self.run.decide(self._step, [s.hooks.stop_requested])
             self._save()
             self._state.peers.release()
             if not self.cut_short:
@@ -89,16 +91,20 @@ class Chief:
 
     def finish(self, reasons: Sequence[str | None]) -> Result:
         """The last evaluation, and the exports; `reasons`: for which hooks of the ranks asked to end training."""
-        if self._saving.snapshot is not None:
-            self._s.state.assign(self._saving.snapshot)
+        self.run.take_last_state(self._step)
         end: End = "max_steps" if self._step == self._s.train_spec.max_steps else "end of input"
-        if end != "max_steps" and self._server.asked_to_finish:
+        if self._ended_early:
             end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
         waits = [wait.value for wait in self._all_waits if wait.value is not None]
         reason = next((reason for reason in reasons if reason is not None), None)
         return self.run.finish(Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason))
+
+    @property
+    def _ended_early(self) -> bool:
+        """Whether a rule or a hook has ended training."""
+        return self._server.asked_to_finish and self._step != self._s.train_spec.max_steps
 
     def applying(self) -> None:
         """An update begins."""
@@ -151,8 +157,7 @@ class Chief:
     def _look_around(self) -> None:
         if self._s.signals.received is not None:
             self._server.stop()
-        for step in self.run.tell_saves():
-            self._evaluating.committed(step)
+        self.run.tell_saves()
         self._evaluating.look(self._step)
         self.run.look_at_rules(self._step + 1)
         if self.run.finish_asked and not self._server.signalled:
@@ -167,8 +172,9 @@ class Chief:
         self._s.watchdog.at("checkpoint", self._step)
         self._newest.wait_until_free()
         self._rate.pause()
-        self._saving.save(self._step, self._input)
-        self._s.hooks.after_checkpoint(self._step, self._s.manager.path(self._step))
+        if self._saving.save(self._step, self._input):
+            self._s.hooks.after_checkpoint(self._step, self._s.manager.path(self._step))
+            self.run.show_weights(self._step)
         self._last_save = time.monotonic()
         self._rate.resume()
 

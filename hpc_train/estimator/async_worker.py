@@ -108,7 +108,10 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
             s.hooks.after_step(number, computed.loss)
             if s.hooks.stop_requested is not None:
                 worker.ask_to_stop(FINISH)
-    s.hooks.end(s.first_step + worker.pushed)
+    if s.signals.received is not None:
+        s.hooks.interrupted(s.first_step + worker.pushed)
+    else:
+        s.hooks.end(s.first_step + worker.pushed)
     watchdog.at("waiting for the servers to take the last word", None)
     worker.wait_until_taken()
     worker.leave()

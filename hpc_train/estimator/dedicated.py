@@ -84,4 +84,8 @@ def dedicated(world: World, roles: Roles, config: RunConfig, state: ModelState) 
         yield DedicatedTraining(workers, strategy, None, None)
         return
     with channel:
-        yield DedicatedTraining(workers, strategy, channel, received)
+        try:
+            yield DedicatedTraining(workers, strategy, channel, received)
+        finally:
+            if received is not None:
+                received.close()

@@ -31,7 +31,7 @@ class DedicatedChief:
         self._step = session.first_step
         self._outcome: Outcome | None = None
         self._signal: str | None = None
-        self._being_written = False
+        self._being_written, self._seen_moves = False, 0
         self._passed_on: set[str] = set()
 
     def serve(self) -> str | None:
@@ -57,8 +57,7 @@ class DedicatedChief:
     def finish(self) -> Result:
         """The last evaluation, and the exports."""
         assert self._outcome is not None
-        if self._saving.snapshot is not None:
-            self._s.state.assign(self._saving.snapshot)
+        self._run.take_last_state(self._outcome.step)
         return self._run.finish(self._outcome)
 
     def _hear(self, message: Message) -> None:
@@ -72,6 +71,8 @@ class DedicatedChief:
             s.reporting.say(message["text"])
         elif kind == "snapshot":
             self._save(message)
+        elif kind == "decide":
+            self._run.decide(message["step"], message["reasons"])
         elif kind == "end":
             self._outcome, self._signal = outcome_of(message), message["signal"]
         elif kind == "settle":
@@ -83,14 +84,13 @@ class DedicatedChief:
     def _save(self, message: Message) -> None:
         s = self._s
         step = self._received.take(message)
+        self._step = max(self._step, step)
         s.watchdog.at("checkpoint", step)
         self._written()
         self._saving.save(step, self._received, message["stall_secs"])
         self._being_written = True
-        s.hooks.after_checkpoint(step, s.manager.path(step))
         self._run.plan.saved(step)
-        if s.config.save_histograms_steps and s.reporting and self._saving.snapshot is not None:
-            s.reporting.metrics.weights(step, self._saving.snapshot.model)
+        self._run.show_weights(step)
 
     def _written(self) -> None:
         """The snapshot before is on the disk, and its memory is needed no more for that."""
@@ -100,10 +100,14 @@ class DedicatedChief:
 
     def _look_around(self) -> None:
         s, run = self._s, self._run
-        if self._being_written and s.saver is not None and not s.saver.busy:
+        assert s.saver is not None
+        if self._being_written and s.saver.moves != self._seen_moves:
+            self._seen_moves = s.saver.moves
+            s.watchdog.at("writing a checkpoint", None)
+        if self._being_written and not s.saver.busy:
             self._written()
-        for step in run.tell_saves():
-            self._evaluating.committed(step)
+            s.watchdog.at(WAITING, None)
+        run.tell_saves()
         self._evaluating.look(self._step)
         run.look_at_rules(self._step + 1)
         if run.finish_asked:

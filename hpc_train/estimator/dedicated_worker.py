@@ -56,11 +56,12 @@ class DedicatedWorker:
             signal = first_signal(workers.all_gather(s.signals.received))
         else:
             s.hooks.end(outcome.step)
+            reasons = workers.all_gather(s.hooks.stop_requested)
+            if self._channel is not None and outcome.end == "stopped early":
+                self._channel.send({"kind": "decide", "step": outcome.step, "reasons": reasons})
             self._save(outcome.step)
-        reasons = [reason for reason in workers.all_gather(s.hooks.stop_requested) if reason is not None]
         if self._channel is not None:
-            ended = {**asdict(outcome), "reason": reasons[0] if reasons else None}
-            self._channel.send({"kind": "end", "outcome": ended, "signal": signal})
+            self._channel.send({"kind": "end", "outcome": asdict(outcome), "signal": signal})
             s.watchdog.at("waiting for the chief to take the last checkpoint", outcome.step)
             self._channel.wait_until_sent(lambda: None)
 
@@ -108,9 +109,7 @@ class DedicatedWorker:
         """Copies the state, which then leaves for the chief; returns the seconds that took. Collective."""
         begun = time.monotonic()
         self._save(step)
-        secs = time.monotonic() - begun
-        self._s.hooks.after_checkpoint(step, self._s.manager.path(step))
-        return secs
+        return time.monotonic() - begun
 
     def _save(self, step: int) -> None:
         if step == self._at_hand:
@@ -131,6 +130,7 @@ class DedicatedWorker:
             message = {**snapshot_message(step, self._data, time.time()), "stall_secs": stall}
             self._channel.send(message, [*s.state.room, *rng.values()])
         self._at_hand = step
+        s.hooks.after_checkpoint(step, s.manager.path(step))
 
     def at_comparison(self, step: int) -> None:
         """Compares the workers' variables. Collective."""

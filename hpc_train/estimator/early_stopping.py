@@ -20,7 +20,7 @@ from hpc_train.config.early_stopping import (
 )
 from hpc_train.errors import UserError
 from hpc_train.monitoring.files import write_json
-from hpc_train.monitoring.metrics import METRICS_FILE
+from hpc_train.monitoring.metrics import METRICS_FILE, NOT_METRICS
 
 EARLY_STOP_FILE = "early_stop.json"
 
@@ -197,6 +197,8 @@ def history_from(lines: Iterable[str], first_step: int | None = None) -> History
     """
     found: History = {}
     for line in lines:
+        if '"kind": "train"' in line[:40]:  # those about many ranks are long
+            continue
         try:
             record = json.loads(line)
             kind, step = record["kind"], int(record["step"])
@@ -205,7 +207,7 @@ def history_from(lines: Iterable[str], first_step: int | None = None) -> History
         if kind == "start":
             found = _up_to(step, found)
         elif kind == "eval" or str(kind).startswith("eval_"):
-            values = {name: value for name, value in record.items() if name not in ("kind", "step", "time")}
+            values = {name: value for name, value in record.items() if name not in NOT_METRICS}
             metrics = {n: math.nan if v is None else v for n, v in values.items() if v is None or _is_number(v)}
             found.setdefault(kind, {})[step] = metrics
     return found if first_step is None else _up_to(first_step, found)

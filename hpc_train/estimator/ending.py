@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpc_train.cluster.world import World
 from hpc_train.errors import EXIT_FAILED, JobEndedError, RankError
+from hpc_train.monitoring.metrics import note_failed
 from hpc_train.monitoring.status import mark_failed
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
@@ -43,6 +44,7 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
                     sys.stderr.write(report)
                     sys.stderr.flush()
                 mark_failed(job_dir, world.rank, error)
+                note_failed(job_dir, error)
             elif world.size > 1:
                 _leave_it_to_others(failure)
         finally:

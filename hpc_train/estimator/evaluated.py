@@ -6,10 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from hpc_train.monitoring.metrics import METRICS_FILE
-
-BESIDE = ("kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last")
-"""What a record of an evaluation holds beside the metrics."""
+from hpc_train.monitoring.metrics import METRICS_FILE, NOT_METRICS
 
 
 def evaluation_of(job_dir: Path, kind: str, taken: float, what: str | None, only_last: bool) -> dict[str, float] | None:
@@ -25,6 +22,8 @@ def evaluation_of(job_dir: Path, kind: str, taken: float, what: str | None, only
     try:
         with open(job_dir / METRICS_FILE, errors="replace") as lines:
             for line in lines:
+                if f'"{kind}"' not in line[:80]:  # a line about many ranks is long
+                    continue
                 try:
                     record = json.loads(line)
                 except ValueError:
@@ -37,4 +36,4 @@ def evaluation_of(job_dir: Path, kind: str, taken: float, what: str | None, only
         return None
     if found is None:
         return None
-    return {name: math.nan if value is None else value for name, value in found.items() if name not in BESIDE}
+    return {name: math.nan if value is None else value for name, value in found.items() if name not in NOT_METRICS}

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Protocol
 
 from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.estimator.assessing import Assessment
 from hpc_train.estimator.early_stopping import evaluations_in
 from hpc_train.estimator.run import Run
@@ -18,12 +18,18 @@ from hpc_train.estimator.saving import Saving
 from hpc_train.estimator.session import Session
 
 POLL_SECS = 0.5
+MANY_QUEUED = 10
+"""Checkpoints that wait for their evaluation, above which that is worth a line."""
 DROP_SECS = 30.0
 """How long a batch of an evaluation that is dropped may take."""
 
 
 class _DroppedError(Exception):
     """Nobody wants the result."""
+
+
+class _UnreadableError(Exception):
+    """A checkpoint was there, and cannot be read."""
 
 
 class Memory(Protocol):
@@ -72,9 +78,10 @@ class Evaluating:
         self._s, self._run, self._memory = session, run, memory
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-evaluation")
         self._pending: Future[list[Assessment]] | None = None
-        self._kept: dict[int, ExitStack] = {}
-        self._moves, self._dropped = 0, False
+        self._now: int | None = None
+        self._moves, self._dropped, self._told_of_many = 0, False, False
         self._queue_missed()
+        session.manager.wanted = self._wanted
 
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
@@ -85,7 +92,10 @@ class Evaluating:
                 newest = s.first_step - s.is_over  # the last one of all is evaluated in the end
                 if 0 < step <= newest and step not in known.get(spec.kind, {}):
                     self._run.plan.queue(number, step)
-                    self.committed(step)
+
+    def _wanted(self) -> set[int]:
+        """Checkpoints that an evaluation is still to come to, or is reading."""
+        return {*self._run.plan.queued, *([] if self._now is None else [self._now])}
 
     def __enter__(self) -> Evaluating:
         return self
@@ -97,16 +107,7 @@ class Evaluating:
         if self._pending is not None:
             wait([self._pending], DROP_SECS)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for kept in self._kept.values():
-            kept.close()
-
-    def committed(self, step: int) -> None:
-        """The checkpoint of `step` is on the disk: it stays as long as an evaluation is to come to it."""
-        if step in self._run.plan.queued and step not in self._kept:
-            kept = ExitStack()
-            with suppress(FileNotFoundError):
-                kept.enter_context(self._s.manager.reading(step))
-                self._kept[step] = kept
+        self._s.manager.wanted = tuple
 
     def look(self, step: int) -> None:
         """Tells of an evaluation that has ended, and begins the next. `step`: where training is."""
@@ -114,14 +115,21 @@ class Evaluating:
             self._tell(step)
         if self._pending is None:
             self._begin_next()
+        elif not self._told_of_many and len(self._run.plan.queued) > MANY_QUEUED:
+            self._told_of_many = True
+            self._s.notes.say(
+                f"warning: {len(self._run.plan.queued)} checkpoints wait for their evaluation (eval_every_checkpoint), "
+                "and stay on the disk until then; save less often, or evaluate less"
+            )
 
     def _begin_next(self) -> bool:
+        self._drop_what_is_gone()
         due = self._run.plan.due(time.monotonic(), self._is_there)
         if due is None:
             return False
-        step, numbers = due
-        snapshot = self._memory.borrow(step)
-        self._pending = self._pool.submit(self._assess, step, numbers, snapshot)
+        self._now, numbers = due
+        snapshot = self._memory.borrow(self._now)
+        self._pending = self._pool.submit(self._assess, self._now, numbers, snapshot)
         return True
 
     def _is_there(self, step: int) -> bool:
@@ -130,9 +138,18 @@ class Evaluating:
             return True
         return self._s.manager.path(step).is_dir()
 
+    def _drop_what_is_gone(self) -> None:
+        """A checkpoint that could not be written, or that somebody has removed, is waited for no longer."""
+        queued = self._run.plan.queued
+        if queued and self._s.saver is not None and not self._s.saver.busy:
+            for step in sorted(queued):
+                if not self._is_there(step):
+                    self._run.plan.leave_out(step)
+                    self._s.notes.say(f"warning: the checkpoint of step {step} is not there to be evaluated")
+
     def _assess(self, step: int, numbers: tuple[int, ...], snapshot: Snapshot | None) -> list[Assessment]:
         try:
-            loaded = snapshot if snapshot is not None else self._s.manager.load(step)
+            loaded = snapshot if snapshot is not None else self._load(step)
             taken = loaded.time
             self._s.state.assign(loaded)
             del loaded
@@ -140,6 +157,13 @@ class Evaluating:
             if snapshot is not None:
                 self._memory.give_back()
         return list(self._run.assessor.assess(step, taken, numbers, self._move))
+
+    def _load(self, step: int) -> Snapshot:
+        try:
+            return self._s.manager.load(step)
+        except (OSError, DamagedError) as error:
+            text = f"the checkpoint of step {step} cannot be read, and is not evaluated: {error}"
+            raise _UnreadableError(text) from None
 
     def _move(self) -> None:
         self._moves += 1
@@ -150,14 +174,12 @@ class Evaluating:
         assert self._pending is not None
         pending, self._pending = self._pending, None
         try:
-            assessments = pending.result()
-        except FileNotFoundError as error:
-            self._s.notes.say(f"warning: a checkpoint is gone before its evaluation: {error}")
-            assessments = []
-        for assessment in assessments:
-            self._run.tell(assessment, step)
-        for old in set(self._kept) - self._run.plan.queued:
-            self._kept.pop(old).close()
+            for assessment in pending.result():
+                self._run.tell(assessment, step)
+        except _UnreadableError as error:
+            self._s.notes.say(f"warning: {error}")
+        finally:
+            self._now = None
 
     def finish(self, step: int, moved: Callable[[], None]) -> None:
         """Waits for what is to be evaluated yet, but for the last checkpoint, that of `step`; `moved` is called."""

@@ -67,9 +67,10 @@ class EvaluationPlan:
         return self._newest
 
     def leave_out(self, step: int) -> None:
-        """The checkpoint of `step` is the last one, which is evaluated when training has ended."""
+        """The checkpoint of `step` is not to be evaluated: it is gone, or the last one, which is when training ends."""
         self._queues = [[s for s in queue if s != step] for queue in self._queues]
-        self._newest = None
+        if self._newest == step:
+            self._newest = None
 
     def went_back(self, step: int) -> None:
         """Training goes on from the checkpoint of `step`: later ones are no more."""

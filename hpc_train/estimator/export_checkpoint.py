@@ -33,14 +33,11 @@ from hpc_train.estimator.from_job import load_function
 from hpc_train.estimator.model import build_model
 from hpc_train.estimator.serving import Signature, signature_of, signature_of_inputs
 from hpc_train.estimator.state import ModelState
+from hpc_train.monitoring.metrics import METRICS_FILE, NOT_METRICS
 from hpc_train.strategies.async_ps.optimizer import build as build_optimizer
 
 if TYPE_CHECKING:
     import keras
-
-
-_NO_METRICS = ("kind", "step", "time", "secs", "lag_steps", "lag_secs")
-"""What metrics.jsonl tells of an evaluation beside its metrics."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,9 @@ def export_checkpoint(job_dir: Path, step: int | None = None, name: str = "manua
     exporting = Exporting(job_dir, (exporter,), model, signature, about, job.load, sole=False, unknown=unknown)
     exporting.check(())
     folder = ExportFolder(out.absolute() if out is not None else job_dir / EXPORTS / name, sole=False)
-    metrics = _metrics_at(job_dir / "metrics.jsonl", step)
+    first = plain.get("eval")
+    named = first.get("name") if isinstance(first, dict) else None
+    metrics = _metrics_of(job_dir / METRICS_FILE, f"eval_{named}" if named else "eval", snapshot.time)
     return Made(step, exporting.write(folder, exporter, step, snapshot.time, metrics))
 
 
@@ -214,18 +213,20 @@ def _restore(model: keras.Model, snapshot: Snapshot, where: str) -> None:
     model.optimizer.finalize_variable_values(model.trainable_variables)
 
 
-def _metrics_at(path: Path, step: int) -> dict[str, float]:
-    """What the last evaluation of the checkpoint of `step` gave, as metrics.jsonl tells; empty where there was none."""
+def _metrics_of(path: Path, kind: str, taken: float) -> dict[str, float]:
+    """What the last evaluation of the checkpoint taken at `taken` gave, as metrics.jsonl tells; empty without one."""
     found: dict[str, float] = {}
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return found
     for line in lines:
+        if f'"{kind}"' not in line[:80]:
+            continue
         try:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and record.get("kind") == "eval" and record.get("step") == step:
-            found = {k: float(v) for k, v in record.items() if k not in _NO_METRICS and isinstance(v, int | float)}
+        if isinstance(record, dict) and record.get("kind") == kind and record.get("checkpoint_time") == taken:
+            found = {k: float(v) for k, v in record.items() if k not in NOT_METRICS and isinstance(v, int | float)}
     return found

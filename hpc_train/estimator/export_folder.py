@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import time
@@ -28,8 +29,9 @@ class Export:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of the evaluation that it was made after, without those that were not finite."""
-        return {name: value for name, value in (self.about.get("metrics") or {}).items() if value is not None}
+        """Of the evaluation that it was made after; JSON has null for what was not finite."""
+        metrics = self.about.get("metrics") or {}
+        return {name: math.nan if value is None else value for name, value in metrics.items()}
 
 
 class ExportFolder:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,16 @@ def restore(world: World, states: dict[str, np.ndarray] | None, part: int, parts
         world.broadcast_arrays([all_ranks])
         own[name] = all_ranks[part]
     _set(own)
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """A context whose draws leave the generators as they were. Local."""
+    states = _own()
+    try:
+        yield
+    finally:
+        _set(states)
 
 
 def _own() -> dict[str, np.ndarray]:

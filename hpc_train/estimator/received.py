@@ -41,19 +41,28 @@ class Received:
     def __init__(self, state: ModelState, readers: int) -> None:
         self._state, self._rng = state, random_state.room(readers)
         self._condition = threading.Condition()
-        self._readers, self._receiving, self.closed = 0, False, False
+        self._readers, self._receiving, self._closed = 0, False, False
         self._progress: DataProgress | None = None
         self.order: DataOrder | None = None
         self._time = 0.0
         self._made: Snapshot | None = None
 
     def room(self) -> list[np.ndarray]:
-        """The memory that the next snapshot is received into; waits until it is free. For the channel's thread."""
+        """The memory that the next snapshot is received into; for the channel's thread.
+
+        Waits until the snapshot before has been taken, and nobody reads it any more.
+        """
         with self._condition:
-            while self._readers and not self.closed:
+            while (self._readers or self._receiving) and not self._closed:
                 self._condition.wait(POLL_SECS)
             self._receiving = True
         return [*self._state.room, *self._rng.values()]
+
+    def close(self) -> None:
+        """Nobody takes snapshots any more."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
 
     def take(self, message: dict[str, Any]) -> int:
         """A snapshot has come, with `message`; returns its step. Somebody reads it until `give_back`."""

@@ -25,6 +25,9 @@ from hpc_train.resilience.signals import STOP_CODES
 if TYPE_CHECKING:
     from hpc_train.estimator.session import Session
 
+EXPORT_ERRORS_KEPT = 20
+"""In status.json; metrics.jsonl has all of them."""
+
 Result = tuple[dict[str, float], list[Path]]
 
 
@@ -53,6 +56,8 @@ class Run:
         self.assessor = Assessor(world, s.evaluators, s.exporting, s.hooks)
         self.plan = EvaluationPlan(s.eval_specs, time.monotonic())
         self.decision: Decision | None = None
+        self._kept: Decision | None = None
+        self._shown_weights = s.first_step
 
     @property
     def finish_asked(self) -> bool:
@@ -83,14 +88,21 @@ class Run:
         self._hooks.after_step(step, loss)
         self.tell_saves()
 
-    def tell_saves(self) -> list[int]:
-        """Records the checkpoints that have been committed, and returns their steps. For the chief; local."""
+    def tell_saves(self) -> None:
+        """Records the checkpoints that have been committed. For the chief; local."""
         news = self._saving.news() if self._reporting else []
         for found in news:
             assert self._reporting is not None
             values = {"secs": found.secs, "bytes": found.bytes, "stall_secs": found.stall_secs, "committed": found.time}
             self._reporting.metrics.note("checkpoint", found.step, **values)
-        return [found.step for found in news]
+
+    def show_weights(self, step: int) -> None:
+        """Histograms of the weights just saved, where they are due. For a chief that takes no steps."""
+        every, snapshot = self._s.config.save_histograms_steps, self._saving.snapshot
+        if every and self._reporting and snapshot is not None and step // every > self._shown_weights // every:
+            self._shown_weights = step
+            trained = {variable.path for variable in self._s.model.trainable_variables}
+            self._reporting.metrics.weights(step, {k: v for k, v in snapshot.model.items() if k in trained})
 
     def catch_up(self) -> None:
         """Evaluates the checkpoint that the job goes on from, where an evaluation of every checkpoint has missed it."""
@@ -112,9 +124,10 @@ class Run:
         s = self._s
         s.watchdog.at("checkpoint", step)
         begun = time.monotonic()
-        self._saving.save(step, self.data)
+        saved = self._saving.save(step, self.data)
         secs = time.monotonic() - begun
-        self._hooks.after_checkpoint(step, s.manager.path(step))
+        if saved:
+            self._hooks.after_checkpoint(step, s.manager.path(step))
         self.plan.saved(step)
         due = self._world.broadcast(self.plan.due(time.monotonic()))
         if due is not None:
@@ -175,9 +188,18 @@ class Run:
 
     def _save_last(self, step: int) -> None:
         self._s.watchdog.at("checkpoint", step)
-        self._saving.save(step, self.data)
+        if self._saving.save(step, self.data):
+            self._hooks.after_checkpoint(step, self._s.manager.path(step))
         self._saving.wait(step)
         self.tell_saves()
+
+    def take_last_state(self, step: int) -> None:
+        """Gives the model, which evaluations have used, the state after `step`. For a chief that takes no steps."""
+        snapshot = self._saving.snapshot
+        if snapshot is None or snapshot.step != step:
+            self._saving.wait(step)
+            snapshot = self._s.manager.load(step)
+        self._s.state.assign(snapshot)
 
     def finish(self, outcome: Outcome) -> Result:
         """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
@@ -185,7 +207,6 @@ class Run:
         self._hooks.end(step)
         decision = self._decided(outcome)
         self._save_last(step)
-        self._hooks.after_checkpoint(step, s.manager.path(step))
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
         s.model.optimizer.finalize_variable_values(s.model.trainable_variables)
         numbers, taken = range(len(s.eval_specs)), self._taken()
@@ -199,6 +220,8 @@ class Run:
             self.tell(assessment, step, last=True)
             assessments.append(assessment)
         self._saving.wait(step)
+        if self._world.is_chief:
+            s.manager.thin_out()  # of those that waited for their evaluation
         exports = [Path(export.path) for a in assessments for export in a.exports if export.path is not None]
         self._status(
             state="succeeded",
@@ -213,22 +236,29 @@ class Run:
         self._end(step, "succeeded", end)
         return {**assessments[0].metrics, "global_step": step}, exports
 
+    def decide(self, step: int, reasons: Sequence[str | None]) -> None:
+        """Keeps for runs to come that training ends early after `step`. For the chief, before that is saved; local.
+
+        Args:
+            reasons: What hooks gave, if it was hooks that asked for it.
+        """
+        asked = [reason for reason in reasons if reason is not None]
+        decision = self.decision or Decision(step, asked[0] if asked else "a hook asked for it", None, None)
+        self._kept = replace(decision, step=step, max_steps=self._s.train_spec.max_steps)
+        with suppress(OSError):  # the last checkpoint, which comes next, tells of a disk that fails
+            write_decision(self._s.job_dir, self._kept)
+
     def _decided(self, outcome: Outcome) -> Decision | None:
-        """Why training has ended early, kept for runs to come, on the chief; None elsewhere, or where it has not."""
+        """Why training has ended early, on the chief; None elsewhere, or where it has not."""
         s = self._s
-        reasons = self._world.all_gather(self._hooks.stop_requested)
+        reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
         if not self._world.is_chief:
             return None
         if s.held is not None and outcome.step == s.first_step:
             return s.held
-        if outcome.end != "stopped early":
-            return None
-        asked = [reason for reason in [outcome.reason, *reasons] if reason is not None]
-        decision = self.decision or Decision(outcome.step, asked[0] if asked else "asked for", None, None)
-        decision = replace(decision, step=outcome.step, max_steps=s.train_spec.max_steps)
-        with suppress(OSError):  # the last checkpoint, which comes next, tells of a disk that fails
-            write_decision(s.job_dir, decision)
-        return decision
+        if outcome.end == "stopped early" and (self._kept is None or any(reasons)):
+            self.decide(outcome.step, reasons)
+        return self._kept
 
     def tell(self, assessment: Assessment, training_step: int, last: bool = False) -> None:
         """Records an evaluation; `training_step` is where training is meanwhile. To be called on all ranks alike.
@@ -272,6 +302,7 @@ class Run:
             if self._reporting:
                 self._reporting.metrics.note("export_failed", a.step, exporter=export.exporter, error=export.error)
                 s.told.export_errors.append({"exporter": export.exporter, "step": a.step, "error": export.error})
+                del s.told.export_errors[:-EXPORT_ERRORS_KEPT]
                 self._status(state="running", export_errors=s.told.export_errors)
             if s.config.on_export_error == "halt":
                 self.before_halt(training_step)

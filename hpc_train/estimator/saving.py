@@ -125,8 +125,10 @@ class Saving:
         self.taken = restored.time if restored else 0.0
         self.snapshot: Snapshot | None = None
 
-    def save(self, step: int, data: Read, stall_secs: float | None = None) -> None:
+    def save(self, step: int, data: Read, stall_secs: float | None = None) -> bool:
         """Copies the state after `step`, which is then written while training goes on. Collective.
+
+        Returns whether it did: it does not where that is what the newest checkpoint holds.
 
         Args:
             stall_secs: What training has waited; None: as long as this takes.
@@ -135,7 +137,7 @@ class Saving:
             JobEndedError: The checkpoint before could not be written, and `on_save_error` is "halt".
         """
         if step == self._at_hand:
-            return
+            return False
         self._state.average()
         rng = random_state.gather(self._world)
 
@@ -160,6 +162,7 @@ class Saving:
 
         self._world.on_chief(begin)
         self._at_hand = step
+        return True
 
     def wait(self, step: int, halt: bool = True) -> None:
         """Waits until what is being written is on the disk. Collective.

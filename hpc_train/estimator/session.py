@@ -39,6 +39,16 @@ class ToldBefore:
     evaluations: dict[str, dict[str, float]] = field(default_factory=dict)
     export_errors: list[dict[str, Any]] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, status: dict[str, Any], first_step: int) -> ToldBefore:
+        """What an earlier run has told up to `first_step`, where this one goes on."""
+        evaluations, errors = status.get("evaluations"), status.get("export_errors")
+        known = evaluations.items() if isinstance(evaluations, dict) else ()
+        return cls(
+            {kind: found for kind, found in known if isinstance(found, dict) and found.get("step", 0) <= first_step},
+            [e for e in errors if isinstance(e, dict) and e.get("step", 0) <= first_step] if errors else [],
+        )
+
 
 @dataclass(frozen=True)
 class Session:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+from hpc_train.estimator import random_state
 from hpc_train.estimator.hook import Hook
 from hpc_train.estimator.profiling import Profiler
 from hpc_train.monitoring.metrics import MetricsWriter
@@ -64,7 +65,9 @@ def show_job(
     known = {name: value for name, value in about.items() if value is not None}
     metrics.hyperparameters({**known, **params}, [spec.kind for spec in eval_specs])
     metrics.text("job", f"```yaml\n{(job_dir / 'job.yaml').read_text()}\n```")
-    if (graph := _graph(model, x_spec)) is not None:
+    with random_state.unchanged():
+        graph = _graph(model, x_spec)
+    if graph is not None:
         metrics.graph(graph)
 
 

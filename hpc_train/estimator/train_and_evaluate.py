@@ -45,7 +45,7 @@ from hpc_train.estimator.opening import Started, start_reporting
 from hpc_train.estimator.reopened import Reopened
 from hpc_train.estimator.run import Result
 from hpc_train.estimator.saving import Committed, told_of_failures, told_of_saves
-from hpc_train.estimator.session import Session
+from hpc_train.estimator.session import Session, ToldBefore
 from hpc_train.estimator.setup import (
     LOGS,
     about_rank,
@@ -63,6 +63,7 @@ from hpc_train.estimator.summaries import Profiled, WeightsShown
 from hpc_train.estimator.sync_training import SyncTraining
 from hpc_train.estimator.warm_start import WarmStarted, warm_start
 from hpc_train.monitoring.progress import Notes
+from hpc_train.monitoring.status import read_status
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -223,6 +224,7 @@ def run_job(
         stack.enter_context(ends_all_ranks(world, job_dir, failure, lock))
         watchdog = stack.enter_context(watch_over(world, job_dir, failure, config.stall_timeout_secs))
         reporting, saver = None, None
+        told_before = ToldBefore.of(read_status(job_dir) if world.is_chief else {}, first_step)
         committed: deque[Committed] = deque()
         if world.is_chief:
             started = Started(
@@ -269,6 +271,7 @@ def run_job(
                 reporting,
                 notes,
                 delay_secs,
+                told_before,
             )
         )
 

@@ -20,8 +20,6 @@ JOB_FILES = (METRICS_FILE, STATUS_FILE, "job.yaml", "environment.json")
 """A folder that holds none of these is no job-dir."""
 MOST_STEPS, LATEST = 10**15, 10**11
 """Beyond these, steps and seconds since 1970 are none."""
-NOT_METRICS = frozenset({"secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
-"""What an evaluation's record holds beside metrics."""
 
 
 @dataclass(frozen=True)

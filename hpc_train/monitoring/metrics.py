@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,8 +18,11 @@ import numpy as np
 from hpc_train.monitoring import events
 from hpc_train.monitoring.event_files import EventFiles
 from hpc_train.monitoring.files import Lenient, finite
+from hpc_train.monitoring.status import read_status
 
 METRICS_FILE = "metrics.jsonl"
+NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
+"""What the record of an evaluation holds beside the metrics."""
 RANKS_SHOWN = 64
 """Ranks that have event files of their own."""
 SHARES = ("input", "compute", "communication", "checkpoint", "other")
@@ -83,14 +87,16 @@ class MetricsWriter:
         Args:
             values: Numbers by name; None where unknown.
             histograms: Counts by value, of integers.
-            by_rank: For each name one number a rank, None where unknown. They go to event files in
-                `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time ("input", "compute",
-                "communication", "checkpoint", "other") have tags like "share/input".
+            by_rank: For each name one number a rank, None where unknown, of which four digits are kept. They go to
+                event files in `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time ("input",
+                "compute", "communication", "checkpoint", "other") have tags like "share/input".
             only_here: What else goes into metrics.jsonl alone.
         """
         histograms, by_rank = histograms or {}, by_rank or {}
         counts = {name: {str(value): n for value, n in sorted(h.items())} for name, h in histograms.items()}
-        ranks = {"by_rank": {name: list(numbers) for name, numbers in by_rank.items()}} if by_rank else {}
+        ranks = (
+            {"by_rank": {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}} if by_rank else {}
+        )
         self.note(kind, step, **{**values, **counts, **ranks, **(only_here or {})})
         shown = events.scalars(values)
         for name, h in histograms.items():
@@ -150,6 +156,11 @@ class MetricsWriter:
         self._events.replace("train", f"text_{events.file_name(tag)}", events.text_event(tag, markdown))
 
 
+def _rounded(number: float | None) -> float | None:
+    """Four digits, since there is a number for each rank in each record."""
+    return None if number is None else float(f"{number:.4g}")
+
+
 def _tag(name: str) -> str:
     return f"share/{name}" if name in SHARES else name
 
@@ -160,3 +171,12 @@ def _is_torn(path: Path) -> bool:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         return size > 0 and file.read(1) != b"\n"
+
+
+def note_failed(job_dir: Path, error: BaseException) -> None:
+    """Adds an "end" line to metrics.jsonl; for the rank that failed, whichever it is."""
+    step = read_status(job_dir).get("step")
+    reason = f"{type(error).__name__}: {error}"
+    record = {"kind": "end", "step": step or 0, "time": time.time(), "state": "failed", "reason": reason}
+    with suppress(OSError), open(job_dir / METRICS_FILE, "ab", buffering=0) as file:
+        file.write((json.dumps(record) + "\n").encode())

@@ -30,7 +30,7 @@ MOST_JOBS = 36
 """As many curves can be told apart."""
 OWN_KEYS = ("name",)
 """Keys of a job that are shown anyway."""
-GIVEN_BY_NAME = ("params.", "eval.exporters.", "eval[", "train.early_stopping.", "warm_start_from.")
+GIVEN_BY_NAME = ("params.", "eval.exporters.", "eval[", "evals.", "train.early_stopping.", "warm_start_from.")
 """Settings that a job has or has not; elsewhere one that is missing was unknown to the version that ran the job."""
 
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_train.monitoring.history import NOT_METRICS, History, Record, as_number
+from hpc_train.monitoring.history import History, Record, as_number
+from hpc_train.monitoring.metrics import NOT_METRICS
 
 PARTS = ("compute", "communication", "input", "checkpoint", "other")
 """What a rank's time goes to."""

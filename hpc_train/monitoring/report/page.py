@@ -108,7 +108,7 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         lines = error.get("lines")
         more = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
         found.append(("bad", f"Error of {where}{signal}", f"{error.get('message', '')}\n{more}".strip()))
-    stopped = history.status.get("stopped_early") or history.early_stop
+    stopped = history.status.get("stopped_early")
     if isinstance(stopped, Mapping) and stopped:
         step = as_number(stopped.get("step"))
         at = f" at step {int(step):,}" if step is not None else ""

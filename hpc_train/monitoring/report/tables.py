@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from hpc_train.monitoring.history import NOT_METRICS, History, Record, as_number
+from hpc_train.monitoring.history import History, Record, as_number
+from hpc_train.monitoring.metrics import NOT_METRICS
 from hpc_train.monitoring.report import words
 from hpc_train.monitoring.report.numbers import (
     PARTS,
