@@ -279,7 +279,8 @@ class EvalSpec(EvalOptions):
             last one, which always takes place.
         eval_every_checkpoint: Evaluate all checkpoints, whatever those two say.
         exporters: What to export, and when.
-        hooks: Called beside the batches of an evaluation, on each rank that evaluates. In a job file as in `train`.
+        hooks: Called around the evaluations of this set and their batches, on each rank that evaluates. In a job file
+            as in `train`.
     """
 
     input_fn: HDF5Input | Callable[..., Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from hpc_train.estimator.profiling import Profiler
 from hpc_train.estimator.run import check_best_metric
 from hpc_train.estimator.serving import Signature, signature_of
 from hpc_train.estimator.setup import Shards, context_for
+from hpc_train.monitoring.progress import Notes
 
 if TYPE_CHECKING:
     import keras
@@ -217,7 +219,8 @@ def listeners_for(world: World, train_spec: TrainSpec, load: Loader) -> SavingLi
     return SavingListeners(resolve_listeners(train_spec.saving_listeners, load) if world.is_chief else [])
 
 
-def profiler_for(world: World, roles: Roles, config: RunConfig, say: Any) -> Profiler:
+def profiler_for(world: World, roles: Roles, config: RunConfig, notes: Notes) -> Profiler:
     """The profiler, which works on the first rank that trains. Local."""
     mine = world.rank == roles.idle and config.profile_steps is not None
+    say = notes.say if world.is_chief else lambda text: print(f"hpc-train: {text}", file=sys.stderr)
     return Profiler(config.model_dir.absolute() / "train", config.profile_steps if mine else None, say)

@@ -89,7 +89,8 @@ class DedicatedChief:
         self._written()
         self._saving.save(step, self._received, message["stall_secs"])
         self._being_written = True
-        self._run.plan.saved(step)
+        if step > 0:  # else it is there to go back to alone
+            self._run.plan.saved(step)
         self._run.show_weights(step)
 
     def _written(self) -> None:

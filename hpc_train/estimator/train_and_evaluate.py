@@ -211,7 +211,7 @@ def run_job(
             lambda: hooks_given(world, roles, config, train_spec, eval_specs, data, model, names, evaluated, load)
         )
         listeners = world.each(lambda: listeners_for(world, train_spec, load))
-        profiler = stack.enter_context(profiler_for(world, roles, config, notes.say))
+        profiler = stack.enter_context(profiler_for(world, roles, config, notes))
         own_hooks: list[Hook] = [Profiled(profiler)] if profiler.wanted else []
 
         ranks = world.all_gather(about_rank(world, roles, device, shards[0], context, data))
