@@ -61,7 +61,9 @@ def _name_of(function: Any) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def first_line(job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int) -> str:
+def first_line(
+    job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int, max_steps: int | None
+) -> str:
     """What to tell first: from where to where training goes, and with which batches."""
     begin = f"going on from step {first_step}" if first_step else "training from the beginning"
     batch, source = "", spec.input_fn
@@ -70,7 +72,7 @@ def first_line(job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, 
         batch = f"; global batch {rows * readers} ({rows} x {readers} {'workers' if roles.idle else 'ranks'})"
     elif isinstance(source, HDF5Input):
         batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
-    return f"{begin} to step {spec.max_steps or 'end of input'}{batch}; job-dir {job_dir}"
+    return f"{begin} to step {max_steps or 'end of input'}{batch}; job-dir {job_dir}"
 
 
 def of_the_run_before(status: dict[str, Any]) -> list[str]:

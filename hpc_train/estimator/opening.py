@@ -83,7 +83,7 @@ def start_reporting(
         progress = TrainingProgress(console, run.first_step, run.max_steps, config.log_step_count_steps)
         notes.print_with(progress.say)
         status.update(state="running")
-        progress.say(first_line(job_dir, run.train_spec, run.roles, config, run.first_step))
+        progress.say(first_line(job_dir, run.train_spec, run.roles, config, run.first_step, run.max_steps))
         progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
         for line in [*told, *of_the_run_before(before), *(line for done in run.warm for line in done.lines)]:
             progress.say(line)

@@ -25,7 +25,7 @@ def model(params):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
-ht.train_and_evaluate(ht.Estimator(model, job.run_config(sys.argv[2])), job.train_spec(), job.eval_spec())
+ht.train_and_evaluate(ht.Estimator(model, job.run_config(sys.argv[2])), job.train_spec(), job.eval_specs())
 """
 
 

@@ -49,7 +49,7 @@ def test_a_script_says_it_once_and_exits_with_2(make_job: Callable[..., Job], tm
 import sys
 import hpc_train as ht
 job = ht.load_job(sys.argv[1])
-ht.train_and_evaluate(ht.Estimator(print, job.run_config("run")), job.train_spec(), job.eval_spec())
+ht.train_and_evaluate(ht.Estimator(print, job.run_config("run")), job.train_spec(), job.eval_specs())
 """
     job = make_job("with [brackets] and ü", data={"train": {"label": "z"}})
     done = run_ranks(2, ["-c", script, job.file], tmp_path)

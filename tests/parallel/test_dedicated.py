@@ -91,16 +91,19 @@ HOOKS = (
 import json
 import hpc_train as ht
 
+folder = os.path.dirname(os.path.abspath(__file__))
+
 class Hears(ht.Hook):
     def begin(self, context):
         self.chief = context.is_chief
+        open(f"{folder}/heard-{rank}", "w").close()
 
     def after_evaluate(self, step, name, metrics):
-        with open(f"heard-{rank}", "a") as file:
+        with open(f"{folder}/heard-{rank}", "a") as file:
             file.write(json.dumps([step, name, metrics["loss"], self.chief]) + "\\n")
 
     def end(self, step):
-        open(f"ended-{rank}", "w").write(str(step))
+        open(f"{folder}/ended-{rank}", "w").write(str(step))
 
 def make():
     return Hears()
@@ -230,7 +233,7 @@ def test_slow_evaluation_holds_nobody_up_and_is_not_skipped(make_job: MakeJob) -
             heard = [json.loads(line) for line in (job.folder / f"heard-{rank}").read_text().splitlines()]
             assert all(is_chief == (rank == 1) for *_, is_chief in heard)
             assert [rest for *rest, _ in heard] == in_training[: len(heard)]
-            assert heard or job is newest
+            assert heard or job is not stops
             assert (job.folder / f"ended-{rank}").read_text() == str(last)
         assert (job.folder / "heard-1").read_text().count("\n") == (job.folder / "heard-2").read_text().count("\n")
         assert not (job.folder / "heard-0").exists(), "hooks of training are where training is"
@@ -253,18 +256,7 @@ def test_an_exception_ends_all_ranks_with_one_report(make_job: MakeJob, when: st
 def test_a_signal_saves_and_the_job_goes_on(make_job: MakeJob, number: signal.Signals, code: int) -> None:
     whole = 10**6
     job = make_job(model=STATEFUL, run={**DEDICATED, "save_checkpoints_steps": whole}, train={"max_steps": whole})
-    launcher = [
-        "mpirun",
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        "-np",
-        "3",
-        sys.executable,
-        "-m",
-        "hpc_train",
-        "train",
-    ]
+    launcher = ["mpirun", "--oversubscribe", "-np", "3", sys.executable, "-m", "hpc_train", "train"]
     if number == signal.SIGTERM:  # of which mpirun makes an end of its own
         launcher = [sys.executable, "-m", "hpc_train", "launch", "-n", "3"]
     command = [*launcher, str(job.file), "--job-dir", str(job.job_dir)]
@@ -285,7 +277,8 @@ def test_a_signal_saves_and_the_job_goes_on(make_job: MakeJob, number: signal.Si
             os.killpg(process.pid, signal.SIGKILL)
     stopped = status(job)
     assert stopped["state"] == "stopped"
-    assert f"stopped by {number.name} after step {stopped['step']}, which is saved" in (job.folder / "out").read_text()
+    said = f"stopped by SIG(USR1|TERM) after step {stopped['step']}, which is saved"  # launch asks by SIGUSR1
+    assert re.search(said, (job.folder / "out").read_text())
     change(job, train={"max_steps": stopped["step"] + 5})
     done = train(job, 3)
     assert done.returncode == 0, done.stderr

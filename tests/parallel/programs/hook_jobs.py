@@ -296,6 +296,7 @@ def test_refused():
     refused("an ht.SavingListener, or an object with one of its methods", listeners=[3])
 
 
-for test in (test_order, test_request_stop, test_keras, test_schedule, test_refused):
+tests = [test_order, test_request_stop, test_keras, test_schedule, test_refused]
+for test in tests if world.size < 4 else tests[:3]:  # starting a job on many ranks takes its time
     test()
 print(f"rank {world.rank}: hooks are fine", flush=True)
