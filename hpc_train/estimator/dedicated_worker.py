@@ -11,12 +11,11 @@ from typing import Any
 from hpc_train.cluster.channel import Channel, Message
 from hpc_train.cluster.world import World
 from hpc_train.data.pipeline import OpenInput
-from hpc_train.errors import JobEndedError
 from hpc_train.estimator import random_state
 from hpc_train.estimator.loop import Outcome
 from hpc_train.estimator.received import snapshot_message
 from hpc_train.estimator.reporting import Told
-from hpc_train.estimator.run import first_signal
+from hpc_train.estimator.run import compare_replicas, first_signal
 from hpc_train.estimator.session import Session
 from hpc_train.estimator.sync_training import train_through
 from hpc_train.strategies.base import Strategy
@@ -134,12 +133,7 @@ class DedicatedWorker:
 
     def at_comparison(self, step: int) -> None:
         """Compares the workers' variables. Collective."""
-        self._s.watchdog.at("comparing replicas", step)
-        try:
-            self._s.state.compare(step)
-        except JobEndedError:
-            self.before_halt(step)
-            raise
+        compare_replicas(self._s, step, self.before_halt)
 
     def before_halt(self, step: int) -> None:
         """The job is about to end: the chief finishes the checkpoint that it is writing first. Collective."""

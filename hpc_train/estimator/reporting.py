@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from hpc_train.monitoring.metrics import MetricsWriter
 from hpc_train.monitoring.progress import TrainingProgress
@@ -111,8 +111,3 @@ def by_rank(taken: Sequence[Mapping[str, float] | None], idle: int) -> ByRank:
     """What ranks have measured (see TimeShares.take), by name; the first `idle` ranks of the job have not."""
     names = list(dict.fromkeys(name for own in taken if own for name in own))
     return {name: [*([None] * idle), *(own.get(name) if own else None for own in taken)] for name in names}
-
-
-def as_message(told: Told) -> dict[str, Any]:
-    """`told` as JSON can hold it."""
-    return asdict(told)

@@ -152,12 +152,7 @@ class Run:
 
     def at_comparison(self, step: int) -> None:
         """Compares the ranks' variables; JobEndedError names a rank whose differ."""
-        self._s.watchdog.at("comparing replicas", step)
-        try:
-            self._s.state.compare(step)
-        except JobEndedError:
-            self.before_halt(step)
-            raise
+        compare_replicas(self._s, step, self.before_halt)
 
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
@@ -333,6 +328,20 @@ class Run:
     def _status(self, **fields: Any) -> None:
         if self._reporting:
             self._reporting.status.update(**fields)
+
+
+def compare_replicas(s: Session, step: int, before_halt: Callable[[int], None]) -> None:
+    """Compares the variables of all ranks that train; where they differ the job ends, after `before_halt`. Collective.
+
+    Raises:
+        JobEndedError: They differ; it names the ranks.
+    """
+    s.watchdog.at("comparing replicas", step)
+    try:
+        s.state.compare(step)
+    except JobEndedError:
+        before_halt(step)
+        raise
 
 
 def first_signal(received: Sequence[str | None]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from hpc_train.monitoring import events
 from hpc_train.monitoring.event_files import EventFiles
 from hpc_train.monitoring.files import Lenient, finite
+from hpc_train.monitoring.progress import SHARES as MEASURED
 from hpc_train.monitoring.status import read_status
 
 METRICS_FILE = "metrics.jsonl"
@@ -25,7 +26,7 @@ NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs"
 """What the record of an evaluation holds beside the metrics."""
 RANKS_SHOWN = 64
 """Ranks that have event files of their own."""
-SHARES = ("input", "compute", "communication", "checkpoint", "other")
+SHARES = (*MEASURED, "other")
 """What `by_rank` divides a rank's time into."""
 
 

@@ -73,15 +73,21 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
             },
         },
     )
-    ends = make(make_job, "ends", data={"train": {"epochs": 1}}, train={"max_steps": None}, eval=LATE)
+    ends = make(
+        make_job,
+        "ends",
+        data={"train": {"epochs": 1}},
+        run={"save_checkpoints_steps": 100},
+        train={"max_steps": None},
+        eval=LATE,
+    )
     jobs = [every, stops, ends]
     done = train_in_turn(jobs, ranks, timeout=240)
     assert done.returncode == 0, done.stderr
 
     assert steps(every, "eval_hard") == [4, 8, 12, 16, 20]
     assert steps(every, "eval") == [4, 20], "the first one, then the throttle, then the last one"
-    (last_step,) = {status(job)["step"] for job in [ends]}
-    assert steps(ends, "eval") == steps(ends, "eval_hard") == [last_step]
+    assert steps(ends, "eval") == steps(ends, "eval_hard") == [status(ends)["step"]]
     early = status(stops)
     assert early["stopped_early"]["step"] == early["step"] < 20
     assert steps(stops, "eval")[-1] == steps(stops, "eval_hard")[-1] == early["step"]

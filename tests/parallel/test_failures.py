@@ -26,13 +26,13 @@ RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
 FAILS = (
     RANK
     + """
-import keras, tensorflow as tf, time
+import hpc_train as ht, keras, tensorflow as tf, time
 
 calls = iter(range(10**6))
 
 class Fails(keras.layers.Layer):
     def call(self, x, training=False):
-        if WHEN != "export" and bool(training) == (WHEN == "training"):
+        if WHEN != "hook" and bool(training) == (WHEN == "training"):
             tf.py_function(self.check, [], [])
         return x
 
@@ -44,9 +44,17 @@ class Fails(keras.layers.Layer):
 def build_model(params):
     model = keras.Sequential([keras.Input((8,)), Fails(), keras.layers.Dense(4)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    if WHEN == "export" and rank == 0:
-        model.export = None
     return model
+
+class OnTheChief(ht.Hook):
+    chief_only = True
+
+    def after_evaluate(self, step, name, metrics):
+        if WHEN == "hook":
+            raise ValueError("the chief dislikes the loss")
+
+def make_hook():
+    return OnTheChief()
 """
 )
 
@@ -73,7 +81,7 @@ def status(job: Job) -> dict:
     [
         ("training", 3, 1, "the fifth batch is cursed"),
         ("evaluation", 2, 1, "the fifth batch is cursed"),
-        ("export", 2, 0, "'NoneType' object is not callable"),
+        ("hook", 2, 0, "the chief dislikes the loss"),
     ],
 )
 def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, ranks: int, failing: int, said: str) -> None:
@@ -82,13 +90,15 @@ def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, ranks: 
         test_rows=[1000],
         data={"eval": {"batch_size": 4}},
         train={"max_steps": 10**6 if when == "training" else 4},
+        eval={"hooks": ["model.py:make_hook"]},
     )
     done = train(job, ranks)
     ended = time.time()
     assert done.returncode == 1
     assert done.stderr.count(f"rank {failing} failed:") == 1, done.stderr
     assert len(re.findall(r"rank \d failed:", done.stderr)) == 1, done.stderr
-    assert done.stderr.count("Traceback (most recent call last):\n  File") == 1, done.stderr
+    tracebacks = done.stderr.count("Traceback (most recent call last):\n  File")
+    assert tracebacks == (2 if when == "hook" else 1), f"a hook's own, and where it was called: {done.stderr}"
     assert said in done.stderr
     if failing == 1:
         assert ended - float((job.folder / "raised").read_text()) < 15
