@@ -245,4 +245,6 @@ def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobCo
         file, _, rest = name.rpartition(":")
         return f"{folder / file}:{rest}" if file.endswith(".py") else name
 
-    return JobConfig.model_validate(renamed(job.model_dump(mode="json"), absolute))
+    placed = JobConfig.model_validate(renamed(job.model_dump(mode="json"), absolute))
+    # What the file leaves out of `resources` comes from the tier; after a round through JSON all of it would be given.
+    return placed.model_copy(update={"resources": job.resources})

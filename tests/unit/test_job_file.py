@@ -8,6 +8,7 @@ import pytest
 
 from hpc_train import UserError, load_job
 from hpc_train.config.job import JobConfig
+from hpc_train.config.resources import ResourceOptions, resolve
 
 GOOD = """\
 name: fashion_mnist
@@ -61,6 +62,13 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert (evaluation.steps, evaluation.throttle_secs, evaluation.start_delay_secs) == (None, 0, 120)
     assert [e.name for e in evaluation.exporters] == ["final"]
     assert (run.model_dir, run.save_checkpoints_steps, run.checkpoint_interval_secs) == (tmp_path / "run", 200, None)
+
+
+def test_what_resources_leave_out_the_tier_gives(tmp_path: Path) -> None:
+    path, tier = tmp_path / "job.yaml", ResourceOptions(memory="4G", partition="batch", time="01:00:00")
+    path.write_text(GOOD.replace("{tier: BASIC}", "{tier: BASIC, memory: null, time: 2-00:00:00}"))
+    found = resolve(load_job(path).resources, tier)
+    assert (found.memory, found.partition, found.time) == (None, "batch", "2-00:00:00")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
