@@ -229,6 +229,7 @@ class Run:
         end = f"stopped early: {decision.reason}" if decision else outcome.end
         self._say(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
         self._end(step, "succeeded", end)
+        self._report(step)
         return {**assessments[0].metrics, "global_step": step}, exports
 
     def decide(self, step: int, reasons: Sequence[str | None]) -> None:
@@ -307,19 +308,23 @@ class Run:
                     EXIT_FAILED,
                 )
 
-    def _end(self, step: int, state: str, reason: str) -> None:
-        """Notes the end of this run, and writes the report. Local."""
+    def _report(self, step: int) -> None:
+        """Writes the report of a job that is done. Local."""
         if self._reporting is None:
             return
-        self._reporting.metrics.end(step, state, reason)
         self._s.watchdog.at("report", step)
         try:
             path = write_report(self._s.job_dir)
         except Exception as error:  # whatever goes wrong with it, the job is done
             self._say(f"warning: report.html could not be written: {type(error).__name__}: {error}")
             return
-        self._status(state=state, report=str(path))
+        self._status(state="succeeded", report=str(path))
         self._say(f"report {path}")
+
+    def _end(self, step: int, state: str, reason: str) -> None:
+        """Notes the end of this run. Local."""
+        if self._reporting:
+            self._reporting.metrics.end(step, state, reason)
 
     def _say(self, text: str) -> None:
         if self._reporting:
