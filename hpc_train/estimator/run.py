@@ -157,8 +157,8 @@ class Run:
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
         self._s.watchdog.at("checkpoint", step)
+        self._status(state="running", step=step)  # before the ranks part: one of them is about to set it to failed
         self._saving.wait(step, halt=False)
-        self._status(state="running", step=step)
 
     def went_back(self, step: int, data: Read) -> None:
         """A rollback has taken training back to the checkpoint of `step`. Local."""
