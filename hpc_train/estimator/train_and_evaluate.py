@@ -222,7 +222,6 @@ def run_job(
         )
         failure = FailureReport(job_dir / LOGS, world.broadcast(uuid.uuid4().hex[:12]))
         stack.enter_context(ends_all_ranks(world, job_dir, failure, lock))
-        watchdog = stack.enter_context(watch_over(world, job_dir, failure, config.stall_timeout_secs))
         reporting, saver = None, None
         told_before = ToldBefore.of(read_status(job_dir) if world.is_chief else {}, first_step)
         committed: deque[Committed] = deque()
@@ -234,6 +233,9 @@ def run_job(
             if config.save_histograms_steps and not roles.idle:
                 own_hooks.append(WeightsShown(reporting.metrics, model, config.save_histograms_steps))
             state.reserve()
+        # The others wait here for the chief, which has more to make ready.
+        watchdog = stack.enter_context(watch_over(world, job_dir, failure, config.stall_timeout_secs))
+        if reporting is not None:
             saver = stack.enter_context(
                 BackgroundSaver(
                     manager, told_of_saves(reporting.say, committed), told_of_failures(manager, reporting.say)
