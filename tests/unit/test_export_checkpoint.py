@@ -36,8 +36,6 @@ def job_dir(tmp_path_factory) -> Path:
     job.job_dir.mkdir()
     config = load_job(job.file)
     (job.job_dir / "job.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    record = {"kind": "eval", "step": 20, "time": 1.0, "secs": 0.1, "loss": 0.5, "accuracy": 0.75}
-    (job.job_dir / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     model = load_function(config.model, job.folder)({})
     build_optimizer(model.optimizer, model.trainable_variables)
     manager = CheckpointManager(job.job_dir / "checkpoints", Retention())
@@ -46,6 +44,12 @@ def job_dir(tmp_path_factory) -> Path:
         for number, variable in enumerate(v for v in model.optimizer.variables if "average" in v.path):
             variable.assign(np.full(variable.shape, step + number, np.float32))
         manager.save(state.snapshot(DataProgress(step), None, {}, 1, None))
+    taken = manager.load(20).time
+    records = [
+        {"kind": "eval", "step": 20, "time": 1.0, "secs": 0.1, "loss": 0.5, "accuracy": 0.75, "checkpoint_time": taken},
+        {"kind": "eval", "step": 20, "time": 2.0, "loss": 0.1, "checkpoint_time": taken - 100},  # trained anew since
+    ]
+    (job.job_dir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return job.job_dir
 
 
