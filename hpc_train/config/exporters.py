@@ -163,11 +163,6 @@ ExportersSection = Annotated[
 """The type of the job file's `exporters:`; the value is a tuple of exporters."""
 
 
-def exporters_of(section: Any) -> tuple[Exporter, ...]:
-    """The exporters of a job file's section, checked or not."""
-    return tuple(exporters_from(section))
-
-
 def refuse_same_names(exporters: Iterable[Exporter]) -> None:
     """ValueError where two exporters have the same name, and so would write into the same folder."""
     names = [exporter.name for exporter in exporters]

@@ -157,7 +157,7 @@ class Chief:
     def _look_around(self) -> None:
         if self._s.signals.received is not None:
             self._server.stop()
-        self.run.tell_saves()
+        self.run.telling.saves(self._saving)
         self._evaluating.look(self._step)
         self.run.look_at_rules(self._step + 1)
         if self.run.finish_asked and not self._server.signalled:
@@ -174,7 +174,7 @@ class Chief:
         self._rate.pause()
         if self._saving.save(self._step, self._input):
             self._s.hooks.after_checkpoint(self._step, self._s.manager.path(self._step))
-            self.run.show_weights(self._step)
+            self.run.telling.weights(self._step, self._saving)
         self._last_save = time.monotonic()
         self._rate.resume()
 

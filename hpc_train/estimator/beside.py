@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from hpc_train.estimator.exporters import Exporting
 from hpc_train.estimator.hooks import Hooks, OfEvaluation, SavingListeners, resolve_hooks, resolve_listeners
 from hpc_train.estimator.keras_callbacks import Epochs, adapted
 from hpc_train.estimator.profiling import Profiler
-from hpc_train.estimator.run import check_best_metric
 from hpc_train.estimator.serving import Signature, signature_of
 from hpc_train.estimator.setup import Shards, context_for
 from hpc_train.monitoring.progress import Notes
@@ -92,7 +92,7 @@ def prepare_evaluations(
             if world.is_chief or not alone:
                 evaluator.check()
         names = {evaluator.kind: evaluator.metric_names() for evaluator in evaluators}
-        check_best_metric(config.best_metric, names[evaluators[0].kind])
+        _check_best_metric(config.best_metric, names[evaluators[0].kind])
         check_metrics(train_spec.early_stopping, names)
         if not world.is_chief:
             return None
@@ -107,6 +107,14 @@ def prepare_evaluations(
 
     exporting = world.each(check)
     return Evaluations(evaluators, exporting)
+
+
+def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
+    """UserError where evaluation will have no metric of that name."""
+    if name is not None and name not in metrics:
+        near = difflib.get_close_matches(name, metrics, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")
 
 
 def _signature(

@@ -91,7 +91,7 @@ class DedicatedChief:
         self._being_written = True
         if step > 0:  # else it is there to go back to alone
             self._run.plan.saved(step)
-        self._run.show_weights(step)
+        self._run.telling.weights(step, self._saving)
 
     def _written(self) -> None:
         """The snapshot before is on the disk, and its memory is needed no more for that."""
@@ -108,7 +108,7 @@ class DedicatedChief:
         if self._being_written and not s.saver.busy:
             self._written()
             s.watchdog.at(WAITING, None)
-        run.tell_saves()
+        run.telling.saves(self._saving)
         self._evaluating.look(self._step)
         run.look_at_rules(self._step + 1)
         if run.finish_asked:

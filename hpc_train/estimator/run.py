@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_train.cluster.world import World
-from hpc_train.errors import EXIT_FAILED, JobEndedError, UserError
+from hpc_train.errors import EXIT_FAILED, JobEndedError
 from hpc_train.estimator.assessing import Assessment, Assessor
 from hpc_train.estimator.early_stopping import Decision, evaluations_in, write_decision
 from hpc_train.estimator.ending import JobStopped
@@ -19,14 +18,11 @@ from hpc_train.estimator.evaluated import evaluation_of
 from hpc_train.estimator.evaluation_plan import EvaluationPlan
 from hpc_train.estimator.loop import Outcome
 from hpc_train.estimator.saving import Read, Saving
-from hpc_train.monitoring.report import write_report
+from hpc_train.estimator.telling import Telling
 from hpc_train.resilience.signals import STOP_CODES
 
 if TYPE_CHECKING:
     from hpc_train.estimator.session import Session
-
-EXPORT_ERRORS_KEPT = 20
-"""In status.json; metrics.jsonl has all of them."""
 
 Result = tuple[dict[str, float], list[Path]]
 
@@ -39,7 +35,7 @@ class Run:
 
     Attributes:
         data: The training input, which a rollback opens anew.
-        decision: That training ends early, on the chief.
+        decision: That training ends early, on the chief. telling: tells of all this.
     """
 
     def __init__(
@@ -52,12 +48,11 @@ class Run:
     ) -> None:
         s = self._s = session
         self._world, self._saving, self.data, self._heard = world, saving, data, heard
-        self._hooks, self._reporting = s.hooks, s.reporting
+        self._hooks, self.telling = s.hooks, Telling(s)
         self.assessor = Assessor(world, s.evaluators, s.exporting, s.hooks)
         self.plan = EvaluationPlan(s.eval_specs, time.monotonic())
         self.decision: Decision | None = None
         self._kept: Decision | None = None
-        self._shown_weights = s.first_step
 
     @property
     def finish_asked(self) -> bool:
@@ -81,28 +76,12 @@ class Run:
             return
         self.decision = stopper.check(step, time.monotonic())
         if self.decision is not None:
-            self._say(f"stopping early: {self.decision.reason}")
+            self.telling.say(f"stopping early: {self.decision.reason}")
 
     def after_step(self, step: int, loss: float) -> None:
         """Hooks, and what the thread that saves has done. Local."""
         self._hooks.after_step(step, loss)
-        self.tell_saves()
-
-    def tell_saves(self) -> None:
-        """Records the checkpoints that have been committed. For the chief; local."""
-        news = self._saving.news() if self._reporting else []
-        for found in news:
-            assert self._reporting is not None
-            values = {"secs": found.secs, "bytes": found.bytes, "stall_secs": found.stall_secs, "committed": found.time}
-            self._reporting.metrics.note("checkpoint", found.step, **values)
-
-    def show_weights(self, step: int) -> None:
-        """Histograms of the weights just saved, where they are due. For a chief that takes no steps."""
-        every, snapshot = self._s.config.save_histograms_steps, self._saving.snapshot
-        if every and self._reporting and snapshot is not None and step // every > self._shown_weights // every:
-            self._shown_weights = step
-            trained = {variable.path for variable in self._s.model.trainable_variables}
-            self._reporting.metrics.weights(step, {k: v for k, v in snapshot.model.items() if k in trained})
+        self.telling.saves(self._saving)
 
     def catch_up(self) -> None:
         """Evaluates the checkpoint that the job goes on from, where an evaluation of every checkpoint has missed it."""
@@ -146,7 +125,7 @@ class Run:
             self._s.watchdog.at("evaluation", step)
             if self._s.signals.received is not None and not told:
                 told = True
-                self._say(f"{self._s.signals.received}: the job leaves when this evaluation has ended")
+                self.telling.say(f"{self._s.signals.received}: the job leaves when this evaluation has ended")
 
         return moved
 
@@ -157,7 +136,9 @@ class Run:
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
         self._s.watchdog.at("checkpoint", step)
-        self._status(state="running", step=step)  # before the ranks part: one of them is about to set it to failed
+        self.telling.status(
+            state="running", step=step
+        )  # before the ranks part: one of them is about to set it to failed
         self._saving.wait(step, halt=False)
 
     def went_back(self, step: int, data: Read) -> None:
@@ -177,16 +158,16 @@ class Run:
         """Saves because of the signal called `name`, and says so."""
         self._save_last(step)
         self._hooks.interrupted(step)
-        self._say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
-        self._status(state="stopped", step=step)
-        self._end(step, "stopped", name)
+        self.telling.say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
+        self.telling.status(state="stopped", step=step)
+        self.telling.end(step, "stopped", name)
 
     def _save_last(self, step: int) -> None:
         self._s.watchdog.at("checkpoint", step)
         if self._saving.save(step, self.data):
             self._hooks.after_checkpoint(step, self._s.manager.path(step))
         self._saving.wait(step)
-        self.tell_saves()
+        self.telling.saves(self._saving)
 
     def take_last_state(self, step: int) -> None:
         """Gives the model, which evaluations have used, the state after `step`. For a chief that takes no steps."""
@@ -218,7 +199,7 @@ class Run:
         if self._world.is_chief:
             s.manager.thin_out()  # of those that waited for their evaluation
         exports = [Path(export.path) for a in assessments for export in a.exports if export.path is not None]
-        self._status(
+        self.telling.status(
             state="succeeded",
             step=step,
             exports=[str(path) for path in exports],
@@ -227,9 +208,9 @@ class Run:
         waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
         more = f"; {outcome.more}" if outcome.more else ""
         end = f"stopped early: {decision.reason}" if decision else outcome.end
-        self._say(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
-        self._end(step, "succeeded", end)
-        self._report(step)
+        self.telling.say(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
+        self.telling.end(step, "succeeded", end)
+        self.telling.report(step)
         return {**assessments[0].metrics, "global_step": step}, exports
 
     def decide(self, step: int, reasons: Sequence[str | None]) -> None:
@@ -262,77 +243,23 @@ class Run:
         Raises:
             JobEndedError: An export failed, and `on_export_error` is "halt".
         """
-        s, a = self._s, assessment
-        lag = {"lag_steps": training_step - a.step, "lag_secs": time.time() - a.taken}
-        if self._reporting and not a.known:
-            values = {**a.metrics, "secs": a.secs, **lag}
-            self._reporting.metrics.record(
-                a.kind, a.step, values, only_here={"checkpoint_time": a.taken, "what": a.what, "last": last}
-            )
-        if self._reporting:
-            found = {"step": a.step, **a.metrics}
-            s.told.evaluations[a.kind] = found
-            first = {"evaluation": found, "evaluation_lag": {"steps": lag["lag_steps"], "secs": lag["lag_secs"]}}
-            self._status(state="running", evaluations=s.told.evaluations, **(first if a.number == 0 else {}))
+        a = assessment
+        self.telling.evaluation(a, training_step, last)
+        if self._s.reporting:
             if a.number == 0:
                 self._saving.note_evaluation(a.step, a.metrics)
-            if s.stopper is not None:
-                s.stopper.saw(a.kind, a.step, a.metrics)
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in a.metrics.items())
-        behind = f"  ({lag['lag_steps']} steps behind)" if lag["lag_steps"] else ""
-        before = "  (evaluated before)" if a.known else ""
-        self._say(f"{a.kind} at step {a.step}: {shown}{behind}{before}")
+            if self._s.stopper is not None:
+                self._s.stopper.saw(a.kind, a.step, a.metrics)
         self._hooks.after_evaluate(a.step, a.name, a.metrics)
         self._heard(a)
-        self._tell_exports(a, training_step)
-
-    def _tell_exports(self, a: Assessment, training_step: int) -> None:
-        s = self._s
-        for export in a.exports:
-            if export.error is None:
-                self._say(f"export {export.path}")
-                if self._reporting and export.new:
-                    self._reporting.metrics.note("export", a.step, exporter=export.exporter, path=export.path)
-                continue
-            self._say(f"warning: the exporter {export.exporter!r} failed at step {a.step}: {export.error}")
-            if self._reporting:
-                self._reporting.metrics.note("export_failed", a.step, exporter=export.exporter, error=export.error)
-                s.told.export_errors.append({"exporter": export.exporter, "step": a.step, "error": export.error})
-                del s.told.export_errors[:-EXPORT_ERRORS_KEPT]
-                self._status(state="running", export_errors=s.told.export_errors)
-            if s.config.on_export_error == "halt":
-                self.before_halt(training_step)
-                raise JobEndedError(
-                    f"the exporter {export.exporter!r} failed at step {a.step}, and on_export_error is halt: "
-                    f"{export.error}; the checkpoint stays",
-                    EXIT_FAILED,
-                )
-
-    def _report(self, step: int) -> None:
-        """Writes the report of a job that is done. Local."""
-        if self._reporting is None:
-            return
-        self._s.watchdog.at("report", step)
-        try:
-            path = write_report(self._s.job_dir)
-        except Exception as error:  # whatever goes wrong with it, the job is done
-            self._say(f"warning: report.html could not be written: {type(error).__name__}: {error}")
-            return
-        self._status(state="succeeded", report=str(path))
-        self._say(f"report {path}")
-
-    def _end(self, step: int, state: str, reason: str) -> None:
-        """Notes the end of this run. Local."""
-        if self._reporting:
-            self._reporting.metrics.end(step, state, reason)
-
-    def _say(self, text: str) -> None:
-        if self._reporting:
-            self._reporting.say(text)
-
-    def _status(self, **fields: Any) -> None:
-        if self._reporting:
-            self._reporting.status.update(**fields)
+        failed = self.telling.exports(a)
+        if failed is not None and self._s.config.on_export_error == "halt":
+            self.before_halt(training_step)
+            raise JobEndedError(
+                f"the exporter {failed.exporter!r} failed at step {a.step}, and on_export_error is halt: "
+                f"{failed.error}; the checkpoint stays",
+                EXIT_FAILED,
+            )
 
 
 def compare_replicas(s: Session, step: int, before_halt: Callable[[int], None]) -> None:
@@ -352,11 +279,3 @@ def compare_replicas(s: Session, step: int, before_halt: Callable[[int], None]) 
 def first_signal(received: Sequence[str | None]) -> str:
     """The signal that stopped the job: Slurm's warning before the others, since it means to go on."""
     return next(name for name in STOP_CODES if name in received)
-
-
-def check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
-    """UserError where evaluation will have no metric of that name."""
-    if name is not None and name not in metrics:
-        near = difflib.get_close_matches(name, metrics, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
-        raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")

@@ -20,7 +20,7 @@ from hpc_train.config.exporters import (
     ExportersSection,
     FinalExporter,
     LatestExporter,
-    exporters_of,
+    exporters_from,
     refuse_same_names,
 )
 
@@ -41,14 +41,14 @@ def test_a_job_file_names_exporters_and_takes_the_type_from_the_name():
     job = Job.model_validate(
         {"exporters": {"best": {"metric": "acc", "mode": "max"}, "final": {}, "mine": {"type": "latest"}}}
     )
-    assert exporters_of(job.exporters) == (
+    assert job.exporters == (
         BestExporter("best", "acc", "max"),
         FinalExporter("final"),
         LatestExporter("mine"),
     )
     assert Job.model_validate(job.model_dump(mode="json")) == job
-    assert exporters_of({"final": {}}) == (FinalExporter(),)
-    assert exporters_of(Job().exporters) == ()
+    assert tuple(exporters_from({"final": {}})) == (FinalExporter(),)
+    assert Job().exporters == ()
 
 
 def test_every_mistake_in_a_job_files_exporters_is_told_where_it_is():
