@@ -64,6 +64,9 @@ export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 command=(hpc-train evaluate "$@" --follow)
 ranks=${SLURM_NTASKS:-1}
 if ((ranks > 1)); then
+    session=$(mktemp -d) # an mpirun that shares it with one that just ends can fail to start
+    trap 'rm -rf "$session"' EXIT
+    export OMPI_MCA_orte_local_tmpdir_base=$session
     # Slurm has given the job its cores; Open MPI would pin each rank with all its threads to one of them.
     export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
     if (($(id -u) == 0)); then # as in containers

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hpc_train.jobs.local import SESSION_VARIABLE
 from tests.support import Job, make_job_in
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_session_folder() -> Iterator[None]:
+    """An mpirun of these tests shares its sessions' folder with none of other tests at the same time, see local.py."""
+    with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
+        os.environ[SESSION_VARIABLE] = folder
+        yield
+        del os.environ[SESSION_VARIABLE]
 
 
 @pytest.fixture

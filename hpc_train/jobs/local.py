@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
 RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 PROGRESS = "HPC_TRAIN_PROGRESS"
+SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
+"""Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
+default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c)."""
 
 
 def mpirun_command(
@@ -127,8 +131,9 @@ def run_supervised(
     earlier = int(given) if given.isdecimal() else 0
 
     def run(restarts: int) -> Ended:
-        counted = replace(start, settings={**start.settings, RESTARTS_VARIABLE: str(earlier + restarts)})
-        return _run(counted, job_dir, signals, at_once)
+        with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
+            settings = {SESSION_VARIABLE: own, **start.settings, RESTARTS_VARIABLE: str(earlier + restarts)}
+            return _run(replace(start, settings=settings), job_dir, signals, at_once)
 
     def wait(secs: float) -> bool:
         end = time.monotonic() + secs

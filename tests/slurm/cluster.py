@@ -65,6 +65,7 @@ ReturnToService=2
 KillWait=20
 SlurmdTimeout={slurmd_timeout_secs}
 MailProg=/bin/true
+TaskProlog={root}/own_tmp
 {controller_parameters}
 {nodes}
 PreemptType=preempt/partition_prio
@@ -73,6 +74,12 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTi
 PartitionName=hasty Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=5
 PartitionName=short Nodes=n1 MaxTime=10 PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
+"""
+
+_OWN_TMP = """\
+#!/bin/sh
+own={root}/tmp/$SLURMD_NODENAME-$SLURM_JOB_ID
+mkdir -p "$own" && echo "export TMPDIR=$own"
 """
 
 
@@ -218,6 +225,11 @@ class SlurmCluster:
             ),
         )
         (self.root / "slurm.conf").write_text(conf)
+        # Nodes of one machine share its /tmp, in which the Open MPI daemons of two nodes would take away each other's
+        # folders. Here each job has one of its own on each node, as on many clusters.
+        own_tmp = self.root / "own_tmp"
+        own_tmp.write_text(_OWN_TMP.format(root=self.root))
+        own_tmp.chmod(0o755)
         own = {"SLURM_CONF": f"{self.root}/slurm.conf", "PATH": _path(), "TMPDIR": f"{self.root}/tmp"}
         self.env = {k: v for k, v in os.environ.items() if not re.match("(SLURM|SBATCH|OMPI|PMIX?)_", k)} | own
 
