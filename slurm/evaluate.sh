@@ -64,9 +64,14 @@ export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 command=(hpc-train evaluate "$@" --follow)
 ranks=${SLURM_NTASKS:-1}
 if ((ranks > 1)); then
-    session=$(mktemp -d) # an mpirun that shares it with one that just ends can fail to start
-    trap 'rm -rf "$session"' EXIT
-    export OMPI_MCA_orte_local_tmpdir_base=$session
+    # Of two mpiruns that share the folder for their sessions, one that starts just when the other ends can fail.
+    # Ranks refuse the setting: they get another from mpirun.
+    if [[ -z ${OMPI_MCA_orte_tmpdir_base:-}${OMPI_MCA_orte_local_tmpdir_base:-} ]]; then
+        session=$(mktemp -d)
+        trap 'rm -rf "$session"' EXIT
+        export OMPI_MCA_orte_local_tmpdir_base=$session
+        command=(env -u OMPI_MCA_orte_local_tmpdir_base "${command[@]}")
+    fi
     # Slurm has given the job its cores; Open MPI would pin each rank with all its threads to one of them.
     export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
     if (($(id -u) == 0)); then # as in containers

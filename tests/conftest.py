@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.local import SESSION_VARIABLE
 from tests.support import Job, make_job_in
+
+SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_session_folder() -> Iterator[None]:
     """An mpirun of these tests shares its sessions' folder with none of other tests at the same time, see local.py."""
     with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
-        os.environ[SESSION_VARIABLE] = folder
+        os.environ[SESSIONS] = folder
         yield
-        del os.environ[SESSION_VARIABLE]
+        del os.environ[SESSIONS]
 
 
 @pytest.fixture

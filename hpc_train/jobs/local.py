@@ -34,7 +34,9 @@ RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 PROGRESS = "HPC_TRAIN_PROGRESS"
 SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
-default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c)."""
+default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
+mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
+SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
 
 
 def mpirun_command(
@@ -60,7 +62,7 @@ def mpirun_command(
     flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
     if output is not None and ":" not in str(output):
         flags += ["--output-filename", str(output)]
-    return [mpirun, *flags, *program], settings
+    return [mpirun, *flags, "env", "-u", SESSION_VARIABLE, *program], settings
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def run_supervised(
 
     def run(restarts: int) -> Ended:
         with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
-            settings = {SESSION_VARIABLE: own, **start.settings, RESTARTS_VARIABLE: str(earlier + restarts)}
+            session = {} if SESSION_VARIABLES & os.environ.keys() else {SESSION_VARIABLE: own}
+            settings = {**start.settings, **session, RESTARTS_VARIABLE: str(earlier + restarts)}
             return _run(replace(start, settings=settings), job_dir, signals, at_once)
 
     def wait(secs: float) -> bool:
