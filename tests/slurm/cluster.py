@@ -191,16 +191,27 @@ class SlurmCluster:
         self._spawn("slurmd", "-D", "-N", node, "-f", f"{self.root}/slurm.conf", name=f"slurmd-{node}")
 
     def kill_node(self, node: str) -> None:
-        """Kills the slurmd of `node` and all that runs under it, in no time, as a power failure does."""
+        """Kills the slurmd of `node` and all that runs under it, in no time, as a power failure does.
+
+        All of them are stopped before the first is killed: none lives to tell of another's end.
+        """
         slurmd = self._daemons.pop(f"slurmd-{node}")
+        slurmd.send_signal(signal.SIGSTOP)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in self._processes_of(node):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         slurmd.kill()
         slurmd.wait(STOP_SECS)
-        # slurmstepd has the environment of its slurmd, and a job's processes have SLURMD_NODENAME from Slurm.
+
+    def _processes_of(self, node: str) -> list[int]:
+        """slurmstepd has the environment of its slurmd, and a job's processes have SLURMD_NODENAME from Slurm."""
         marks = f"SLURM_CONF={self.root}/slurm.conf".encode(), f"SLURMD_NODENAME={node}".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            if all(_has_in_environment(process, mark) for mark in marks):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(process.name), signal.SIGKILL)
+        return [
+            int(process.name)
+            for process in Path("/proc").glob("[0-9]*")
+            if all(_has_in_environment(process, mark) for mark in marks)
+        ]
 
     def _write_files(self) -> None:
         for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in NODES)):
