@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -151,9 +150,7 @@ class Jobs:
 
 
 def _environment(cluster: SlurmCluster) -> dict[str, str]:
-    """Open MPI keeps files in TMPDIR, where jobs that start at one moment may collide: each has its own."""
-    folder = tempfile.mkdtemp(dir=cluster.root / "tmp")
-    return {**job_environment(cluster), "HPC_TRAIN_HOME": str(REPOSITORY), "TMPDIR": folder}
+    return {**job_environment(cluster), "HPC_TRAIN_HOME": str(REPOSITORY)}
 
 
 SCONTROL_THAT_FAILS = """\
