@@ -5,7 +5,7 @@ import json
 import yaml
 
 NASTY = "<script>alert('x')</script> $x_1$ &amp; \ud800"
-SHARES = ("input", "compute", "communication", "checkpoint", "other")
+SHARES = ("input", "compute", "communication", "apply", "checkpoint", "other")
 
 
 def record(kind, step, time, **values):

@@ -157,7 +157,7 @@ def train(
                 events.at_news()
             rows = rows_of(batch)
             rate.step(rows * world.size)
-            times.step(rows, batches.waited_secs, step_secs, report.communication_secs)
+            times.step(rows, batches.waited_secs, step_secs, report.communication_secs, report.apply_secs)
             batch = None if report.raised.exhausted else following
             if last_of_all:
                 end = "max_steps"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +41,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step tells. All but `to_blame` and `communication_secs` are the same on all ranks.
+    """What a step tells. All but `to_blame` and the seconds are the same on all ranks.
 
     Attributes:
         loss: Mean over the ranks, with loss weights and regularisation.
@@ -49,6 +51,7 @@ class StepReport:
         communication_secs: From when this rank had its own gradients until it had the averages: so with the time that
             it waited for slower ranks. On a GPU, the host's clock counts what is left of computing the gradients, too.
             0 where one rank trains alone.
+        apply_secs: From then until the step's end. 0 on a GPU, which the host's clock does not follow.
     """
 
     loss: float
@@ -56,6 +59,7 @@ class StepReport:
     applied: bool
     to_blame: bool
     communication_secs: float = 0.0
+    apply_secs: float = 0.0
 
 
 def make_train_step(
@@ -76,13 +80,16 @@ def make_train_step(
     import keras
     import tensorflow as tf
 
+    from hpc_train.optimizers.fused import fused_updates
+
     optimizer = model.optimizer
     assert optimizer is not None, "build_model lets no model without an optimizer through"
     # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     averages_carried = strategy.ranks > 1
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
 
-    def step(batch: Any, flags: tf.Tensor) -> tf.Tensor:
+    def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
         backward = loss_and_gradients(model, batch, accumulate_steps)
         changed = [(v, b) for v, b in zip(carried, values, strict=False) if backward.may_assign(v)]
@@ -92,18 +99,17 @@ def make_train_step(
         own = [tf.convert_to_tensor(g) for g, _ in used]
         changes = [v.value - b for v, b in changed] if averages_carried else []
         report = tf.concat([tf.reshape(tf.cast(backward.loss, tf.float32), [1]), flags], axis=0)
-        begun = _now_that([*own, *changes, report]) if strategy.ranks > 1 else None
+        computed = _now_that([*own, *changes, report])
         averaged, (*changes, report) = strategy.average(own, [*changes, report])
-        secs = tf.zeros([1])
-        if begun is not None:
-            secs = tf.reshape(tf.cast(_now_that([*averaged, *changes, report]) - begun, tf.float32), [1])
+        there = _now_that([*averaged, *changes, report]) if strategy.ranks > 1 else computed
 
         def finite(loss: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
             sums = [] if may_overflow else [tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients]
             return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
 
         def apply() -> tf.Tensor:
-            optimizer.apply_gradients(zip(averaged, (v for _, v in used), strict=True))
+            with fused_updates(optimizer):
+                optimizer.apply_gradients(zip(averaged, (v for _, v in used), strict=True))
             for (variable, b), change in zip(changed, changes, strict=False):
                 variable.assign(b + change)
             return tf.zeros([1])
@@ -116,15 +122,25 @@ def make_train_step(
 
         applied = tf.logical_and(finite(report[0], averaged), report[-1] <= 0)
         to_blame = tf.cond(applied, apply, leave)
-        return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame, secs], axis=0)
+        return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), tf.stack([computed, there])
 
     compiled = tf.function(step, reduce_retracing=True)
 
+    @cache
+    def as_tensor(flags: Flags) -> tf.Tensor:
+        return tf.constant(np.array(astuple(flags), np.float32))
+
     def run(batch: Any, flags: Flags) -> StepReport:
-        given = np.array(astuple(flags), np.float32)
-        loss, *raised, applied, to_blame, secs = compiled(batch, tf.constant(given)).numpy()
+        report, times = compiled(batch, as_tensor(flags))
+        loss, *raised, applied, to_blame = report.numpy()
+        computed, there = times.numpy()
         return StepReport(
-            float(loss), Flags(*(bool(flag > 0) for flag in raised)), bool(applied), bool(to_blame), float(secs)
+            float(loss),
+            Flags(*(bool(flag > 0) for flag in raised)),
+            bool(applied),
+            bool(to_blame),
+            communication_secs=max(0.0, float(there - computed)),
+            apply_secs=0.0 if on_gpu else max(0.0, time.time() - float(there)),
         )
 
     return run

@@ -90,7 +90,7 @@ class MetricsWriter:
             histograms: Counts by value, of integers.
             by_rank: For each name one number a rank, None where unknown, of which four digits are kept. They go to
                 event files in `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time
-                ("input", "compute", "communication", "checkpoint", "other") have tags like "share/input".
+                ("input", "compute", "communication", "apply", "checkpoint", "other") have tags like "share/input".
             only_here: What else goes into metrics.jsonl alone.
         """
         histograms, by_rank = histograms or {}, by_rank or {}

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 LOG_WIDTH = 160
-SHARES = ("input", "compute", "communication", "checkpoint")
+SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 
 
@@ -149,12 +149,20 @@ class TimeShares:
         """Training begins, or goes on after something else, having waited for input so long in all."""
         self._mark = self._clock(), waited_secs
 
-    def step(self, rows: int, waited_secs: float, step_secs: float = 0.0, communication_secs: float = 0.0) -> None:
-        """A step over `rows` of this rank is done, which took `step_secs`, with its communication."""
+    def step(
+        self,
+        rows: int,
+        waited_secs: float,
+        step_secs: float = 0.0,
+        communication_secs: float = 0.0,
+        apply_secs: float = 0.0,
+    ) -> None:
+        """A step over `rows` of this rank is done, which took `step_secs`, with its communication and its update."""
         now = self._clock(), waited_secs
         if self._mark is not None:
             secs, waited = now[0] - self._mark[0], now[1] - self._mark[1]
-            self._add(all=secs, input=waited, compute=step_secs - communication_secs, communication=communication_secs)
+            compute = step_secs - communication_secs - apply_secs
+            self._add(all=secs, input=waited, compute=compute, communication=communication_secs, apply=apply_secs)
             self._rows += rows
             self._whole = self._whole[0] + secs, self._whole[1] + waited
         self._mark = now

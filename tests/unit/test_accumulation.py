@@ -75,7 +75,7 @@ def test_a_step_in_pieces_is_a_step_and_takes_back_state_where_numbers_are_bad()
     for model, pieces in ((one, 1), (two, 3)):
         step = make_train_step(model, Alone(), model.non_trainable_variables, undo=True, accumulate_steps=pieces)
         reports = [step(batch_of(rows), Flags()) for rows in (12, 12, 10, 2)]
-        assert all(report.applied and report.communication_secs == 0 for report in reports)
+        assert all(report.applied and report.communication_secs == 0 < report.apply_secs < 60 for report in reports)
         assert step(batch_of(12), Flags(finish=True)).raised == Flags(finish=True)
         assert int(model.optimizer.iterations) == 5
     for ours, theirs in zip(one.variables, two.variables, strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_train.errors import UserError
+from hpc_train.optimizers.fused import fused_updates
 from hpc_train.strategies.async_ps.keras_part import KerasPart
 from hpc_train.strategies.async_ps.layout import ServerLayout, server_layout
 from hpc_train.strategies.async_ps.messages import Mailbox, Rows, mailboxes
@@ -139,7 +140,8 @@ def test_pieces_on_three_servers_change_as_the_whole(name: str) -> None:
         gradients = values(step, rows=True)
         served.put(gradients)
         served.apply()
-        optimizer.apply([keras.ops.convert_to_tensor(dense(g)) for g in gradients], whole)
+        with fused_updates(optimizer):
+            optimizer.apply([keras.ops.convert_to_tensor(dense(g)) for g in gradients], whole)
     assert_alike(served, whole)
     assert all(int(part._optimizer.iterations) == int(optimizer.iterations) for part in served.parts)
 
@@ -159,7 +161,8 @@ def test_the_mean_of_workers_is_clipped_and_applied_once(servers: int) -> None:
             served.put(gradients, worker)
         served.apply()
         means = [np.mean([dense(g[i]) for g in given], axis=0) for i in range(len(SHAPES))]
-        optimizer.apply([keras.ops.convert_to_tensor(mean) for mean in means], whole)
+        with fused_updates(optimizer):
+            optimizer.apply([keras.ops.convert_to_tensor(mean) for mean in means], whole)
     assert_alike(served, whole)
 
 

@@ -45,9 +45,9 @@ SIZES = (Size("narrow", 350, 230, 4, 300), Size("wide", 600, 270, 7, 900))
 
 
 def look(index: int) -> tuple[int, str, str]:
-    """The colour (1 to COLOURS), dashes and marker of a curve; no two of the first 36 are the same."""
-    turn = index // COLOURS
-    return index % COLOURS + 1, DASHES[(index + turn) % len(DASHES)], MARKERS[(index + turn) % len(MARKERS)]
+    """The colour (1 to COLOURS), dashes and marker of a curve; no two of the first 42 are the same."""
+    turn, place = divmod(index, COLOURS)
+    return place + 1, DASHES[(place + turn) % len(DASHES)], MARKERS[(place + turn) % len(MARKERS)]
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 from hpc_train.monitoring.history import History, Record, as_number
 from hpc_train.monitoring.metrics import NOT_METRICS
 
-PARTS = ("compute", "communication", "input", "checkpoint", "other")
-"""What a rank's time goes to."""
+PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")
+"""What a rank's time goes to: forward and backward pass, averaging gradients, updating variables, and the rest."""
 NOT_TRAIN_METRICS = frozenset(
     {"examples_per_sec", "learning_rate", "input_wait", "staleness_mean", "staleness_max", "secs", "seconds"}
 )

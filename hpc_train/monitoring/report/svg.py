@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-COLOURS = 6
+COLOURS = 7
 INK, SOFT, GRID, PAPER, ALARM = "#010101", "#010102", "#010103", "#010104", "#010105"
 """Drawn in these, and shown in the colours that the page gives those names."""
 CURVES = tuple(f"#0102{i:02x}" for i in range(1, COLOURS + 1))

@@ -143,8 +143,11 @@ class KerasPart:
         self._update(means)
 
     def _update(self, gradients: list[Any]) -> None:
+        from hpc_train.optimizers.fused import fused_updates
+
         if self._used:
-            self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
+            with fused_updates(self._optimizer):
+                self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
         else:
             self._optimizer._iterations.assign_add(1)
 
