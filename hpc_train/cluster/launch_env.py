@@ -16,6 +16,7 @@ _LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
 
 HOROVOD_CYCLE_TIME_MS = "0.1"
+HOROVOD_FUSION_BYTES = f"{1 << 20}"
 """Horovod looks for work so often. Its default of 1 ms costs two ranks of a small model 10 % (measured on two
 cores together with the yield below; without the yield a short cycle is worse than the default)."""
 
@@ -72,16 +73,24 @@ def fair_cores(masks: list[list[int]], mine: int) -> int:
     return max(1, int(sum(1 / users[core] for core in masks[mine]) + 1e-9))
 
 
-def settings_before_mpi(env: Mapping[str, str], allowed_cores: int, place: LaunchPlace) -> dict[str, str]:
+def settings_before_mpi(
+    env: Mapping[str, str], allowed_cores: int, place: LaunchPlace, gpus: int = 0
+) -> dict[str, str]:
     """Variables that have to be there before MPI and TensorFlow start; a value that the user has set wins.
 
     Each rank has a thread of Horovod's beside its computing threads, and MPI polls while it waits: where they
     outnumber the cores, waiting ranks must yield or they take time from computing ones (on two cores, two ranks:
     +30 % examples/s). Without OMP_NUM_THREADS each core gets a computing thread, and they do outnumber them.
+
+    On one node without GPUs, tensors larger than HOROVOD_FUSION_BYTES are not copied into Horovod's fusion buffer and
+    out again: there a copy costs more than one more allreduce (two ranks: +17 %). Between nodes, and with NCCL, each
+    allreduce costs its latency, and Horovod's default stays.
     """
     settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     if place.launched:
         settings["HOROVOD_CYCLE_TIME"] = HOROVOD_CYCLE_TIME_MS
+        if place.local_size == place.size and not gpus:
+            settings["HOROVOD_FUSION_THRESHOLD"] = HOROVOD_FUSION_BYTES
         threads = threads_wanted(env) or max(1, allowed_cores // place.local_size)
         if place.local_size * (threads + 1) > allowed_cores:
             settings["OMPI_MCA_mpi_yield_when_idle"] = "1"

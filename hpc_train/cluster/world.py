@@ -254,7 +254,8 @@ def join_world(threads: Threads = "multiple") -> World:
             MPI 4 wants it for one-sided communication over TCP (open-mpi/ompi#5200).
 
     The first call does the work; later ones return the same World. Environment variables that the user has set
-    are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, OMPI_MCA_mpi_yield_when_idle.
+    are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD,
+    OMPI_MCA_mpi_yield_when_idle.
     A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, a program
     calls tell_uncaught (uncaught.py) next, so that an exception that nobody catches ends all of them.
 
@@ -268,7 +269,7 @@ def join_world(threads: Threads = "multiple") -> World:
         raise UserError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}; unset it, or set it to tensorflow")
     place = launch_place(os.environ)
     mask = sorted(os.sched_getaffinity(0))
-    for name, value in settings_before_mpi(os.environ, len(mask), place).items():
+    for name, value in settings_before_mpi(os.environ, len(mask), place, nvidia_device_count()).items():
         os.environ.setdefault(name, value)
     device = visible_device(os.environ, nvidia_device_count(), place)
     if device is not None:
@@ -330,6 +331,9 @@ def set_up_tensorflow(world: World) -> str:
     try:
         if "TF_NUM_INTRAOP_THREADS" not in os.environ:
             tf.config.threading.set_intra_op_parallelism_threads(world.cores)
+        if "TF_NUM_INTEROP_THREADS" not in os.environ:
+            # By default as many as the machine has cores: operations of this rank would run on other ranks' cores.
+            tf.config.threading.set_inter_op_parallelism_threads(world.cores)
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:

@@ -99,7 +99,8 @@ def open_training(
         UserError: Too few rows, or too little memory for the shuffle buffer.
     """
     if not isinstance(source, HDF5Input):
-        yield OpenInput(_to_device(_call(source, context).skip(progress.step)), FUNCTION_ADVICE)
+        dataset = _call(source, context).skip(progress.step)
+        yield OpenInput(_to_device(_with_own_threads(dataset, means.threads)), FUNCTION_ADVICE)
         return
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
@@ -127,7 +128,7 @@ def open_evaluation(
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context)
         part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
-        yield OpenInput(_to_device(part), FUNCTION_ADVICE)
+        yield OpenInput(_to_device(_with_own_threads(part, means.threads)), FUNCTION_ADVICE)
         return
     assert shards is not None
     with (
@@ -202,12 +203,25 @@ def _opened(
     depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
     options = tf.data.Options()
     options.autotune.enabled = False
-    options.threading.private_threadpool_size = threads + 1
-    dataset = _to_device(dataset.prefetch(depth).with_options(options))
+    dataset = _to_device(_with_own_threads(dataset.prefetch(depth).with_options(options), threads))
     try:
         yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.order, reading.notes, failures)
     finally:
         box.clear()
+
+
+def _with_own_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
+    """`dataset` with threads apart from those that compute, unless it has some; one more, which waits for the others.
+
+    A rank of one core has one thread to compute, which would wait for the dataset while the dataset waited for it.
+    """
+    import tensorflow as tf
+
+    if dataset.options().threading.private_threadpool_size:
+        return dataset
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads + 1
+    return dataset.with_options(options)
 
 
 def _advice(source: HDF5Input, shards: ShardSet) -> str:

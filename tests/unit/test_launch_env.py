@@ -71,3 +71,12 @@ def test_ranks_yield_unless_threads_leave_cores_over() -> None:
 )
 def test_one_gpu_a_rank(env: dict[str, str], devices: int, local_rank: int, visible: str | None) -> None:
     assert visible_device(env, devices, LaunchPlace(True, 4, local_rank, 4)) == visible
+
+
+def test_large_tensors_are_not_copied_where_an_allreduce_is_cheap() -> None:
+    name = "HOROVOD_FUSION_THRESHOLD"
+    one_node = LaunchPlace(launched=True, size=2, local_rank=0, local_size=2)
+    assert name in settings_before_mpi({}, 2, one_node)
+    assert name not in settings_before_mpi({}, 2, one_node, gpus=2)
+    assert name not in settings_before_mpi({}, 2, LaunchPlace(launched=True, size=4, local_rank=0, local_size=2))
+    assert name not in settings_before_mpi({}, 2, LaunchPlace(False, 1, 0, 1))

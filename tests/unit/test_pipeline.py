@@ -237,13 +237,14 @@ def test_shares_of_time_leave_out_the_first_step_and_what_is_not_training() -> N
     times.step(8, 50)
     for _ in range(2):
         now += 1
-        times.step(8, 50.25, step_secs=0.5, communication_secs=0.125)
+        times.step(8, 50.25, step_secs=0.5, communication_secs=0.125, apply_secs=0.125)
     taken = times.take()
     assert taken == {
         "examples_per_sec": 8,
         "input": 0.125,
-        "compute": 0.375,
+        "compute": 0.25,
         "communication": 0.125,
+        "apply": 0.125,
         "checkpoint": 0,
         "other": 0.375,
     }

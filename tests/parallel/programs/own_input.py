@@ -1,4 +1,7 @@
-"""A script with a model and an input function of its own, as a user writes one; the input ends unevenly."""
+"""A script with a model and an input function of its own, as a user writes one; the input ends unevenly.
+
+The input takes whatever may wait for TensorFlow's threads: a generator, and Python that calls a tf.function.
+"""
 
 import sys
 
@@ -15,11 +18,24 @@ def build_model(params):
     return model
 
 
+@tf.function
+def halved(x):
+    return tf.where(x > 0, x, x) / 2
+
+
+def in_python(x, y):
+    out = tf.py_function(halved, [x], tf.float32)
+    out.set_shape([None, 3])
+    return out, y
+
+
 def batches(context):
     """Rank r has 7 + r batches: training ends with the first rank that runs out."""
     count = 7 + context.input_pipeline_id
     x = np.random.default_rng(context.seed % 2**32).normal(size=(count * 4, 3)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(4)
+    row = tf.TensorSpec(3), tf.TensorSpec(1)
+    rows = tf.data.Dataset.from_generator(lambda: zip(x, x.sum(1, keepdims=True), strict=True), output_signature=row)
+    return rows.batch(4).map(in_python).prefetch(2)
 
 
 metrics, exports = ht.train_and_evaluate(
