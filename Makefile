@@ -1,13 +1,13 @@
 # make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test lint bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
 
 setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
 	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
@@ -24,6 +24,9 @@ lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/mypy hpc_train
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck slurm/*.sh .ci/run
+
+bench-quick: setup  ## measure the promised ratios in 3 minutes, and name what falls short (BENCH_ARGS="--parts input")
+	@.venv/bin/python benchmarks/quick.py $(BENCH_ARGS)
 
 clean:  ## remove .venv and what tools leave behind (the wheels' cache in ~/.cache/hpc_train stays)
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

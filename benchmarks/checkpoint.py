@@ -1,6 +1,6 @@
 """What a checkpoint costs: stall, write and restore, against memcpy, tf.train.Checkpoint and Keras's files.
 
-    python benchmarks/checkpoint.py --dir DIR           # about 12 minutes; writes benchmarks/results/checkpoint.*
+    python benchmarks/checkpoint.py --dir DIR           # about 12 minutes; into benchmarks/results/checkpoint_…
     python benchmarks/checkpoint.py --quick             # tries everything once; the figures mean nothing
 
 Needs 6 GB of memory and of disk, and the extra package jinja2 (the report).
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -25,13 +24,11 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 from checkpoints.cases import Settings, measure
 from checkpoints.models import Size, make_subject
 from checkpoints.page import make_page
-from checkpoints.results import Results
-from checkpoints.targets import targets
+from checkpoints.results import BENCHMARK, Results
 from support import machine
-from support.records import write_records
-from support.report import write_report
+from support.results import add_arguments, open_results
+from support.usage import run_main
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("hpc_train", "numpy", "h5py", "tensorflow", "tensorflow-cpu", "keras")
 SIZES = (
     Size("1 MB", layers=3, width=253, batch=64, rounds=15),
@@ -48,11 +45,8 @@ QUICK_SIZES = (
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, help="where checkpoints are written and removed again (default: TMPDIR)")
-    parser.add_argument("--json", type=Path, default=RESULTS / "checkpoint.json", help="one JSON object a line")
-    parser.add_argument("--report", type=Path, default=RESULTS / "checkpoint.html", help="the report page")
     parser.add_argument("--sizes", nargs="+", choices=[size.name for size in SIZES], help="of state (default: all)")
-    parser.add_argument("--quick", action="store_true", help="tiny models, one round: only to see that all of it works")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where a target is missed")
+    add_arguments(parser, BENCHMARK)
     return parser.parse_args()
 
 
@@ -86,24 +80,18 @@ def tell(words: str) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves no data behind
     args = arguments()
     settings = settings_of(args)
-    results, file_system = measure_all(settings, args.dir)
-    about = {**machine.describe(), "file_system": file_system, **machine.thread_settings(), "tensorflow_threads": 1}
-    versions = machine.versions(PACKAGES)
-    write_records(args.json, results.records({"machine": about}, versions))
-    facts = {**about, **versions, "took": f"{time.perf_counter() - STARTED:.0f} s"}
-    write_report(args.report, make_page(results, settings, facts))
-    found = targets(results, settings)
-    print(*found, sep="\n")
-    if args.quick:
-        print("A quick run: none of these figures mean anything.")
-    tell(f"wrote {args.json} and {args.report}")
-    return int(args.strict and not all(target.reached for target in found))
+    chosen = {"sizes": [size.name for size in settings.sizes]}
+    with open_results(args, BENCHMARK, chosen, PACKAGES, resumes=False) as folder:
+        results, file_system = measure_all(settings, args.dir)
+        more = {"file_system": file_system, "tensorflow_threads": 1}
+        folder.add("all", list(results.records({"machine": {**folder.machine, **more}}, folder.versions)))
+        facts = {**more, "took": f"{time.perf_counter() - STARTED:.0f} s"}
+        return folder.conclude(make_page(results, settings, facts), args.strict)
 
 
 STARTED = time.perf_counter()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

@@ -1,6 +1,6 @@
 """How fast rows get from HDF5 shards into batches, against memcpy, TFRecord, h5py and from_generator.
 
-    python benchmarks/input_pipeline.py                 # about 9 minutes; writes benchmarks/results/input_pipeline.*
+    python benchmarks/input_pipeline.py                 # about 9 minutes; into benchmarks/results/input_pipeline_…
     python benchmarks/input_pipeline.py --quick         # tries everything once; the figures mean nothing
 
 Needs the extra packages jinja2 (the report) and hdf5plugin (blosc; left out where it is missing).
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -25,15 +24,12 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 from inputs.cases import Settings, measure_cold, measure_generators, measure_warm
 from inputs.files import LAYOUTS, Data, write
 from inputs.page import make_page
-from inputs.results import Results
+from inputs.results import BENCHMARK, Results
 from inputs.rows import ROW_KINDS
 from inputs.step import measure_step
-from inputs.targets import targets
-from support import machine
-from support.records import write_records
-from support.report import write_report
+from support.results import add_arguments, open_results
+from support.usage import run_main
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("hpc_train", "numpy", "h5py", "hdf5plugin", "tensorflow", "tensorflow-cpu", "keras")
 STEP_ROWS = "3 KB"
 
@@ -43,10 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--megabytes", type=float, default=256, help="of rows of each size (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="A B B A rounds, two repeats each (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is made and removed again (default: TMPDIR)")
-    parser.add_argument("--json", type=Path, default=RESULTS / "input_pipeline.json", help="one JSON object a line")
-    parser.add_argument("--report", type=Path, default=RESULTS / "input_pipeline.html", help="the report page")
-    parser.add_argument("--quick", action="store_true", help="a few MB, one round: only to see that all of it works")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where a target is missed")
+    add_arguments(parser, BENCHMARK)
     return parser.parse_args()
 
 
@@ -100,31 +93,20 @@ def tell(words: str) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves no data behind
     args = arguments()
     settings = settings_of(args)
-    results, files = measure(settings, args.folder)
-    about, threads = machine.describe(), machine.thread_settings()
-    versions = machine.versions(PACKAGES)
-    config = {"megabytes": settings.megabytes, "limit_secs": settings.limit_secs, "machine": {**about, **threads}}
-    write_records(args.json, results.records(config, versions))
-    facts = {
-        **about,
-        **threads,
-        "TensorFlow intra-op threads": 1,
-        **versions,
-        "took": f"{time.perf_counter() - STARTED:.0f} s",
-    }
-    write_report(args.report, make_page(results, settings, facts, files))
-    found = targets(results, settings)
-    print(*found, *results.notes, sep="\n")
-    if args.quick:
-        print("A quick run: none of these figures mean anything.")
-    tell(f"wrote {args.json} and {args.report}")
-    return int(args.strict and not all(target.reached for target in found))
+    chosen = {"megabytes": settings.megabytes, "rounds": settings.rounds}
+    with open_results(args, BENCHMARK, chosen, PACKAGES, resumes=False) as folder:
+        results, files = measure(settings, args.folder)
+        config = {"megabytes": settings.megabytes, "limit_secs": settings.limit_secs, "machine": folder.machine}
+        folder.add("all", list(results.records(config, folder.versions)))
+        facts = {"TensorFlow intra-op threads": 1, "took": f"{time.perf_counter() - STARTED:.0f} s"}
+        code = folder.conclude(make_page(results, settings, facts, files), args.strict)
+    print(*results.notes, sep="\n")
+    return code
 
 
 STARTED = time.perf_counter()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

@@ -1,6 +1,6 @@
 """Parameter servers: push and pull against memcpy and Send/Recv, asynchronous training against synchronous.
 
-    python benchmarks/parameter_server.py               # about 10 minutes; writes benchmarks/results/parameter_server.*
+    python benchmarks/parameter_server.py               # about 10 minutes; into benchmarks/results/parameter_server_…
     python benchmarks/parameter_server.py --quick       # tries everything once; the figures mean nothing
 
 Needs mpirun, Horovod, 4 GB of memory and the extra package jinja2 (the report). Between two "hosts" it measures where a
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -21,18 +20,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from parameter_servers.jobs import write_folder
-from parameter_servers.launch import mpi_version
 from parameter_servers.page import make_page
-from parameter_servers.results import Results
+from parameter_servers.results import BENCHMARK, Results
 from parameter_servers.settings import FULL, QUICK, Settings
-from parameter_servers.targets import targets
 from parameter_servers.training import measure_idle_server, measure_slow_worker, measure_training
 from parameter_servers.transfers import measure_node, measure_optimizer, measure_tcp
-from support import machine
-from support.records import write_records
-from support.report import write_report
+from support.results import add_arguments, open_results
+from support.usage import run_main
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("hpc_train", "numpy", "mpi4py", "horovod", "tensorflow", "tensorflow-cpu", "keras")
 CASES = ("node", "optimizer", "tcp", "training", "slow", "idle")
 
@@ -40,11 +35,8 @@ CASES = ("node", "optimizer", "tcp", "training", "slow", "idle")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, help="where jobs are written and removed again (default: TMPDIR)")
-    parser.add_argument("--json", type=Path, default=RESULTS / "parameter_server.json", help="one JSON object a line")
-    parser.add_argument("--report", type=Path, default=RESULTS / "parameter_server.html", help="the report page")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="what to measure (default: all)")
-    parser.add_argument("--quick", action="store_true", help="few bytes, short jobs: only to see that all of it works")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where a target is missed")
+    add_arguments(parser, BENCHMARK)
     args = parser.parse_args()
     if args.dir is not None and not args.dir.is_dir():
         parser.error(f"--dir: {args.dir} is not a folder")
@@ -79,24 +71,16 @@ def tell(words: str) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves no ranks and no data behind
     args = arguments()
     settings = QUICK if args.quick else FULL
-    results = measure_all(settings, args.cases, args.dir)
-    about = {**machine.describe(), "OMP_NUM_THREADS": 1, "mpi": mpi_version()}
-    versions = machine.versions(PACKAGES)
-    write_records(args.json, results.records({"machine": about}, versions))
-    facts = {**about, **versions, "took": f"{time.perf_counter() - STARTED:.0f} s"}
-    write_report(args.report, make_page(results, settings, facts))
-    found = targets(results)
-    print(*found, sep="\n")
-    if args.quick:
-        print("A quick run: none of these figures mean anything.")
-    tell(f"wrote {args.json} and {args.report}")
-    return int(args.strict and not all(target.reached for target in found))
+    with open_results(args, BENCHMARK, {"cases": args.cases}, PACKAGES, resumes=False) as folder:
+        results = measure_all(settings, args.cases, args.dir)
+        folder.add("all", list(results.records({"machine": folder.machine}, folder.versions)))
+        facts = {"took": f"{time.perf_counter() - STARTED:.0f} s"}
+        return folder.conclude(make_page(results, settings, facts), args.strict)
 
 
 STARTED = time.perf_counter()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

@@ -1,16 +1,20 @@
 #!/bin/bash
-# Measures a node of the cluster: runs a benchmark of this package, which has the node to itself.
+# Measures nodes of the cluster: runs a benchmark of this package, which has them to itself.
 #
 #   sbatch slurm/benchmark.sh                              reading: benchmarks/input_pipeline.py
 #   sbatch slurm/benchmark.sh checkpoint --dir /scratch    any other of benchmarks/, with its options
+#   sbatch slurm/benchmark.sh scaling --models mlp         training with 1, 2, 4 ... ranks, up to one for each core
+#   sbatch --nodes=2 slurm/benchmark.sh collectives        the links between two nodes, too
+#   sbatch --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 slurm/benchmark.sh scaling --gpu    one rank for each GPU
 #
-# Results go to runs/benchmark_<name>-<job number>/ in the folder that this is submitted from: <name>.json, one JSON
-# object a line, and the page <name>.html. HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh.
+# Where sbatch is told no number of tasks, there is a place for a rank on each CPU that Slurm counts.
+# Results go to runs/benchmark_<name>-<job number>/ in the folder that this is submitted from: records.jsonl, one JSON
+# object a line, and the report, report.html and report.md. HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh.
 
 #SBATCH --job-name=hpc_train_benchmark
 #SBATCH --nodes=1
-#SBATCH --ntasks=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=01:00:00
 #SBATCH --output=%x-%j.out
 #SBATCH --no-requeue
@@ -51,6 +55,8 @@ fi
 source "$home/slurm/programs.sh"
 
 results=$SLURM_SUBMIT_DIR/runs/benchmark_$name-$SLURM_JOB_ID
-mkdir -p "$results"
 echo "benchmark.sh: $name on $(hostname), results in $results"
-exec python "$home/benchmarks/$name.py" --json "$results/$name.json" --report "$results/$name.html" "$@"
+if [[ ${SLURM_NTASKS:-} == "${SLURM_JOB_NUM_NODES:-1}" ]] && ((${SLURM_CPUS_ON_NODE:-1} > 1)); then
+    echo "benchmark.sh: one task a node, so one rank a node; for more: sbatch --ntasks-per-node=$SLURM_CPUS_ON_NODE"
+fi
+exec python "$home/benchmarks/$name.py" --out "$results" "$@"

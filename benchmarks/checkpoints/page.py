@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from support.charts import Bar, bars, legend
+from support.charts import OTHER_COLOUR, OUR_COLOUR, TARGET_COLOUR, Bar, bars, legend
 from support.report import Report, Section, Table
 
 from checkpoints.baselines import MEMCPY, NO_SAVE, RAW_WRITE, TF_RESTORE
@@ -14,7 +14,6 @@ from checkpoints.cases import Settings
 from checkpoints.results import OURS, Measured, Results, What
 from checkpoints.targets import STALL_MEMCPY, targets
 
-OUR_COLOUR, OTHER_COLOUR = "#1f5fa8", "#b9bfc7"
 MOST_SHOWN = 20.0
 UNIT: Mapping[What, str] = {
     "stall": MEMCPY,
@@ -61,7 +60,7 @@ class Parts:
         shown = f"Bars are times; 1 is {UNIT[what]}. Bars beyond {MOST_SHOWN:g} are cut off."
         colours = [(OUR_COLOUR, OURS), (OTHER_COLOUR, "others")]
         if what == "stall":
-            colours.append(("#a8321f", "target"))
+            colours.append((TARGET_COLOUR, "target"))
         return Section(TITLES[what], (ABOUT[what], shown), charts, legend(colours), [Table(header, rows, names=2)])
 
     def _chart(self, size: str, what: What) -> str:

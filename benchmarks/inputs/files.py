@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,12 @@ class Data:
         return len(self.images) // SHARDS
 
 
-def write(folder: Path, kind: RowKind, megabytes: float) -> Data:
-    """Makes the rows and writes them all ways."""
+def write(folder: Path, kind: RowKind, megabytes: float, layouts: Sequence[str] = LAYOUTS) -> Data:
+    """Makes the rows and writes them in these layouts and as TFRecord."""
     folder.mkdir()
     count = kind.count(megabytes)
     data = Data(kind, kind.images(count), kind.labels(count))
-    for layout in LAYOUTS:
+    for layout in layouts:
         try:
             options = _filters(layout)
         except ImportError as error:

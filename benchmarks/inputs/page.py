@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from support import page_cache
-from support.charts import Bar, bars, legend
+from support.charts import ALSO_OUR_COLOUR, OTHER_COLOUR, OUR_COLOUR, TARGET_COLOUR, Bar, bars, legend
 from support.report import Report, Section, Table
 
 from inputs.cases import COLD_CASES, DATASET, ORDERS, READER, Settings
@@ -14,7 +14,6 @@ from inputs.files import LAYOUTS
 from inputs.results import Case, Measured, Results
 from inputs.targets import ALL_ROWS, MEMCPY_RATIO, targets
 
-READER_COLOUR, DATASET_COLOUR, OTHER_COLOUR = "#1f5fa8", "#8fb8e3", "#b9bfc7"
 OTHERS = {
     "none": ("h5py slices", "from_generator by batch", "from_generator by row", "TFRecord"),
     "block": ("TFRecord",),
@@ -51,15 +50,15 @@ class Tables:
 
     def order_section(self, order: str) -> Section:
         charts = [self._chart(rows, order) for rows in ALL_ROWS]
-        colours = [(READER_COLOUR, "reader"), (DATASET_COLOUR, "tf.data"), (OTHER_COLOUR, "baselines")]
-        words = legend([*colours, ("#a8321f", "target (contiguous files)")])
+        colours = [(OUR_COLOUR, "reader"), (ALSO_OUR_COLOUR, "tf.data"), (OTHER_COLOUR, "baselines")]
+        words = legend([*colours, (TARGET_COLOUR, "target (contiguous files)")])
         text = (f"Bytes a second as a share of memcpy, which is 1. {ABOUT[order]}",)
         return Section(TITLES[order], text, charts, words, [self._table(order)])
 
     def _chart(self, rows: str, order: str) -> str:
         entries = []
         for layout in LAYOUTS:
-            for way, colour in ((READER, READER_COLOUR), (DATASET, DATASET_COLOUR)):
+            for way, colour in ((READER, OUR_COLOUR), (DATASET, ALSO_OUR_COLOUR)):
                 goal = layout == "contiguous" and (order != "global" or rows == "3 KB")
                 value = self.over_memcpy(self.case(rows, layout, order, way))
                 target = MEMCPY_RATIO[order] if goal else None

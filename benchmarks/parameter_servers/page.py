@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from support.charts import Bar, bars, legend
+from support.charts import OTHER_COLOUR, OUR_COLOUR, TARGET_COLOUR, Bar, bars, legend
 from support.report import Report, Section, Table
 
 from parameter_servers.results import Group, Measured, Results
@@ -34,7 +34,6 @@ from parameter_servers.ways import (
     WITHOUT_CMA,
 )
 
-OUR_COLOUR, OTHER_COLOUR, TARGET_COLOUR = "#1f5fa8", "#b9bfc7", "#a8321f"
 MOST_BARS = 12
 TCP_TEXT = (
     "The same over TCP through the loopback interface, where a server has to help with every push and pull. “two "

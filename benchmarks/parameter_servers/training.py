@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from support.launch import TCP, here
+
 from parameter_servers.jobs import Job, Told, run_job, watch_server
-from parameter_servers.launch import TCP, here
 from parameter_servers.results import Group, Results
 from parameter_servers.settings import BATCH, WORKERS, Settings
 from parameter_servers.ways import ASYNC, BOUNDED, JOB, ONE_HOST_TCP, ONE_NODE, PLAIN_HOROVOD, PREFETCH, SLOW, SYNC

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parameter_servers.launch import NO_CMA, TCP, Launch, here, make_cluster, slurm_missing, two_nodes
+from support.launch import NO_CMA, TCP, Launch, here, make_cluster, slurm_missing, two_nodes
+
 from parameter_servers.results import Group, Results
 from parameter_servers.settings import SIZES, Settings, Transfers
 from parameter_servers.ways import (

@@ -1,4 +1,4 @@
-"""Horizontal bars as inline SVG, readable at the width of a phone."""
+"""Horizontal bars as inline SVG, readable at the width of a phone, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ VALUE_WIDTH = 46
 BAR_HEIGHT = 15
 ROW_HEIGHT = 21
 TOP = 30
+LETTER = 6.6
+
+OUR_COLOUR, ALSO_OUR_COLOUR, OTHER_COLOUR, TARGET_COLOUR = "var(--c1)", "var(--c1-pale)", "var(--bar)", "var(--bad)"
+"""Colours of bars, and of the mark at a number to reach."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,22 @@ def bars(title: str, entries: Sequence[Bar], top_value: float) -> str:
         end = LABEL_WIDTH + length
         if entry.target is not None:
             x = LABEL_WIDTH + room * entry.target / top_value
-            parts.append(f'<path d="M{x:.1f} {y - 3}V{y + BAR_HEIGHT + 3}" stroke="#a8321f" stroke-width="2"/>')
+            parts.append(f'<path d="M{x:.1f} {y - 3}V{y + BAR_HEIGHT + 3}" stroke="{TARGET_COLOUR}" stroke-width="2"/>')
             end = max(end, x) if abs(end - x) < VALUE_WIDTH else end
         parts.append(f'<text x="{end + 6:.1f}" y="{middle}">{_words(entry.value)}</text>')
         y += ROW_HEIGHT
     lines = "".join(
-        f'<path d="M{LABEL_WIDTH + room * at / top_value:.1f} {TOP - 4}V{y}" stroke="#cdd3da"/>' for at in (0, 1)
+        f'<path d="M{LABEL_WIDTH + room * at / top_value:.1f} {TOP - 4}V{y}" stroke="var(--line)"/>' for at in (0, 1)
     )
+    told = "; ".join(f"{entry.label}: {_words(entry.value)}" for entry in entries)
+    heading = f'<text x="0" y="16" font-weight="600" font-size="14">{escape(title)}</text>'
+    return _svg(f"{title}. {told}", y + 2, f"{heading}{lines}{''.join(parts)}")
+
+
+def _svg(told: str, height: float, content: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {y + 2}" role="img" aria-label="{escape(title)}" font-size="13" '
-        f'font-family="system-ui, sans-serif" fill="#1c2430"><text x="0" y="16" font-weight="600" font-size="14">'
-        f"{escape(title)}</text>{lines}{''.join(parts)}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(told)}" font-size="13" '
+        f'font-family="system-ui, sans-serif" fill="var(--ink)">{content}</svg>'
     )
 
 
@@ -64,5 +73,14 @@ def _words(value: float | None) -> str:
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Colours and what they stand for."""
-    return "".join(f'<span><i style="background:{colour}"></i>{escape(words)}</span>' for colour, words in entries)
+    """Colours and what they stand for, as a drawing to stand below charts."""
+    parts = []
+    x, y = 0.0, 0
+    for colour, words in entries:
+        long = 20 + LETTER * len(words) + 14
+        if x and x + long > WIDTH:
+            x, y = 0.0, y + ROW_HEIGHT
+        parts.append(f'<rect x="{x:.1f}" y="{y + 3}" width="13" height="13" rx="2" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 18:.1f}" y="{y + 14}">{escape(words)}</text>')
+        x += long
+    return _svg("Colours: " + ", ".join(words for _, words in entries), y + ROW_HEIGHT, "".join(parts))

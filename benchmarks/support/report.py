@@ -1,7 +1,9 @@
-"""The report page of a benchmark: one HTML file that needs nothing else."""
+"""The report of a benchmark, and the page that it becomes: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -9,6 +11,13 @@ from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
+
+from hpc_train.monitoring import report as monitoring_report
+from support.drawing import draw_all
+from support.figures import Figure
+
+HERE = Path(__file__).parent
+PAGES = Path(monitoring_report.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,11 @@ class Target:
     def reached(self) -> bool:
         """All parts reach it; False where nothing was measured."""
         return bool(self.measured) and all(reached for _, _, reached in self.measured)
+
+    @property
+    def state(self) -> str:
+        """In words."""
+        return "reached" if self.reached else "not reached" if self.measured else "not measured"
 
     def __str__(self) -> str:
         found = ", ".join(f"{part}: {value}{'' if ok else ' (missed)'}" for part, value, ok in self.measured)
@@ -47,18 +61,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: text, charts side by side where there is room, tables."""
+    """A part of the page: text, charts side by side where there is room, figures with their numbers, tables.
+
+    Attributes:
+        charts, legend: Drawings as SVG, see charts.py.
+    """
 
     title: str
     paragraphs: Sequence[str] = ()
     charts: Sequence[str] = ()
     legend: str = ""
     tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page."""
+    """A report."""
 
     title: str
     summary: Sequence[str]
@@ -67,17 +86,41 @@ class Report:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Writes `report` as HTML to `path`."""
+def as_html(report: Report, date: str) -> str:
+    """The report as a page."""
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([HERE, PAGES]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    page = templates.get_template("report.html.jinja").render(
-        report=report, date=datetime.now(timezone.utc).date().isoformat(), svg=Markup
+    numbers = iter(range(1, 10**6))
+    return templates.get_template("report.html.jinja").render(
+        report=report, date=date, svg=Markup, draw=lambda figure: draw_all(figure, f"figure{next(numbers)}")
     )
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Writes `report` as HTML to `path`, in one rename."""
+    replace_text(path, as_html(report, today()))
+
+
+def today() -> str:
+    """The date, in UTC."""
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replaces `path` by `text` in one rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def colours() -> str:
+    """The CSS that gives the colours of a page, light and dark."""
+    page, _, _ = (PAGES / "page.css").read_text(encoding="utf-8").partition("* {")  # begins with the colours
+    own = (HERE / "colours.css").read_text(encoding="utf-8")
+    return re.sub(r"\s*\n\s*", " ", page + own).strip()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from statistics import median
+from statistics import median, quantiles
 
 IDLE_SHARE = 0.2
 """A process that uses less than this share of a core counts as idle."""
@@ -113,3 +113,20 @@ def in_turn(deliver: Callable[[int], int], steps: int, limit_secs: float) -> Cal
         return done
 
     return run
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Median, 25th and 75th percentile of the ratios a/b of repeats that ran beside each other.
+
+    What slows the machine down for a while slows down both of a pair, so these vary less than the ratio of two medians.
+
+    Raises:
+        ValueError: There are not as many of the one as of the other, or none.
+    """
+    ratios = sorted(own / other for own, other in zip(a, b, strict=True))
+    if not ratios:
+        raise ValueError("no repeats to compare")
+    if len(ratios) == 1:
+        return ratios[0], ratios[0], ratios[0]
+    low, middle, high = quantiles(ratios, n=4, method="inclusive")
+    return middle, low, high

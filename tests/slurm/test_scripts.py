@@ -29,7 +29,8 @@ from tests.slurm.jobs import (
 )
 
 SLURM = REPOSITORY / "slurm"
-BOUND_SECS = 240.0  # all of it takes about 50 s where nothing else runs
+BENCHMARK_SH = str(SLURM / "benchmark.sh")
+BOUND_SECS = 240.0  # all of it takes about 80 s where nothing else runs
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
 ONE_RANK = ("--nodes=1", "--ntasks=1")
 
@@ -119,6 +120,7 @@ class Started:
     programs: dict[str, Program]
     array: int
     benchmark: int
+    scaling: int
     no_benchmark: int
     heterogeneous: int
 
@@ -136,10 +138,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         folder = make_folder(tmp_path_factory.mktemp("jobs") / "my jobs")
         home = {**env, "HPC_TRAIN_HOME": str(REPOSITORY)}
         tiny = ["checkpoint", "--quick", "--sizes", "1 MB"]
-        benchmark = cluster.sbatch(
-            ["--nodelist=n2", "--output=benchmark.out", str(SLURM / "benchmark.sh"), *tiny], folder, home
-        )
-        no_benchmark = cluster.sbatch(["--output=none.out", str(SLURM / "benchmark.sh"), "tiny"], folder, env)
+        benchmark = cluster.sbatch(["--nodelist=n2", "--output=checkpoint.out", BENCHMARK_SH, *tiny], folder, home)
+        shared = [*TWO_NODES, "--oversubscribe", "--output=scaling.out"]  # not --exclusive: other jobs need not wait
+        tiny = ["scaling", "--quick", "--models", "mlp", "--kinds", "weak", "--ranks", "1", "2"]
+        scaling = cluster.sbatch([*shared, BENCHMARK_SH, *tiny], folder, home)
+        no_benchmark = cluster.sbatch(["--output=none.out", BENCHMARK_SH, "tiny"], folder, env)
         (folder / "overrides.txt").write_text("# two tasks\n\ntrain.max_steps=12 params.units=4\ntrain.max_steps=14")
         flags = ["--array=0-2", "--ntasks-per-node=1", f"--output={folder}/array-%a.out"]
         array = cluster.sbatch([*flags, str(SLURM / "array.sh"), "job.yaml", "overrides.txt"], folder, env)
@@ -164,7 +167,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
             wait_until(lambda: all(path.exists() for path in seen), f"{name} runs")
             assert job.status()["state"] == "running"
             cluster.scancel(job.number, *options)
-        yield Started(cluster, folder, programs, array, benchmark, no_benchmark, heterogeneous)
+        yield Started(cluster, folder, programs, array, benchmark, scaling, no_benchmark, heterogeneous)
 
 
 def test_each_task_of_an_array_has_its_own_settings_and_job_dir(started: Started) -> None:
@@ -182,18 +185,30 @@ def test_a_task_without_a_line_is_told_how_many_there_are(started: Started) -> N
     assert "overrides.txt has 2 lines of settings, so there is none for task 2" in started.out("array-2")
 
 
+def results_of(started: Started, name: str, number: int) -> list[dict[str, Any]]:
+    """The records of a benchmark, whose job has to succeed and to leave both reports beside them."""
+    assert ended_as(started.cluster.wait(number, BOUND_SECS))[:2] == ("COMPLETED", 0), started.out(name)
+    results = started.folder / f"runs/benchmark_{name}-{number}"
+    assert {"records.jsonl", "report.html", "report.md"} <= {path.name for path in results.iterdir()}
+    return [json.loads(line) for line in (results / "records.jsonl").read_text().splitlines()]
+
+
 def test_a_benchmark_leaves_its_results(started: Started) -> None:
-    assert ended_as(started.cluster.wait(started.benchmark, BOUND_SECS))[:2] == ("COMPLETED", 0), started.out(
-        "benchmark"
-    )
-    results = started.folder / f"runs/benchmark_checkpoint-{started.benchmark}"
-    assert sorted(path.name for path in results.iterdir()) == ["checkpoint.html", "checkpoint.json"]
+    results_of(started, "checkpoint", started.benchmark)
+
+
+def test_a_benchmark_trains_in_a_job_of_several_nodes(started: Started) -> None:
+    records = results_of(started, "scaling", started.scaling)
+    assert [record["config"]["workers"] for record in records] == [1, 2]
+    assert {record["config"]["machine"]["nodes"] for record in records} == {2}
+    assert not list((started.folder / "runs").glob("scaling-*")), "what the ranks shared was left behind"
 
 
 def test_an_unknown_benchmark_is_told_which_there_are(started: Started) -> None:
     assert started.cluster.wait(started.no_benchmark, BOUND_SECS).exit_code == 2
-    expected = "there is no benchmark 'tiny'; there are: checkpoint input_pipeline parameter_server"
-    assert expected in started.out("none")
+    there = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py"))
+    assert {"checkpoint", "collectives", "input_pipeline", "overhead", "parameter_server", "scaling"} <= set(there)
+    assert f"there is no benchmark 'tiny'; there are: {' '.join(there)}\n" in started.out("none")
 
 
 def test_the_ranks_of_a_heterogeneous_job_are_on_all_of_its_components(started: Started) -> None:

@@ -35,13 +35,14 @@ TARGETS = ("≤ 2 x memcpy of the state", "≤ 0.5 x Keras save_weights", "≤ 1
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], str, str]:
     """Records, page and printed text of one run."""
     folder = tmp_path_factory.mktemp("benchmark")
-    files = ["--json", str(folder / "out.json"), "--report", str(folder / "out.html"), "--dir", str(folder)]
+    files = ["--json", str(folder / "out.json"), "--out", str(folder / "out"), "--dir", str(folder)]
     program = [sys.executable, str(BENCHMARKS / "checkpoint.py"), "--quick", *files]
     done = run_program(program, folder, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(path.name for path in folder.iterdir()) == ["out.html", "out.json"], "checkpoints were left behind"
+    assert sorted(path.name for path in folder.iterdir()) == ["out", "out.json"], "checkpoints were left behind"
+    assert (folder / "out.json").read_text() == (folder / "out" / "records.jsonl").read_text()
     records = [json.loads(line) for line in (folder / "out.json").read_text().splitlines()]
-    return records, (folder / "out.html").read_text(), done.stdout
+    return records, (folder / "out" / "report.html").read_text(), done.stdout
 
 
 def test_records_have_the_common_fields(quick_run):

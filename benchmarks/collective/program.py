@@ -1,0 +1,205 @@
+"""One rank of allreduce and broadcast, by Horovod and by MPI itself.
+
+    mpirun -np 2 python -m collective.program --operations allreduce --sizes 4 1048576 … --out FILE
+
+FILE grows by one JSON object a line: first what the ranks are, then each size of each operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scale_model.measured import RAW
+
+from collective.arrays import missing_room, pattern, wrong
+from collective.told import Told
+from collective.turns import Way, take_turns
+from collective.ways import BCAST, BESIDE, DIAGNOSED_BYTES, GROUP, MEAN, MEMCPY, NEW_MEMORY, ONE_TENSOR, TENSORS
+from hpc_train.cluster.uncaught import tell_uncaught
+from hpc_train.cluster.world import World, join_world, set_up_tensorflow
+from hpc_train.errors import UserError
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operations", nargs="+", choices=["allreduce", "broadcast"], required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", required=True, help="bytes")
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--repeat-secs", type=float, required=True)
+    parser.add_argument("--gpu", action="store_true", help="fail where tensors cannot lie on a GPU")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+class HorovodSwitch:
+    """Horovod, which runs for some of the ways: its thread takes time from MPI even when there is nothing to do.
+
+    With Horovod's own fusion threshold: Horovod 0.28 crashes where one is set and it is started a second time.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        os.environ.pop("HOROVOD_FUSION_THRESHOLD", None)
+        self.hvd = world.horovod()
+        self._on = True
+
+    def turn(self, on: bool) -> None:
+        """Starts it or shuts it down; collective."""
+        if on == self._on:
+            return
+        if on:
+            affinity = os.sched_getaffinity(0)
+            self.hvd.init(comm=self._world.comm)
+            os.sched_setaffinity(0, affinity)  # which it can shrink, see World.horovod
+        else:
+            self.hvd.shutdown()
+        assert self._world.comm is not None
+        self._world.comm.Barrier()
+        self._on = on
+
+
+class Exchanges:
+    """The ways to exchange `count` float32 numbers. Collective."""
+
+    def __init__(self, world: World, hvd: Any, device: str, count: int) -> None:
+        import tensorflow as tf
+
+        assert world.comm is not None
+        self._world, self._comm, self._hvd, self._tf, self._device = world, world.comm, hvd, tf, device
+        self._sent, self._received = pattern(count, world.rank + 1), np.zeros(count, np.float32)
+        self._total = world.size * (world.size + 1) // 2
+
+    def allreduce(self) -> list[Way]:
+        """From 64 KiB on also those that tell what bounds the others."""
+        count, sent, hvd = self._sent.size, self._sent, self._hvd
+        ways = [self._memcpy(), Way(RAW, self._raw_into(lambda: self._received), self._check_raw)]
+        if sent.nbytes >= DIAGNOSED_BYTES:
+            ways.append(Way(NEW_MEMORY, self._raw_into(lambda: np.empty(count, np.float32)), self._check_raw))
+        ways.append(self._tensors(ONE_TENSOR, [sent], hvd.Sum))
+        if count >= TENSORS:
+            parts = np.array_split(sent, TENSORS)
+            ways += [self._tensors(GROUP, parts, hvd.Sum), self._tensors(MEAN, parts, hvd.Average)]
+        if sent.nbytes >= DIAGNOSED_BYTES:
+            ways.append(Way(BESIDE, self._raw_into(lambda: self._received), self._check_raw, horovod=True))
+        return ways
+
+    def broadcast(self) -> list[Way]:
+        """From rank 0."""
+        held, is_root = self._received, self._world.rank == 0
+
+        def check() -> int:
+            held[:] = self._sent if is_root else 0
+            self._comm.Bcast(held, root=0)
+            return wrong(held, 1)
+
+        raw = Way(BCAST, lambda: self._comm.Bcast(held, root=0), check)
+        return [self._memcpy(), raw, self._tensor_from_root()]
+
+    def _memcpy(self) -> Way:
+        def check() -> int:
+            np.copyto(self._received, self._sent)
+            return wrong(self._received, self._world.rank + 1)
+
+        return Way(MEMCPY, lambda: np.copyto(self._received, self._sent), check)
+
+    def _raw_into(self, received: Callable[[], np.ndarray]) -> Callable[[], None]:
+        return lambda: self._comm.Allreduce(self._sent, received())
+
+    def _check_raw(self) -> int:
+        self._received[:] = 0
+        self._comm.Allreduce(self._sent, self._received)
+        return wrong(self._received, self._total)
+
+    def _tensors(self, name: str, arrays: list[np.ndarray], op: Any) -> Way:
+        tf, hvd = self._tf, self._hvd
+        with tf.device(self._device):
+            tensors = [tf.identity(tf.constant(array)) for array in arrays]
+
+            @tf.function
+            def reduce(*given: Any) -> Any:
+                return hvd.grouped_allreduce(list(given), op=op)
+
+        factor = self._total / (self._world.size if op == hvd.Average else 1)
+
+        def check() -> int:
+            found = np.concatenate([part.numpy() for part in reduce(*tensors)])
+            expected = self._sent / np.float32(self._world.rank + 1) * np.float32(factor)
+            # A mean is a sum times 1 / n, rounded once.
+            return int((~np.isclose(found, expected, rtol=1e-6 if op == hvd.Average else 0, atol=0)).sum())
+
+        return Way(name, self._waited_for(lambda: reduce(*tensors)), check, horovod=True)
+
+    def _tensor_from_root(self) -> Way:
+        tf, hvd, rank = self._tf, self._hvd, self._world.rank
+        with tf.device(self._device):
+            tensor = tf.identity(tf.constant(self._sent if rank == 0 else np.zeros_like(self._sent)))
+
+            @tf.function
+            def broadcast(given: Any) -> Any:
+                return hvd.broadcast(given, root_rank=0)
+
+        def check() -> int:
+            return wrong(broadcast(tensor).numpy(), 1)
+
+        return Way(ONE_TENSOR, self._waited_for(lambda: broadcast(tensor)), check, horovod=True)
+
+    def _waited_for(self, call: Callable[[], Any]) -> Callable[[], object]:
+        """On a GPU a call returns before its work is done."""
+        if "GPU" not in self._device:
+            return call
+        synchronise = self._tf.test.experimental.sync_devices
+
+        def run() -> None:
+            call()
+            synchronise()
+
+        return run
+
+
+def device_of(hvd: Any, demanded: bool) -> str:
+    """Where tensors lie: on the GPU where Horovod has NCCL.
+
+    Raises:
+        UserError: A GPU is demanded, and cannot be had.
+    """
+    import tensorflow as tf
+
+    gpus, nccl = tf.config.list_physical_devices("GPU"), bool(hvd.nccl_built())
+    if gpus and nccl:
+        return "/GPU:0"
+    if demanded:
+        missing = "TensorFlow sees no GPU" if not gpus else "this Horovod was built without NCCL"
+        raise UserError(f"--gpu: {missing}")
+    return "/CPU:0"
+
+
+def main() -> None:
+    args = arguments()
+    world = join_world()
+    tell_uncaught(world)
+    assert world.comm is not None, "started without mpirun"
+    name = set_up_tensorflow(world)
+    switch = HorovodSwitch(world)
+    device = world.each(lambda: device_of(switch.hvd, args.gpu))
+    nccl = bool(switch.hvd.nccl_built())
+    told = Told(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
+    for operation in args.operations:
+        for nbytes in args.sizes:
+            reason = told.first_reason(missing_room(nbytes, world.local_size))
+            if reason:
+                told.left_out(operation, nbytes, reason)
+                continue
+            exchanges = Exchanges(world, switch.hvd, device, nbytes // 4)
+            ways = exchanges.allreduce() if operation == "allreduce" else exchanges.broadcast()
+            told.measured(operation, nbytes, take_turns(world.comm, ways, switch, args.rounds, args.repeat_secs))
+            del exchanges, ways
+    switch.turn(True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Operations, the ways to do them, and their bandwidths. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from scale_model.measured import HOROVOD, RAW
+
+Operation = Literal["allreduce", "broadcast", "put", "get", "accumulate"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+REDUCTIONS: tuple[Operation, ...] = ("allreduce", "broadcast")
+"""Those of all ranks; the others go from the last rank to the first one's memory."""
+
+MEMCPY = "memcpy"
+GROUP, ONE_TENSOR = HOROVOD
+MEAN = "Horovod, group, mean"
+NEW_MEMORY, BESIDE = "MPI_Allreduce, new memory", "MPI_Allreduce beside Horovod"
+BCAST = "MPI_Bcast"
+OUR_WINDOW, ALLOCATE, ALLOCATE_SHARED = "hpc_train's window", "Win.Allocate", "Win.Allocate_shared"
+
+WHAT: Mapping[str, str] = {
+    MEMCPY: "each rank copies as many bytes between two arrays of its own, all at the same time",
+    RAW: "mpi4py's Allreduce from one array into another; Horovod is shut down meanwhile",
+    NEW_MEMORY: "the same into an array allocated for it, as TensorFlow's results are; large ones are new pages",
+    BESIDE: "MPI_Allreduce while Horovod's thread looks for work of its own",
+    ONE_TENSOR: "grouped_allreduce of one tensor, a sum: nothing is copied into the fusion buffer",
+    GROUP: "grouped_allreduce of eight tensors, a sum: they are copied into the fusion buffer and out again",
+    MEAN: "the same as a mean, which is what training does with gradients",
+    BCAST: "mpi4py's Bcast in place",
+    OUR_WINDOW: "the window of strategies/async_ps: memory that the ranks of a node share, else Win.Allocate",
+    ALLOCATE: "mpi4py's Win.Allocate",
+    ALLOCATE_SHARED: "mpi4py's Win.Allocate_shared, the memory that hpc_train's window takes on one node",
+}
+TENSORS = 8
+"""Of a group."""
+DIAGNOSED = (NEW_MEMORY, BESIDE)
+"""Ways that tell what bounds the others."""
+DIAGNOSED_BYTES = 1 << 16
+"""They are measured from here on."""
+
+
+def raw_of(operation: str) -> str:
+    """The way that others are compared with, beside memcpy."""
+    return {"allreduce": RAW, "broadcast": BCAST}.get(operation, ALLOCATE)
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bus bandwidth over bytes a second, as nccl-tests defines them (doc/PERFORMANCE.md): what each link carries."""
+    return 2 * (ranks - 1) / ranks if operation == "allreduce" else 1.0
+
+
+def ratio_text(ratio: float | None) -> str:
+    """A ratio with three digits; empty where there is none."""
+    return "" if ratio is None else f"{ratio:.3f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+def size_name(nbytes: int) -> str:
+    """Bytes in powers of 1024: 4 B, 64 KiB, 256 MiB."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.4g} {unit}"
+    return f"{nbytes} B"
+
+
+def parse_size(text: str) -> int:
+    """Bytes from text such as 4, 64K or 256M (powers of 1024, as nccl-tests has them).
+
+    Raises:
+        ValueError: It is no size, or no multiple of the four bytes of a float32.
+    """
+    unit = text[-1:].upper()
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit, 1)
+    digits = text[:-1] if scale > 1 else text
+    if not digits.isdecimal() or int(digits) == 0:
+        raise ValueError(f"{text!r} is no size: give bytes, such as 4, 64K, 256M or 1G")
+    if int(digits) * scale % 4:
+        raise ValueError(f"{text!r} is no multiple of 4, the bytes of a float32")
+    return int(digits) * scale
+
+
+def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """`begin`, and each size `factor` times the one before, up to `end`.
+
+    Raises:
+        ValueError: The factor is below 2, or the end before the beginning.
+    """
+    if factor < 2:
+        raise ValueError(f"a factor of {factor}: give 2 or more")
+    if end < begin:
+        raise ValueError(f"sizes from {size_name(begin)} to {size_name(end)}: the end is before the beginning")
+    found = [begin]
+    while found[-1] * factor <= end:
+        found.append(found[-1] * factor)
+    return tuple(found)

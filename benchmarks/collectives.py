@@ -1,0 +1,217 @@
+"""Collectives: allreduce, broadcast, put, get and accumulate against raw MPI and memcpy, from 4 B to 256 MiB.
+
+    python benchmarks/collectives.py                       # on all cores or Slurm tasks; about 4 minutes on 2
+    python benchmarks/collectives.py --ranks 2 4 --oversubscribe
+    python benchmarks/collectives.py --quick               # tries everything once; the figures mean nothing
+
+Writes records.jsonl and the report into --out, and the columns of nccl-tests to the terminal while it runs. One that
+was interrupted goes on where it was. Inside a Slurm job of several nodes it measures on one node, with one rank a node,
+and on all of them; on one node, what TCP takes there stands for a network. Tensors lie on the GPUs where there are some
+and Horovod has NCCL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collective.page import make_page
+from collective.places import PLACES, Run, default_places, in_allocation, nodes_of, runs
+from collective.results import BENCHMARK, HEADER, lines, records_of, unit_of
+from collective.settings import FULL, QUICK, Settings
+from collective.told import Follower
+from collective.ways import OPERATIONS, Operation, parse_size, sizes_between
+from scale_model.measured import ACROSS_NODES, ONE_NODE
+from support import machine
+from support.failures import in_short
+from support.launch import check_mpirun, check_ranks, slots, working_parent
+from support.results import ResultsFolder, add_arguments, open_results
+from support.usage import UsageError, run_main
+
+POLL_SECS = 0.05
+MISTAKE = "hpc-train: error: "
+"""How a rank tells of a mistake of the user's, see hpc_train/cluster/uncaught.py."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser, BENCHMARK)
+    parser.add_argument("--ranks", type=int, nargs="+", metavar="N", help="counts of ranks (default: all slots)")
+    parser.add_argument("--oversubscribe", action="store_true", help="let several ranks share a core")
+    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), help="default: all")
+    parser.add_argument(
+        "--places", nargs="+", choices=list(PLACES), help="default: node tcp, in a job of several nodes node nodes all"
+    )
+    parser.add_argument("-b", "--begin", metavar="SIZE", help="the smallest size (default: 4)")
+    parser.add_argument("-e", "--end", metavar="SIZE", help="the largest size (default: 256M)")
+    parser.add_argument("-f", "--factor", type=int, default=4, help="from one size to the next (default: 4)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the ranks")
+    parser.add_argument("--gpu", action="store_true", help="fail where tensors cannot lie on a GPU")
+    return parser.parse_args()
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """How much is measured.
+
+    Raises:
+        UsageError: The sizes are none.
+    """
+    base = QUICK if args.quick else FULL
+    if args.quick and args.begin is args.end is None:
+        return base
+    try:
+        begin = parse_size(args.begin) if args.begin else FULL.sizes[0]
+        end = parse_size(args.end) if args.end else FULL.sizes[-1]
+        return replace(base, sizes=sizes_between(begin, end, args.factor))
+    except ValueError as error:
+        raise UsageError(f"--begin, --end, --factor: {error}") from None
+
+
+def ranks_environment(args: argparse.Namespace) -> dict[str, str]:
+    """What `--set` says, and the GPUs of this machine.
+
+    Raises:
+        UsageError: It is no NAME=VALUE, or a GPU is demanded and there is none.
+    """
+    found = {}
+    gpus = machine.gpus()
+    if args.gpu and not gpus:
+        raise UsageError("--gpu: nvidia-smi shows no GPU here")
+    if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        found["CUDA_VISIBLE_DEVICES"] = visible or ",".join(str(number) for number in range(len(gpus)))
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--set {text}: give NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def planned(run: Run, settings: Settings) -> list[tuple[Operation, int]]:
+    """Operations and sizes that a run measures."""
+    sizes = [size for size in settings.sizes if size <= (run.most_bytes or size)]
+    return [(name, size) for name in run.operations for size in sizes]
+
+
+def measure(
+    run: Run, settings: Settings, args: argparse.Namespace, env: dict[str, str], results: ResultsFolder
+) -> None:
+    """One mpirun, for what is not measured yet; prints and keeps each size as it comes.
+
+    Raises:
+        RuntimeError: The ranks failed, or are not where they should be.
+    """
+    todo = planned(run, settings)
+    open_ = [(name, size) for name, size in todo if results.finished(unit_of(run, name, size)) is None]
+    for name, size in todo:
+        if (name, size) not in open_:
+            print(*lines(results.finished(unit_of(run, name, size)) or []), sep="\n", flush=True)
+    if not open_:
+        return
+    program = "collective.window_program" if run.one_sided else "collective.program"
+    numbers = [f"{size}" for size in sorted({size for _, size in open_})]
+    with tempfile.TemporaryDirectory(dir=working_parent(None, results.path), prefix="collectives-") as temporary:
+        folder, out = Path(temporary), Path(temporary) / "told.jsonl"
+        words = ["-m", program, "--out", str(out), *(["--gpu"] if args.gpu else [])]
+        words += ["--rounds", f"{settings.rounds}", "--repeat-secs", f"{settings.repeat_secs}"]
+        words += ["--operations", *(own for own in run.operations if any(own == other for other, _ in open_))]
+        follower, kept = Follower(out), _Keeper(run, results)
+        end = time.monotonic() + settings.limit_secs
+        with run.start([*words, "--sizes", *numbers], folder, env, in_allocation()) as ranks:
+            while ranks.running and time.monotonic() < end:
+                kept.keep(follower.new())
+                time.sleep(POLL_SECS)
+            kept.keep(follower.new())
+            ranks.wait(max(0.0, end - time.monotonic()))
+        kept.keep(follower.new())
+
+
+class _Keeper:
+    """Keeps and prints what the ranks tell."""
+
+    def __init__(self, run: Run, results: ResultsFolder) -> None:
+        self._run, self._results = run, results
+        self._about: dict[str, Any] = {}
+
+    def keep(self, told: Sequence[dict[str, Any]]) -> None:
+        for line in told:
+            if "about" in line:
+                self._about = line["about"]
+                self._check_place()
+                continue
+            operation, nbytes = line["operation"], line["bytes"]
+            unit = unit_of(self._run, operation, nbytes)
+            if "left_out" in line:
+                self._results.leave_out(unit, line["left_out"])
+                print(f"# left out: {unit}: {line['left_out']}", flush=True)
+            elif self._results.finished(unit) is None:
+                records = records_of(self._run, self._about, operation, nbytes, line["ways"])
+                print(*lines(self._results.add(unit, records)), sep="\n", flush=True)
+
+    def _check_place(self) -> None:
+        nodes = self._about["nodes"]
+        wanted = {ONE_NODE: 1, ACROSS_NODES: self._run.ranks}.get(self._run.place, nodes)
+        if nodes != wanted:
+            raise RuntimeError(f"{self._run.place}, {self._run.ranks} ranks: mpirun has put them on {nodes} nodes")
+
+
+def main() -> int:
+    args = arguments()
+    settings, env = settings_of(args), ranks_environment(args)
+    ranks = sorted(set(args.ranks or [slots()]))
+    check_ranks(ranks, args.oversubscribe)
+    check_mpirun()
+    nodes, ranks_per_node = nodes_of(os.environ)
+    places = tuple(dict.fromkeys(args.places or default_places(nodes)))
+    all_runs = runs(places, ranks, args.operations, nodes, ranks_per_node)
+    told = {
+        "ranks": ranks,
+        "places": places,
+        "operations": args.operations,
+        "sizes": settings.sizes,
+        "set": sorted(args.set),
+        "gpu": args.gpu,
+    }
+    with open_results(args, BENCHMARK, told) as results:
+        failed = False
+        for run in all_runs:
+            print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
+            try:
+                measure(run, settings, args, env, results)
+            except RuntimeError as error:
+                failed = True
+                leave_out_rest(run, settings, error, results)
+        return results.conclude(make_page(results.records, args.quick), args.strict, failed)
+
+
+def leave_out_rest(run: Run, settings: Settings, error: RuntimeError, results: ResultsFolder) -> None:
+    """Tells why ranks ended, and notes what they had not measured; what is measured already is kept.
+
+    Raises:
+        UsageError: What was asked for cannot be done, as the ranks say.
+    """
+    for line in str(error).splitlines():
+        if line.startswith(MISTAKE):
+            raise UsageError(line.removeprefix(MISTAKE)) from None
+    print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+    todo = sorted(planned(run, settings), key=lambda one: one[1] if run.one_sided else 0)  # as the ranks go through it
+    units = [unit_of(run, name, size) for name, size in todo]
+    open_ = [unit for unit in units if results.finished(unit) is None and unit not in results.left_out]
+    first, *rest = open_ or [f"the end of {', '.join(run.operations)}, {run.place}, {run.ranks} ranks"]
+    results.leave_out(first, in_short(error))
+    for unit in rest:
+        results.leave_out(unit, f"the ranks ended before: see {first}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,80 @@
+"""Jobs of this package: `hpc-train train job.yaml` on so many ranks, measured by a hook."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support.launch import Launch, here
+
+from peers.hooks import PLAN
+from peers.models import data_folder
+from peers.settings import BATCH
+from peers.told import Told, read_told
+
+MAX_STEPS = 10**7
+"""The hook ends the job long before."""
+SHUFFLE = "none"
+"""The rivals take their batches in the order in which they lie, too."""
+TOLD = "ours.json"
+
+
+def job_file(model: str, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A job that trains `model`, with `run` changed; what is not named here is as a job has it by default."""
+    rows = {"features": "x", "label": "y", "batch_size": BATCH}
+    folder = data_folder(model)
+    return {
+        "name": "benchmark",
+        "model": "peers.models:build_model",
+        "params": {"model": model},
+        "data": {
+            "train": {**rows, "shards": f"{folder}/train-*.h5", "shuffle": SHUFFLE},
+            "eval": {**rows, "shards": f"{folder}/test-*.h5"},
+        },
+        "run": {"tf_random_seed": 1, **(run or {})},
+        "train": {"max_steps": MAX_STEPS, "hooks": ["peers.hooks:make_hooks"]},
+        "eval": {"steps": 1},
+    }
+
+
+def run_job(
+    folder: Path,
+    model: str,
+    ranks: int,
+    *,
+    rival: str | None,
+    pairs: int,
+    block_secs: float,
+    first_steps: int,
+    first_secs: float,
+    limit_secs: float,
+    run: Mapping[str, Any] | None = None,
+    launch: Launch | None = None,
+) -> list[Told]:
+    """Trains `model` from the shards in `folder`; returns what ours told, then the rival. See MeasuringHook.
+
+    run: of the job file. launch: `here()` where it is not given.
+
+    Writes the job file and the job-dir into `folder`.
+    """
+    out, job_dir = folder / TOLD, folder / "run"
+    plan = {
+        "model": model,
+        "rival": rival,
+        "pairs": pairs,
+        "block_secs": block_secs,
+        "first_steps": first_steps,
+        "first_secs": first_secs,
+        "out": str(out),
+    }
+    (folder / PLAN).write_text(json.dumps(plan))
+    (folder / "job.yaml").write_text(yaml.safe_dump(job_file(model, run)))
+    out.unlink(missing_ok=True)
+    shutil.rmtree(job_dir, ignore_errors=True)
+    start = launch or here()
+    start(ranks, ["-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job_dir)], folder, limit_secs)
+    return read_told(out)

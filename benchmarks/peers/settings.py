@@ -1,0 +1,74 @@
+"""What is compared, by name, and how much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BENCHMARK = "overhead"
+BATCH = 64
+"""Rows a rank and step."""
+MOMENTUM = 0.9
+LOSS_KEPT = 0.95
+"""A way whose loss has not fallen below this part of its first one does not train: its figures mean nothing."""
+
+OURS = "hpc_train"
+DEFAULT_FLAGS = "plain Horovod, default flags"
+SAME_FLAGS = "plain Horovod, the same flags"
+PLAIN = "plain loop, no allreduce"
+FIT = "Keras fit"
+DISTRIBUTE = "tf.distribute, MultiWorkerMirrored"
+ESTIMATOR = "tf.estimator, parameter server"
+NO_EXCHANGE = "ranks that exchange nothing"
+"""Ways to train. PLAIN is the loop of SAME_FLAGS on one rank; NO_EXCHANGE is it on several that run at once, each by
+itself: what the cores allow it."""
+
+PEERS = ("horovod", "same-flags", "fit", "distribute", "estimator")
+"""On the command line: DEFAULT_FLAGS with weak scaling, SAME_FLAGS, FIT, DISTRIBUTE, ESTIMATOR."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured.
+
+    Attributes:
+        rows: Of the training data.
+        pairs: Blocks of ours and as many of a rival in one process; block_secs: that one of ours takes, about.
+        passes: Over all ways of a group, each in a process of its own, there and back again in turn: A B, B A.
+        few_passes: The same for a way that needs less accuracy, or takes longer.
+        turn_secs: That ours measures for in a process of its own; the others make as many steps.
+        first_steps: Of each process, which are not counted; first_secs: the same, whichever is more.
+        thin: Each kind of measurement once, on one of the models.
+    """
+
+    rows: int
+    pairs: int
+    block_secs: float
+    passes: int
+    few_passes: int
+    turn_secs: float
+    first_steps: int
+    first_secs: float
+    thin: bool = False
+
+
+FULL = Settings(
+    rows=8_192,
+    pairs=24,
+    block_secs=0.5,
+    passes=3,
+    few_passes=2,
+    turn_secs=4.0,
+    first_steps=12,
+    first_secs=1.0,
+)
+QUICK = Settings(
+    rows=1_024,
+    pairs=2,
+    block_secs=0.1,
+    passes=1,
+    few_passes=1,
+    turn_secs=0.3,
+    first_steps=12,
+    first_secs=0.0,
+    thin=True,
+)

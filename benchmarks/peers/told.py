@@ -1,0 +1,92 @@
+"""What a process that trains tells: a JSON file that it writes when all is measured. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from peers.settings import LOSS_KEPT
+
+LAST_LOSSES = 8
+"""Steps whose losses are averaged for the last one."""
+
+
+class Took(NamedTuple):
+    """What some steps took: seconds by the clock, and CPU seconds of all threads of this process."""
+
+    secs: float
+    cpu_secs: float
+
+    @classmethod
+    def until_now(cls, begun: Took) -> Took:
+        """From `begun`, which `now` gave."""
+        now = cls.now()
+        return cls(now.secs - begun.secs, now.cpu_secs - begun.cpu_secs)
+
+    @classmethod
+    def now(cls) -> Took:
+        """Both clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one way to train.
+
+    Attributes:
+        steps: That each of `secs` (s) was measured over; cpu_secs: CPU seconds of the process that tells, meanwhile.
+        losses: At the first step, and at the end.
+        examples: Rows of a step, of all ranks together.
+    """
+
+    steps: int
+    secs: tuple[float, ...]
+    losses: tuple[float, float]
+    examples: int
+    cpu_secs: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, steps: int, took: Sequence[Took], losses: tuple[float, float], examples: int) -> Told:
+        """From what blocks of `steps` took."""
+        return cls(steps, tuple(one.secs for one in took), losses, examples, tuple(one.cpu_secs for one in took))
+
+    @property
+    def cores(self) -> float:
+        """That the process kept busy, on average."""
+        return sum(self.cpu_secs) / sum(self.secs)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Examples a second, by block."""
+        return tuple(self.examples * self.steps / secs for secs in self.secs)
+
+    @property
+    def rate(self) -> float:
+        """Examples a second, over all blocks together."""
+        return self.examples * self.steps * len(self.secs) / sum(self.secs)
+
+    def check(self, way: str) -> None:
+        """RuntimeError where the loss has not fallen: what does not train cannot be compared."""
+        first, last = self.losses
+        if not last < LOSS_KEPT * first:
+            raise RuntimeError(f"{way}: the loss was {first:.3f} at first and {last:.3f} at the end: it does not train")
+
+
+def write_told(path: Path, told: Sequence[Told]) -> None:
+    """Writes it in one rename."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps([asdict(one) for one in told]))
+    os.replace(temporary, path)
+
+
+def read_told(path: Path) -> list[Told]:
+    """What `write_told` wrote."""
+    return [
+        Told(one["steps"], tuple(one["secs"]), tuple(one["losses"]), one["examples"], tuple(one["cpu_secs"]))
+        for one in json.loads(path.read_text())
+    ]

@@ -1,0 +1,118 @@
+"""Measures a job from within: a hook on each rank that trains, which ends the job once it has seen enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train import Hook, HookContext
+from scale.gpu import GpuUse, visible_gpu
+
+if TYPE_CHECKING:
+    import keras
+
+PLAN = "HPC_BENCHMARK_PLAN"
+"""Names the file that says how long to measure; set for the ranks of a job."""
+ENOUGH = "enough-"
+LOOK_SECS = 0.05
+MOST_STEPS = 20_000
+"""Whose times are kept."""
+
+
+class StepTimes(Hook):
+    """Writes `rank-<n>.json` beside the plan: when each step after the warm-up ended, and what this rank has.
+
+    Args:
+        warm_up_steps, warm_up_secs: Both have to be over. secs: of measuring; least_steps: at least so many of them.
+        ranks: That train at a pace of their own: the job goes on until so many have measured for long enough. Ranks
+            that train in step have seen enough all at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        warm_up_steps: int,
+        warm_up_secs: float,
+        secs: float,
+        least_steps: int,
+        ranks: int = 1,
+    ) -> None:
+        self._folder, self._secs, self._least_steps, self._ranks = folder, secs, least_steps, ranks
+        self._warm_up_steps, self._warm_up_secs = warm_up_steps, warm_up_secs
+        self._taken, self._first, self._looked, self._asked = 0, 0.0, 0.0, False
+        self._ends: list[float] = []
+        self._gpu_use: GpuUse | None = None
+
+    def begin(self, context: HookContext) -> None:
+        self._context = context
+        self._about = {"rank": context.rank, **_about_model(context.model), **_about_device()}
+
+    def after_step(self, step: int, loss: float) -> None:
+        now = time.perf_counter()
+        self._taken += 1
+        self._first = self._first or now
+        if self._taken <= self._warm_up_steps or now - self._first < self._warm_up_secs:
+            return
+        if not self._ends and self._about["device"] != "CPU":
+            self._gpu_use = GpuUse(visible_gpu())
+        if len(self._ends) < MOST_STEPS:
+            self._ends.append(now)
+        enough = len(self._ends) > self._least_steps and now - self._ends[0] >= self._secs
+        if enough and not self._asked and now - self._looked >= LOOK_SECS:
+            self._looked = now
+            (self._folder / f"{ENOUGH}{self._context.rank}").touch()
+            self._asked = self._ranks <= 1 or len(list(self._folder.glob(f"{ENOUGH}*"))) >= self._ranks
+            if self._asked:
+                self._context.request_stop("measured for long enough")
+
+    def end(self, step: int) -> None:
+        gpu_use = self._gpu_use.stop() if self._gpu_use is not None else None
+        told = {
+            **self._about,
+            **_gpu_memory(),
+            "gpu_use": gpu_use,
+            "ends": self._ends,
+            "wall": time.time() - time.perf_counter(),
+        }
+        path = self._folder / f"rank-{self._context.rank}.json"
+        path.with_suffix(".part").write_text(json.dumps(told))
+        path.with_suffix(".part").replace(path)
+
+
+def make_hooks() -> StepTimes:
+    """As a job file, or program.py, names it."""
+    path = Path(os.environ[PLAN])
+    plan = json.loads(path.read_text())
+    return StepTimes(
+        path.parent, plan["warm_up_steps"], plan["warm_up_secs"], plan["secs"], plan["least_steps"], plan["ranks"]
+    )
+
+
+def _about_model(model: keras.Model) -> dict[str, Any]:
+    import numpy as np
+    import tensorflow as tf
+
+    nbytes = [tf.as_dtype(v.dtype).size * int(np.prod(v.shape)) for v in model.trainable_variables]
+    return {"gradient_bytes": sum(nbytes)}
+
+
+def _about_device() -> dict[str, Any]:
+    """What this rank trains on, and whether Horovod, if it is there, has NCCL."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
+    horovod = sys.modules.get("horovod.tensorflow")
+    return {"device": name, "nccl": bool(gpus and horovod and horovod.nccl_built())}
+
+
+def _gpu_memory() -> dict[str, Any]:
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return {}
+    return {"gpu_memory_bytes": tf.config.experimental.get_memory_info("GPU:0")["peak"]}

@@ -1,0 +1,201 @@
+"""The report: its words, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from support.figures import Figure, Line, LinePlot, StackedBars
+from support.records import Record
+from support.report import Report, Section, Table
+
+from scale.forecast import Forecast
+from scale.found import Measured, curves_in
+from scale.jobs import PARTS
+from scale.settings import SYNC, WEAK, Settings
+from scale.targets import targets
+from scale.traffic import most_efficiency
+
+TITLE = "Scaling of training"
+PURPOSE = (
+    "How many examples a second the package's training loop reaches on one rank and on more, where a step's time goes, "
+    "and what to expect of more ranks than there are here."
+)
+METHOD = (
+    "Each point is a job of its own: the real loop, with its checks, records and input, measured after a warm-up by a "
+    "hook on each rank. All points of a curve are run in turn, there and back again, {passes} times; figures are "
+    "medians of these. The efficiency is examples a second over as many times those of one rank that trains alone, "
+    "which runs no allreduce, in the same pass. Weak scaling: each rank has the same batch, however many there are. "
+    "Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank of its own on top of "
+    "the workers."
+)
+EMULATED = (
+    "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "
+    "{megabytes:g} MB of gradients. Exchange, update, input and loop are real. All ranks share the cores of this "
+    "machine, which accelerators' nodes would not."
+)
+TRAFFIC = (
+    "“Memory allows” is what the copies of the gradients alone leave: all ranks share {gb:.0f} GB/s, as their memcpy "
+    "reached in the run of collectives.py."
+)
+SPLIT_WORDS: Mapping[str, str] = {
+    "input": "input",
+    "compute": "forward and backward",
+    "communication": "communication not hidden",
+    "apply": "update",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+NOT_TOLD = "not told (asynchronous)"
+HEADER = (
+    *("Way", "Workers", "Examples/s", "Lowest to highest", "By worker", "Efficiency", "In the passes"),
+    *("Step, ms", "Sent a step"),
+)
+GPU_HEADER = ("GPU memory", "GPU in use")
+
+
+def make_page(
+    records: Sequence[Record],
+    settings: Settings,
+    forecasts: Sequence[Forecast],
+    network: str,
+    memory_rate: float | None = None,
+) -> Report:
+    """The whole report; `network`: the measured links in words. memory_rate: bytes a second, see traffic.py."""
+    curves = curves_in(records)
+    sections = [section for curve in curves for section in _sections(curve, memory_rate)]
+    sections += [section for found in forecasts for section in _forecast(found, network)]
+    devices = sorted({str(record.config["device"]) for record in records})
+    nccl = any(record.config["nccl"] for record in records)
+    facts = {"trained on": ", ".join(devices), "allreduce by": "Horovod over NCCL" if nccl else "Horovod over MPI"}
+    summary = [PURPOSE, METHOD.format(passes=settings.passes), *answers(forecasts)]
+    return Report(TITLE, summary, targets(records), sections, facts)
+
+
+def answers(forecasts: Sequence[Forecast]) -> Iterator[str]:
+    """To --how-many-nodes, a sentence for each curve and kind of allreduce."""
+    for found in forecasts:
+        for strategy, answer in found.answers:
+            error = found.median_error
+            told = "" if error is None else f" (median error of the model at the measured points: {error:.0%})"
+            yield f"How many nodes? {found.curve.title}, {strategy}: {answer}{told}."
+
+
+def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
+    workers = [record.config["workers"] for record in curve.records]
+    figures: list[Figure] = []
+    if max(workers) > 1:
+        figures = [_efficiency(curve, memory_rate), _throughput(curve)]
+    bars = [(f"{r.config['way']}, {r.config['workers']}", _split(r)) for way in curve.ways for r in curve.of(way)]
+    split = StackedBars(_marked(curve, "Where a step's time goes"), "ms a step", [bar for bar in bars if bar[1]])
+    figures.append(split)
+    text = []
+    if curve.emulated_step_ms is not None:
+        megabytes = curve.alone.config["gradient_bytes"] / 1e6
+        text = [EMULATED.format(step_ms=curve.emulated_step_ms, megabytes=megabytes)]
+        text += [TRAFFIC.format(gb=memory_rate / 1e9)] if memory_rate else []
+    on_gpus = curve.alone.config["gpu_memory_bytes"] is not None
+    rows = [(*_row(r), *(_gpu_cells(r) if on_gpus else ())) for way in curve.ways for r in curve.of(way)]
+    header = (*HEADER, *(GPU_HEADER if on_gpus else ()))
+    yield Section(curve.title, text, tables=[Table(header, rows, names=2)], figures=figures)
+
+
+def _marked(curve: Measured, title: str) -> str:
+    return title if curve.emulated_step_ms is None else f"{title} (emulated)"
+
+
+def _efficiency(curve: Measured, memory_rate: float | None) -> LinePlot:
+    lines = [
+        Line(
+            way,
+            [(r.config["workers"], r.ratio) for r in curve.of(way) if r.ratio is not None],
+            band=[(r.config["workers"], *r.config["ratio_spread"]) for r in curve.of(way)],
+        )
+        for way in curve.ways
+    ]
+    if curve.emulated_step_ms is not None and memory_rate:
+        nbytes, step_secs = curve.alone.config["gradient_bytes"], curve.emulated_step_ms / 1e3
+        counts = sorted({record.config["workers"] for record in curve.records})
+        bound = [(n, most_efficiency(n, step_secs, nbytes, memory_rate)) for n in counts]
+        lines.append(Line("memory allows", bound, dashed=True, marked=False))
+    title, ideal = _marked(curve, "Efficiency"), [("ideal", 1.0)]
+    return LinePlot(title, "workers", "of as many times one rank", lines, log_x=True, limits=ideal)
+
+
+def _throughput(curve: Measured) -> LinePlot:
+    lines = [
+        Line(way, [(r.config["workers"], r.value) for r in own], [(r.config["workers"], *r.spread) for r in own])
+        for way in curve.ways
+        if (own := curve.of(way))
+    ]
+    counts = sorted({record.config["workers"] for record in curve.records})
+    ideal = Line("ideal", [(n, n * curve.alone.value) for n in counts], dashed=True, marked=False)
+    lines.append(ideal)
+    return LinePlot(_marked(curve, "Throughput"), "workers", "examples/s", lines, log_x=True, log_y=True)
+
+
+def _split(record: Record) -> dict[str, float]:
+    """Milliseconds of a step by what they are spent on."""
+    shares, step_ms = record.config["shares"], 1e3 * record.config["step_secs"]["0.5"]
+    split = {SPLIT_WORDS[part]: shares[part] * step_ms for part in PARTS if shares.get(part, 0.0) > 0}
+    if "compute" not in shares:
+        split[NOT_TOLD] = max(0.0, 1 - sum(shares.values())) * step_ms
+    return split
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    config, rates = record.config, record.config["examples_per_sec_by_rank"]
+    low, high = config["ratio_spread"]
+    return (
+        config["way"],
+        f"{config['workers']}",
+        f"{record.value:,.0f}",
+        f"{record.spread[0]:,.0f} to {record.spread[1]:,.0f}",
+        f"{min(rates):,.0f} to {max(rates):,.0f}" if len(rates) > 1 else f"{rates[0]:,.0f}",
+        f"{record.ratio:.3f}" if record.ratio is not None else "",
+        f"{low:.3f} to {high:.3f}",
+        f"{1e3 * config['step_secs']['0.5']:.1f}",
+        f"{config['sent_bytes_a_step'] / 1e6:,.1f} MB",
+    )
+
+
+def _gpu_cells(record: Record) -> tuple[str, str]:
+    memory, use = record.config["gpu_memory_bytes"], record.config["gpu_use"]
+    return ("" if memory is None else f"{memory / 1e9:.1f} GB", "" if use is None else f"{use:.0%}")
+
+
+def _forecast(found: Forecast, network: str) -> Iterator[Section]:
+    title = found.curve.title
+    lines = [
+        Line(str(strategy), [(point.ranks, point.efficiency) for point in points], dashed=True, marked=False)
+        for strategy, points in found.curves
+    ]
+    measured = [(r.ranks, r.ratio) for r in found.curve.of(SYNC) if r.ratio is not None]
+    plot = LinePlot(
+        f"Efficiency to be expected: {title}",
+        "ranks",
+        "of as many times one rank",
+        [*lines, Line("measured, sync", measured)],
+        log_x=True,
+        limits=[("ideal", 1.0)],
+    )
+    rows = [
+        (
+            way,
+            f"{point.measured.ranks}",
+            f"{point.measured.examples_per_sec:,.0f}",
+            f"{point.predicted.examples_per_sec:,.0f}",
+            f"{point.relative_error:+.1%}",
+        )
+        for way, points in found.checked
+        for point in points
+    ]
+    texts = [
+        network,
+        "Dashed lines are predictions: the measured step of one rank, its spread as stragglers (simulated), and what "
+        "an exchange takes over these links. They know nothing of other jobs on the network, nor of ranks that share a "
+        "node's memory and cores, unless the links were measured with them.",
+    ]
+    header = ("Way", "Ranks", "Measured, examples/s", "Predicted", "Error")
+    kind = "weak" if found.curve.kind == WEAK else "strong"
+    tables = [Table(header, rows, names=2)] if rows else []
+    yield Section(f"To more ranks ({kind}): {title}", texts, tables=tables, figures=[plot])

@@ -1,0 +1,150 @@
+"""scaling.py runs end to end: an emulated accelerator in all ways, a user's own job, and one that is interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import REPOSITORY, environment, make_job_in, run_program
+
+SCRIPT = REPOSITORY / "benchmarks" / "scaling.py"
+FIELDS = ["benchmark", "case", "ranks", "value", "unit", "baseline", "ratio", "repeats", "spread", "config", "versions"]
+STEP_MS, BATCH, GRADIENT_BYTES = 20, 32, 500_000
+EMULATED = ("--emulate-step-ms", f"{STEP_MS}", "--gradient-mb", "0.5", "--ranks", "2")  # and one, as always
+ALL_WAYS = ("--ways", "sync", "async", "dedicated")
+RANKS = {("sync", 1): 1, ("sync", 2): 2, ("async", 2): 3, ("dedicated chief", 2): 3}
+PARTS = {"input", "compute", "communication", "apply", "checkpoint", "other"}
+START_SECS, END_SECS = 60.0, 30.0
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    (folder / "jobs").mkdir(exist_ok=True)
+    where = ["--out", "out", "--dir", "jobs"]
+    return [sys.executable, str(SCRIPT), "--quick", "--oversubscribe", *where, *words]
+
+
+def run(folder: Path, *words: str) -> tuple[list[dict], str]:
+    """Records and all that was printed."""
+    done = run_program(command(folder, *words), folder, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((folder / "jobs").iterdir()) == [], "data was left behind"
+    lines = (folder / "out" / "records.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], Path]:
+    """Records of a run, and the folder that it ran in."""
+    folder = tmp_path_factory.mktemp("emulated")
+    records, _ = run(folder, *EMULATED, *ALL_WAYS)
+    return records, folder
+
+
+def test_all_ways_train_with_the_ranks_that_they_need(emulated):
+    records, _ = emulated
+    assert {(r["config"]["way"], r["config"]["workers"]): r["ranks"] for r in records} == RANKS
+    for record in records:
+        assert list(record) == FIELDS
+        assert f"emulated {STEP_MS} ms" in record["case"]
+        low, high = record["spread"]
+        assert 0 < low <= record["value"] <= high
+        assert record["config"]["unit"]
+    alone = records[0]
+    assert (alone["config"]["way"], alone["config"]["workers"], alone["ratio"]) == ("sync", 1, 1.0)
+
+
+def test_steps_wait_for_as_long_as_asked_and_gradients_are_of_that_size(emulated):
+    records, _ = emulated
+    for record in records:
+        config = record["config"]
+        assert config["emulated_step_ms"] == STEP_MS
+        assert config["gradient_bytes"] == GRADIENT_BYTES
+        assert config["step_secs"]["0.05"] >= STEP_MS / 1e3
+        assert record["value"] <= config["workers"] * BATCH / (STEP_MS / 1e3)
+        assert len(config["examples_per_sec_by_rank"]) == config["workers"]
+        assert config["shares"].keys() <= PARTS
+        if config["way"] == "async":  # whose workers tell how long they wait for input
+            assert 0 <= config["shares"]["input"] < 0.5
+        else:
+            assert sum(config["shares"].values()) == pytest.approx(1, abs=0.05)
+            assert config["shares"]["compute"] > 0.3
+
+
+def test_both_reports_say_that_it_is_emulated_and_where_a_step_goes(emulated):
+    _, folder = emulated
+    for name in ("report.html", "report.md"):
+        page = (folder / "out" / name).read_text()
+        for words in ("A quick run", "EMULATED", "Where a step's time goes", "forward and backward", "dedicated chief"):
+            assert words in page.replace("&#39;", "'").replace("&#x27;", "'")
+        for private in (socket.gethostname(), str(REPOSITORY), str(Path.home()), sys.prefix, str(folder)):
+            assert private not in page
+
+
+def test_a_run_that_goes_on_measures_nothing_again(emulated, tmp_path):
+    records, folder = emulated
+    shutil.copytree(folder / "out", tmp_path / "out")
+    path = tmp_path / "out" / "run.json"
+    told = json.loads(path.read_text())
+    del told["ended"]  # as if it had been killed while it wrote its report
+    path.write_text(json.dumps(told))
+    (tmp_path / "out" / "report.html").unlink()
+    again, printed = run(tmp_path, *EMULATED, *ALL_WAYS)
+    assert again == records
+    assert "1 of the run's parts are measured already" in printed
+    assert "examples/s" not in printed
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_users_own_job_is_trained_in_the_way_asked_for_and_left_as_it_is(tmp_path):
+    job = make_job_in(tmp_path, run={"save_checkpoints_steps": 10_000, "strategy": "async"})
+    settings = yaml.safe_load(job.file.read_text())
+    del settings["eval"]["exporters"]
+    job.file.write_text(yaml.safe_dump(settings))
+    before = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
+    [record], _ = run(tmp_path, "--job", "job/job.yaml", "--ranks", "1", "--ways", "sync")
+    assert (record["config"]["way"], record["ranks"], record["config"]["data"]) == ("sync", 1, "own job")
+    assert "job.yaml" in record["case"]
+    assert "EMULATED" not in (tmp_path / "out" / "report.md").read_text()
+    after = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert after == before
+
+
+def mentions(pid: str, word: str) -> bool:
+    try:
+        return word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
+    with subprocess.Popen(
+        command(tmp_path, *EMULATED),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + START_SECS
+        case = None
+        while not (case and [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid, str(case))]):
+            assert process.poll() is None and time.monotonic() < deadline, "no ranks have been started"
+            case = next((tmp_path / "jobs").glob("scaling-*/case.json"), None)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(END_SECS) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert not [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid, str(case))]
+    assert list((tmp_path / "jobs").iterdir()) == []

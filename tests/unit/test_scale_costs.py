@@ -1,0 +1,127 @@
+"""Costs of exchanges: they grow with bytes and ranks, keep to known bounds, and say where a hierarchy pays."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+
+from scale_model.costs import (
+    ALGORITHMS,
+    Link,
+    Network,
+    allreduce_secs,
+    halving_doubling_secs,
+    hierarchical_secs,
+    parameter_server_exchange,
+    ring_secs,
+)
+
+links = st.builds(Link, st.floats(1e-7, 1e-3), st.floats(1e-11, 1e-8), st.just(0.0), st.floats(0, 1e-3))
+networks = st.builds(Network, links, links, st.integers(1, 16))
+algorithms = st.sampled_from(ALGORITHMS)
+ranks = st.integers(1, 1024)
+sizes = st.floats(0, 1e9)
+
+
+@given(algorithms, networks, ranks, sizes, sizes)
+def test_more_bytes_never_take_less_time(algorithm, network, n, some, more):
+    few, many = sorted((some, more))
+    assert allreduce_secs(algorithm, network, n, few) <= allreduce_secs(algorithm, network, n, many)
+
+
+@given(st.sampled_from(("ring", "hierarchical")), networks, st.integers(1, 64), st.integers(1, 64), sizes)
+def test_more_full_nodes_never_take_less_time(algorithm, network, some, more, nbytes):
+    few, many = sorted((some * network.ranks_per_node, more * network.ranks_per_node))
+    less, longer = (allreduce_secs(algorithm, network, n, nbytes) for n in (few, many))
+    assert less <= longer * (1 + 1e-12)
+
+
+@given(links, st.integers(0, 10), st.integers(0, 10), sizes)
+def test_halving_and_doubling_takes_longer_on_more_powers_of_two(link, some, more, nbytes):
+    few, many = sorted((some, more))
+    assert halving_doubling_secs(link, 1 << few, nbytes) <= halving_doubling_secs(link, 1 << many, nbytes)
+
+
+@given(algorithms, networks, sizes)
+def test_one_rank_exchanges_nothing(algorithm, network, nbytes):
+    assert allreduce_secs(algorithm, network, 1, nbytes) == 0
+
+
+@given(links, st.integers(2, 1024), sizes)
+def test_ring_moves_no_more_than_it_must(link, n, nbytes):
+    """Each rank sends and receives 2 (n - 1) / n of its bytes, and no allreduce can do with less (Patarasuk 2009)."""
+    least = 2 * (n - 1) / n * nbytes * link.secs_per_byte
+    assert ring_secs(link, n, nbytes) == pytest.approx(least + 2 * (n - 1) * link.latency_secs)
+    assert halving_doubling_secs(link, n, nbytes) >= least * (1 - 1e-12)
+
+
+@given(links, st.integers(1, 10), sizes)
+def test_halving_and_doubling_beats_the_ring_on_powers_of_two_by_its_rounds(link, power, nbytes):
+    n = 1 << power
+    saved = (2 * (n - 1) - 2 * power) * link.latency_secs
+    assert ring_secs(link, n, nbytes) - halving_doubling_secs(link, n, nbytes) == pytest.approx(
+        saved, rel=1e-6, abs=1e-9
+    )
+
+
+@given(networks, st.integers(2, 64), st.floats(0, 1e4))
+def test_hierarchy_beats_the_flat_ring_where_latency_between_nodes_dominates(network, nodes, nbytes):
+    if network.ranks_per_node == 1:
+        network = network.with_ranks_per_node(2)
+    slow = Link(100 * network.inside.latency_secs, network.inside.secs_per_byte, 0.0, network.between.agreement_secs)
+    network = Network(network.inside, slow, network.ranks_per_node)
+    n = nodes * network.ranks_per_node
+    if nbytes * network.inside.secs_per_byte < network.inside.latency_secs:
+        assert allreduce_secs("hierarchical", network, n, nbytes) < allreduce_secs("ring", network, n, nbytes)
+
+
+@given(networks, st.integers(1, 16), sizes)
+def test_hierarchy_is_a_ring_inside_a_node_and_with_a_rank_a_node(network, n, nbytes):
+    one = network.with_ranks_per_node(n)
+    assert hierarchical_secs(one, n, nbytes) == pytest.approx(ring_secs(network.inside, n, nbytes))
+    assert hierarchical_secs(network.with_ranks_per_node(1), n, nbytes) == ring_secs(network.between, n, nbytes)
+
+
+@given(networks, st.integers(1, 8), st.integers(1, 200), st.floats(1, 1e9), st.floats(0, 1e-8))
+def test_more_servers_have_less_to_do_each(network, servers, workers, nbytes, apply):
+    one_each = network.with_ranks_per_node(1)
+    few = parameter_server_exchange(one_each, servers + workers, servers, nbytes, apply)
+    many = parameter_server_exchange(one_each, 2 * servers + workers, 2 * servers, nbytes, apply)
+    assert many.service_secs < few.service_secs
+    assert many.wire_secs > few.wire_secs
+
+
+@given(networks, st.integers(1, 8), st.integers(1, 200), st.floats(1, 1e9))
+def test_all_workers_at_once_take_no_less_than_one_alone(network, servers, workers, nbytes):
+    exchange = parameter_server_exchange(network, servers + workers, servers, nbytes)
+    assert exchange.all_secs >= exchange.alone_secs
+
+
+def test_one_server_of_many_workers_is_the_bottleneck():
+    network = Network(Link(0, 1e-9), Link(0, 1e-9), 1)
+    exchange = parameter_server_exchange(network, 65, 1, 1e6)
+    assert exchange.all_secs == pytest.approx(64 * 2 * 1e-3)
+
+
+@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
+def test_a_link_refuses_what_no_link_has(number):
+    with pytest.raises(ValueError, match="latency_secs is"):
+        Link(number, 1e-9)
+
+
+def test_wrong_names_and_counts_are_refused():
+    network = Network(Link(0, 0), Link(0, 0))
+    with pytest.raises(ValueError, match="no algorithm of allreduce"):
+        allreduce_secs("star", network, 2, 1.0)
+    with pytest.raises(ValueError, match="ranks_per_node is 0"):
+        network.with_ranks_per_node(0)
+    with pytest.raises(ValueError, match="a server and a worker"):
+        parameter_server_exchange(network, 2, 2, 1.0)
