@@ -72,7 +72,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--gpu", action="store_true", help="one GPU a rank, or an error where there are too few")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more ranks than there are slots")
-    parser.add_argument("--dir", type=Path, help="where jobs are written and removed again (default: TMPDIR)")
+    where = "default: TMPDIR; in a job of several nodes beside --out"
+    parser.add_argument("--dir", type=Path, help=f"where jobs are written and removed again ({where})")
     add_arguments(parser, BENCHMARK)
     args = parser.parse_args()
     if args.dir is not None and not args.dir.is_dir():
@@ -154,21 +155,22 @@ def main() -> int:
         launch = here(env, allocation=bool(gpus) or "SLURM_JOB_ID" in os.environ)
         for unit, why in left_out.items():
             results.leave_out(unit, why)
+        failed = False
         for curve in curves:
             if results.finished(curve.unit) is None and curve.unit not in left_out:
-                measure_curve(curve, settings, folder, launch, results, journal)
+                failed |= not measure_curve(curve, settings, folder, launch, results, journal)
         journal.close()
         wanted = args.how_many_nodes or EFFICIENCY
         forecasts, words = forecasts_of(curves_in(results.records), network or (), max(1, most // nodes()), wanted)
         print(*answers(forecasts), sep="\n", end="\n" if forecasts else "")
         page = make_page(results.records, settings, forecasts, words, memory_rate(network or ()))
-        return results.conclude(page, args.strict)
+        return results.conclude(page, args.strict, failed)
 
 
 def measure_curve(
     curve: Curve, settings: Settings, folder: Path, launch: Launch, results: ResultsFolder, journal: Journal
-) -> None:
-    """Measures a curve and adds it to the results, and notes what of it is left out."""
+) -> bool:
+    """Measures a curve and adds it to the results, and notes what of it is left out; returns whether nothing failed."""
     if curve.data == HDF5:
         least = 2 * max(case.workers * (case.batch or 1) for case in curve.cases())
         write_data(folder, WORKLOADS[curve.workload], least)
@@ -179,10 +181,11 @@ def measure_curve(
     except RuntimeError as error:
         results.leave_out(curve.unit, str(error))
         tell(f"{curve.unit}: left out: {error}")
-        return
+        return False
     results.add(curve.unit, found)
     for unit, why in failed.items():
-        results.leave_out(unit, why)
+        results.leave_out(unit, why, for_good=True)
+    return not failed
 
 
 def find_network(folder: Path | None, needed: bool) -> Sequence[Record] | None:

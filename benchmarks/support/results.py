@@ -58,6 +58,7 @@ class ResultsFolder:
             self.machine["mpi"] = mpi
         self.versions = machine.versions(packages)
         self.left_out: dict[str, str] = {}
+        self._for_good: set[str] = set()
         self._json_copy, self._fresh = json_copy, fresh
         self._units: dict[str, list[Record]] = {}
         self._run: dict[str, Any] = {}
@@ -120,9 +121,10 @@ class ResultsFolder:
         """When the run began that this goes on with."""
         return str(self._run["begun"])
 
-    def leave_out(self, unit: str, why: str) -> None:
-        """Notes that a unit is not measured, and why; it is tried again when the run goes on."""
+    def leave_out(self, unit: str, why: str, for_good: bool = False) -> None:
+        """Notes that a unit is not measured, and why; it is tried again when the run goes on, unless `for_good`."""
         self.left_out[unit] = why
+        self._for_good |= {unit} if for_good else set()
         self._write_run()
 
     def write(self, report: Report) -> tuple[Path, Path]:
@@ -207,6 +209,8 @@ class ResultsFolder:
             own = [record for record in records if record.config.get("unit") == unit]
             if len(own) >= count:
                 self._units[unit] = own[-count:] if count else []
+        self._for_good = set(before.get("for_good", ()))
+        self.left_out = {unit: why for unit, why in before.get("left_out", {}).items() if unit in self._for_good}
         versions = {name: joined(before["versions"].get(name), own) for name, own in self.versions.items()}
         self._run = {**before, "versions": versions}
         if self._units:
@@ -219,7 +223,7 @@ class ResultsFolder:
 
     def _write_run(self) -> None:
         units = {unit: len(records) for unit, records in self._units.items()}
-        self._run |= {"units": units, "left_out": self.left_out}
+        self._run |= {"units": units, "left_out": self.left_out, "for_good": sorted(self._for_good)}
         replace_text(self.path / RUN, json.dumps(self._run, indent=2) + "\n")
 
     def _not_measured(self) -> list[Section]:

@@ -13,7 +13,7 @@ from hpc_train.optimizers.fused import fused_updates
 from hpc_train.strategies.async_ps.keras_part import KerasPart
 from hpc_train.strategies.async_ps.layout import ServerLayout, server_layout
 from hpc_train.strategies.async_ps.messages import Mailbox, Rows, mailboxes
-from hpc_train.strategies.async_ps.optimizer import build, refuse_loss_scale, refuse_uncuttable
+from hpc_train.strategies.async_ps.optimizer import build, refuse_loss_scale, refuse_uncuttable, takes_rows
 from hpc_train.strategies.async_ps.partition import Partition, VariableSpec, partition
 from hpc_train.strategies.async_ps.worker import aligned_zeros
 
@@ -39,6 +39,15 @@ def dense(gradient: Any) -> np.ndarray:
     whole = np.zeros(SHAPES[ROWS], np.float32)
     whole[gradient[0]] = gradient[1]
     return whole
+
+
+def as_tensor(gradient: Any, as_rows: bool) -> Any:
+    if not (as_rows and isinstance(gradient, tuple)):
+        return keras.ops.convert_to_tensor(dense(gradient))
+    import tensorflow as tf
+
+    numbers, values = gradient
+    return tf.IndexedSlices(tf.constant(values), tf.constant(numbers), tf.constant(SHAPES[ROWS], tf.int64))
 
 
 class Served:
@@ -136,12 +145,13 @@ def test_pieces_on_three_servers_change_as_the_whole(name: str) -> None:
     assert served.plan.cut_variables, "the test wants variables that are cut"
     optimizer.clipvalue = None  # by the worker, here by nobody
     optimizer.build(whole)
+    as_rows = takes_rows(optimizer)
     for step in range(1, 5):
         gradients = values(step, rows=True)
         served.put(gradients)
         served.apply()
         with fused_updates(optimizer):
-            optimizer.apply([keras.ops.convert_to_tensor(dense(g)) for g in gradients], whole)
+            optimizer.apply([as_tensor(g, as_rows) for g in gradients], whole)
     assert_alike(served, whole)
     assert all(int(part._optimizer.iterations) == int(optimizer.iterations) for part in served.parts)
 
