@@ -9,6 +9,7 @@ from markupsafe import escape
 
 WIDTH = 420
 LABEL_WIDTH = 172
+"""At least; longer labels get more."""
 VALUE_WIDTH = 46
 BAR_HEIGHT = 15
 ROW_HEIGHT = 21
@@ -32,27 +33,28 @@ class Bar:
 
 def bars(title: str, entries: Sequence[Bar], top_value: float) -> str:
     """A chart of ratios: the scale goes from 0 to `top_value`, with lines at 0 and 1; values stand beside the bars."""
-    room = WIDTH - LABEL_WIDTH - VALUE_WIDTH
+    left = max([LABEL_WIDTH, *(round(LETTER * len(entry.label)) + 16 for entry in entries)])
+    room = WIDTH - left - VALUE_WIDTH
     parts = []
     y = TOP
     for entry in entries:
         y += 9 if entry.gap_above else 0
         middle = y + BAR_HEIGHT / 2 + 4.2
-        parts.append(f'<text x="{LABEL_WIDTH - 8}" y="{middle}" text-anchor="end">{escape(entry.label)}</text>')
+        parts.append(f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(entry.label)}</text>')
         length = room * min(entry.value or 0, top_value) / top_value
         parts.append(
-            f'<rect x="{LABEL_WIDTH}" y="{y}" width="{max(length, 1):.1f}" height="{BAR_HEIGHT}" rx="2" '
+            f'<rect x="{left}" y="{y}" width="{max(length, 1):.1f}" height="{BAR_HEIGHT}" rx="2" '
             f'fill="{entry.colour}"/>'
         )
-        end = LABEL_WIDTH + length
+        end = left + length
         if entry.target is not None:
-            x = LABEL_WIDTH + room * entry.target / top_value
+            x = left + room * entry.target / top_value
             parts.append(f'<path d="M{x:.1f} {y - 3}V{y + BAR_HEIGHT + 3}" stroke="{TARGET_COLOUR}" stroke-width="2"/>')
             end = max(end, x) if abs(end - x) < VALUE_WIDTH else end
         parts.append(f'<text x="{end + 6:.1f}" y="{middle}">{_words(entry.value)}</text>')
         y += ROW_HEIGHT
     lines = "".join(
-        f'<path d="M{LABEL_WIDTH + room * at / top_value:.1f} {TOP - 4}V{y}" stroke="var(--line)"/>' for at in (0, 1)
+        f'<path d="M{left + room * at / top_value:.1f} {TOP - 4}V{y}" stroke="var(--line)"/>' for at in (0, 1)
     )
     told = "; ".join(f"{entry.label}: {_words(entry.value)}" for entry in entries)
     heading = f'<text x="0" y="16" font-weight="600" font-size="14">{escape(title)}</text>'

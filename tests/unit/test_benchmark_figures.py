@@ -157,6 +157,9 @@ def test_bars_of_ratios_say_their_numbers_in_words():
     svg = bars("Shares", [Bar("a < b", 0.371, OUR_COLOUR, 0.5), Bar("none", None, OTHER_COLOUR)], 1.0)
     assert 'aria-label="Shares. a &lt; b: 0.37; none: not measured"' in svg
     ElementTree.fromstring(svg)
+    label = "another program, and what it ran on"
+    end_of_label = re.search(r'<text x="(\d+)"[^>]*>another', bars("", [Bar(label, 1.0, OUR_COLOUR)], 1.0))
+    assert float(end_of_label[1]) > 6.6 * len(label), "a long label begins within the drawing"
     many = [(OUR_COLOUR, "a long name of a way"), (OTHER_COLOUR, "another long name"), (OUR_COLOUR, "and a third one")]
     ElementTree.fromstring(legend(many))
     assert float(re.search(r'viewBox="0 0 420 (\d+)"', legend(many))[1]) > float(
