@@ -15,8 +15,8 @@ _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_
 _LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
 
-HOROVOD_CYCLE_TIME_MS = "0.1"
 HOROVOD_FUSION_BYTES = f"{1 << 20}"
+HOROVOD_CYCLE_TIME_MS = "0.1"
 """Horovod looks for work so often. Its default of 1 ms costs two ranks of a small model 10 % (measured on two
 cores together with the yield below; without the yield a short cycle is worse than the default)."""
 
