@@ -25,12 +25,12 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collective.page import make_page
-from collective.places import PLACES, Run, default_places, in_allocation, nodes_of, runs
+from collective.places import ALL_NODES, PLACES, Run, default_places, in_allocation, nodes_of, runs
 from collective.results import BENCHMARK, HEADER, lines, records_of, unit_of
 from collective.settings import FULL, QUICK, Settings
 from collective.told import Follower
 from collective.ways import OPERATIONS, Operation, parse_size, sizes_between
-from scale_model.measured import ACROSS_NODES, ONE_NODE
+from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP
 from support import machine
 from support.failures import in_short
 from support.launch import check_mpirun, check_ranks, slots, working_parent
@@ -38,6 +38,7 @@ from support.results import ResultsFolder, add_arguments, open_results
 from support.usage import UsageError, run_main
 
 POLL_SECS = 0.05
+FUSION = "HOROVOD_FUSION_THRESHOLD"
 MISTAKE = "hpc-train: error: "
 """How a rank tells of a mistake of the user's, see hpc_train/cluster/uncaught.py."""
 
@@ -93,6 +94,8 @@ def ranks_environment(args: argparse.Namespace) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise UsageError(f"--set {text}: give NAME=VALUE")
+        if name == FUSION:
+            raise UsageError(f"--set {name}: Horovod is started several times here, and crashes where that is set")
         found[name] = value
     return found
 
@@ -125,7 +128,7 @@ def measure(
         words = ["-m", program, "--out", str(out), *(["--gpu"] if args.gpu else [])]
         words += ["--rounds", f"{settings.rounds}", "--repeat-secs", f"{settings.repeat_secs}"]
         words += ["--operations", *(own for own in run.operations if any(own == other for other, _ in open_))]
-        follower, kept = Follower(out), _Keeper(run, results)
+        follower, kept = Follower(out), _Keeper(run, nodes_of(os.environ)[0], results)
         end = time.monotonic() + settings.limit_secs
         with run.start([*words, "--sizes", *numbers], folder, env, in_allocation()) as ranks:
             while ranks.running and time.monotonic() < end:
@@ -139,8 +142,8 @@ def measure(
 class _Keeper:
     """Keeps and prints what the ranks tell."""
 
-    def __init__(self, run: Run, results: ResultsFolder) -> None:
-        self._run, self._results = run, results
+    def __init__(self, run: Run, nodes: int, results: ResultsFolder) -> None:
+        self._run, self._nodes, self._results = run, nodes, results
         self._about: dict[str, Any] = {}
 
     def keep(self, told: Sequence[dict[str, Any]]) -> None:
@@ -160,7 +163,8 @@ class _Keeper:
 
     def _check_place(self) -> None:
         nodes = self._about["nodes"]
-        wanted = {ONE_NODE: 1, ACROSS_NODES: self._run.ranks}.get(self._run.place, nodes)
+        own = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: self._run.ranks, ALL_NODES: min(self._nodes, self._run.ranks)}
+        wanted = own[self._run.place]
         if nodes != wanted:
             raise RuntimeError(f"{self._run.place}, {self._run.ranks} ranks: mpirun has put them on {nodes} nodes")
 

@@ -27,9 +27,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("SLURM_CPUS_PER_TASK", "1"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import yaml
 from scale.forecast import Forecast, forecast
 from scale.found import Measured, curves_in
-from scale.jobs import plan_variable, run_case
+from scale.jobs import Case, Run, plan_variable, run_case
 from scale.journal import Journal
 from scale.measuring import Curve, measure
 from scale.page import answers, make_page
@@ -40,10 +41,11 @@ from scale.workloads import WORKLOADS, write_data
 from scale_model.measured import BENCHMARK as COLLECTIVES
 from scale_model.measured import network_of
 from support import machine
+from support.failures import in_short
 from support.launch import Launch, check_mpirun, check_ranks, here, nodes, slots, working_parent
 from support.records import Record, read_records
 from support.results import RECORDS, RESULTS, ResultsFolder, add_arguments, open_results
-from support.usage import UsageError, run_main
+from support.usage import EXIT_MISSED, UsageError, run_main
 
 DEFAULT_MODELS = {True: ("resnet50", "vgg16", "transformer"), False: ("mlp", "cnn")}
 """With GPUs, and without."""
@@ -56,7 +58,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--models", nargs="+", choices=list(WORKLOADS), help="default: mlp cnn, on GPUs the larger ones")
-    what.add_argument("--job", type=Path, metavar="JOB.yaml", help="a job of your own, as it is, without its hooks")
+    what.add_argument(
+        "--job", type=Path, metavar="JOB.yaml", help="your own job, without hooks, evaluations and exports"
+    )
     what.add_argument("--emulate-step-ms", type=float, metavar="T", help="instead of computing, wait so long in a step")
     parser.add_argument("--gradient-mb", type=float, default=None, help="of an emulated model (default: 1)")
     parser.add_argument("--ranks", nargs="+", type=int, help="that train (default: 1, 2, 4 … up to all slots)")
@@ -85,8 +89,12 @@ def arguments() -> argparse.Namespace:
         parser.error("--emulate-step-ms and --gradient-mb: give numbers above 0")
     if args.gradient_mb is not None and not emulated:
         parser.error("--gradient-mb is that of an emulated model: give --emulate-step-ms, too, or leave it out")
-    if (emulated or args.job) and (args.data or args.kinds):
-        parser.error("--data and --kinds: a job of your own, and an emulated model, have theirs; leave them out")
+    if (emulated or args.job) and args.data:
+        parser.error("--data: a job of your own, and an emulated model, have theirs; leave it out")
+    if emulated and STRONG in (args.kinds or ()):
+        parser.error("--kinds: an emulated step takes the same with any batch, so its scaling is weak")
+    if args.how_many_nodes is not None and args.kinds == [STRONG]:
+        parser.error("--how-many-nodes is answered for weak scaling: leave --kinds out, or ask for weak, too")
     if args.how_many_nodes is not None and not 0 < args.how_many_nodes <= 1:
         parser.error(f"--how-many-nodes: {args.how_many_nodes}; give an efficiency above 0 and at most 1")
     if args.batch is not None and args.batch < 1:
@@ -113,7 +121,12 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
         batch = args.batch or 32
         return [Curve(WEAK, "emulated", title, MEMORY, batch, points, args.emulate_step_ms, bytes_)]
     if args.job is not None:
-        return [Curve(WEAK, str(args.job.resolve()), args.job.name, OWN, args.batch, points)]
+        path, name, shared = str(args.job.resolve()), args.job.name, STRONG in (args.kinds or ())
+        rows = args.batch or (batch_size(args.job) if shared else None)
+        return [
+            Curve(kind, path, name, OWN, rows if kind == STRONG else args.batch, points)
+            for kind in args.kinds or [WEAK]
+        ]
     chosen = [WORKLOADS[name] for name in args.models or DEFAULT_MODELS[gpus]]
     return [
         Curve(kind, w.name, w.title, data, args.batch or (w.gpu_batch if gpus else w.batch), points)
@@ -121,6 +134,21 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
         for data in dict.fromkeys(args.data or [MEMORY])
         for kind in args.kinds or (WEAK, STRONG)
     ]
+
+
+def batch_size(job: Path) -> int:
+    """Of a job file's training data.
+
+    Raises:
+        UsageError: It tells none.
+    """
+    try:
+        told = yaml.safe_load(job.read_bytes())["data"]["train"]["batch_size"]
+    except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError):
+        told = None
+    if not isinstance(told, int) or told < 1:
+        raise UsageError(f"--kinds strong: {job} tells no data.train.batch_size to share out; give --batch")
+    return told
 
 
 def main() -> int:
@@ -150,7 +178,7 @@ def main() -> int:
         open_results(args, BENCHMARK, told) as results,
         tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="scaling-") as name,
     ):
-        folder, journal = Path(name), Journal(results.path, results.begun)
+        folder, journal = Path(name), Journal(results.path, results.run_id)
         env = {**plan_variable(folder), "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}
         launch = here(env, allocation=bool(gpus) or "SLURM_JOB_ID" in os.environ)
         for unit, why in left_out.items():
@@ -158,28 +186,50 @@ def main() -> int:
         failed = False
         for curve in curves:
             if results.finished(curve.unit) is None and curve.unit not in left_out:
-                failed |= not measure_curve(curve, settings, folder, launch, results, journal)
+                failed |= not measure_curve(curve, settings, folder, launch, results, journal, args.gpu)
         journal.close()
         wanted = args.how_many_nodes or EFFICIENCY
         forecasts, words = forecasts_of(curves_in(results.records), network or (), max(1, most // nodes()), wanted)
         print(*answers(forecasts), sep="\n", end="\n" if forecasts else "")
         page = make_page(results.records, settings, forecasts, words, memory_rate(network or ()))
-        return results.conclude(page, args.strict, failed)
+        code = results.conclude(page, args.strict, failed)
+    if args.how_many_nodes is not None and not any(found.answers for found in forecasts):
+        tell("--how-many-nodes: no answer, see above")
+        return code or EXIT_MISSED
+    return code
 
 
 def measure_curve(
-    curve: Curve, settings: Settings, folder: Path, launch: Launch, results: ResultsFolder, journal: Journal
+    curve: Curve,
+    settings: Settings,
+    folder: Path,
+    launch: Launch,
+    results: ResultsFolder,
+    journal: Journal,
+    on_gpu: bool,
 ) -> bool:
-    """Measures a curve and adds it to the results, and notes what of it is left out; returns whether nothing failed."""
+    """Measures a curve and adds it to the results, and notes what of it is left out; returns whether nothing failed.
+
+    Raises:
+        UsageError: It is to train on GPUs (`on_gpu`), and TensorFlow uses none.
+    """
     if curve.data == HDF5:
         least = 2 * max(case.workers * (case.batch or 1) for case in curve.cases())
         write_data(folder, WORKLOADS[curve.workload], least)
+
+    def run(case: Case) -> Run:
+        told = run_case(folder, case, settings, launch)
+        if on_gpu and told.device == "CPU":
+            raise UsageError(
+                "--gpu: there are GPUs, but TensorFlow uses none: install tensorflow[and-cuda], not tensorflow-cpu, "
+                "or leave --gpu out"
+            )
+        return told
+
     try:
-        found, failed = measure(
-            curve, settings.passes, lambda case: run_case(folder, case, settings, launch), journal, tell
-        )
+        found, failed = measure(curve, settings.passes, run, journal, tell)
     except RuntimeError as error:
-        results.leave_out(curve.unit, str(error))
+        results.leave_out(curve.unit, in_short(error))
         tell(f"{curve.unit}: left out: {error}")
         return False
     results.add(curve.unit, found)

@@ -41,6 +41,7 @@ from support.usage import UsageError, run_main
 BENCHMARK = "tuning"
 AS_IT_IS = "as it is"
 FUSION = {"HOROVOD_FUSION_THRESHOLD": "134217728"}
+CORES = f"{len(os.sched_getaffinity(0))}"
 TCP = {"OMPI_MCA_btl": "tcp,self"}
 
 
@@ -63,7 +64,7 @@ CHANGES = (
         "Horovod's and Open MPI's defaults",
         env={"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "1", **FUSION},
     ),
-    Change("operations anywhere", "TF_NUM_INTEROP_THREADS: as many as cores", env={"TF_NUM_INTEROP_THREADS": "2"}),
+    Change("operations anywhere", "TF_NUM_INTEROP_THREADS: as many as cores", env={"TF_NUM_INTEROP_THREADS": CORES}),
     Change("2 threads a rank", "OMP_NUM_THREADS of each rank", env={"OMP_NUM_THREADS": "2"}),
     Change("bound to cores", "mpirun --bind-to core", options=("--bind-to", "core")),
     Change("fusion of 128 MB", "HOROVOD_FUSION_THRESHOLD as by default", env=FUSION),
@@ -84,7 +85,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--oversubscribe", action="store_true", help="allow more ranks than there are slots")
     parser.add_argument("--dir", type=Path, help="where jobs are written and removed again (default: TMPDIR)")
     add_arguments(parser, BENCHMARK)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.dir is not None and not args.dir.is_dir():
+        parser.error(f"--dir: {args.dir} is not a folder")
+    return args
 
 
 def chosen(names: Sequence[str]) -> list[Change]:

@@ -59,4 +59,7 @@ echo "benchmark.sh: $name on $(hostname), results in $results"
 if [[ ${SLURM_NTASKS:-} == "${SLURM_JOB_NUM_NODES:-1}" ]] && ((${SLURM_CPUS_ON_NODE:-1} > 1)); then
     echo "benchmark.sh: one task a node, so one rank a node; for more: sbatch --ntasks-per-node=$SLURM_CPUS_ON_NODE"
 fi
+if [[ $name == quick ]]; then # it leaves nothing but what it prints
+    exec python "$home/benchmarks/$name.py" "$@"
+fi
 exec python "$home/benchmarks/$name.py" --out "$results" "$@"

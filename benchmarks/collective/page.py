@@ -38,7 +38,9 @@ METHOD = (
     "Columns are those of nccl-tests. Time is that of the slowest rank; algbw is size over time; busbw is what each "
     "link carries: algbw x 2(n-1)/n for allreduce, algbw for the others. All ways of a size take turns (A B B A); "
     "figures are medians, ratios are medians over pairs that ran beside each other. Sums are checked number by number "
-    "before and after; where one is wrong, the ranks end, and what they had left is not measured."
+    "before and after; where one is wrong, the ranks end, and what they had left is not measured. Horovod has its "
+    "default fusion threshold of 128 MB: it crashes when it is started a second time with another. So the 1 MiB that "
+    "hpc_train sets for ranks of one node without GPUs is not part of this."
 )
 TCP_WORDS = "“one host, TCP”: ranks of one machine that are told to talk over TCP through the loopback interface."
 

@@ -79,7 +79,7 @@ class Exchanges:
         count, sent, hvd = self._sent.size, self._sent, self._hvd
         ways = [self._memcpy(), Way(RAW, self._raw_into(lambda: self._received), self._check_raw)]
         if sent.nbytes >= DIAGNOSED_BYTES:
-            ways.append(Way(NEW_MEMORY, self._raw_into(lambda: np.empty(count, np.float32)), self._check_raw))
+            ways.append(self._into_new_memory())
         ways.append(self._tensors(ONE_TENSOR, [sent], hvd.Sum))
         if count >= TENSORS:
             parts = np.array_split(sent, TENSORS)
@@ -106,6 +106,14 @@ class Exchanges:
             return wrong(self._received, self._world.rank + 1)
 
         return Way(MEMCPY, lambda: np.copyto(self._received, self._sent), check)
+
+    def _into_new_memory(self) -> Way:
+        def check() -> int:
+            received = np.empty_like(self._sent)
+            self._comm.Allreduce(self._sent, received)
+            return wrong(received, self._total)
+
+        return Way(NEW_MEMORY, self._raw_into(lambda: np.empty_like(self._sent)), check)
 
     def _raw_into(self, received: Callable[[], np.ndarray]) -> Callable[[], None]:
         return lambda: self._comm.Allreduce(self._sent, received())

@@ -20,8 +20,7 @@ class Settings:
     rounds: int
     repeat_secs: float
     limit_secs: float
-    quick: bool = False
 
 
 FULL = Settings(sizes_between(4, 1 << 28, 4), rounds=3, repeat_secs=0.03, limit_secs=900.0)
-QUICK = Settings((4, 4096, 1 << 20), rounds=1, repeat_secs=0.005, limit_secs=120.0, quick=True)
+QUICK = Settings((4, 4096, 1 << 20), rounds=1, repeat_secs=0.005, limit_secs=120.0)

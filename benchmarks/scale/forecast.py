@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from scale_model.fit import StepTimes
+from scale_model.fit import QUARTILES_OF_NORMAL, StepTimes
 from scale_model.measured import FittedNetwork
 from scale_model.prediction import MOST_RANKS, Answer, Predicted, Validated, how_many_nodes, predict, validate
 from scale_model.prediction import Measured as Point
@@ -16,8 +17,6 @@ from support.records import Record
 from scale.found import Measured
 from scale.settings import ASYNC, DEDICATED, STRONG, SYNC, WEAK
 
-QUARTILES_OF_NORMAL = 1.349
-"""Between the quartiles of a normal distribution lie so many standard deviations."""
 COUNTS = tuple(1 << power for power in range(11))
 STRATEGIES = (
     Strategy("ring"),
@@ -34,18 +33,20 @@ class Forecast:
     Attributes:
         curves: Predictions by strategy. checked: each measured point beside what would have been predicted.
         answers: The largest number of nodes that reaches the wanted efficiency, for each allreduce.
+        link: What was measured, or stands, for the link between nodes.
     """
 
     curve: Measured
     curves: tuple[tuple[Strategy, tuple[Predicted, ...]], ...]
     checked: tuple[tuple[str, tuple[Validated, ...]], ...]
     answers: tuple[tuple[Strategy, Answer], ...]
+    link: str
 
     @property
     def median_error(self) -> float | None:
         """Of all checked points."""
-        errors = sorted(abs(point.relative_error) for _, points in self.checked for point in points)
-        return errors[len(errors) // 2] if errors else None
+        errors = [abs(point.relative_error) for _, points in self.checked for point in points]
+        return median(errors) if errors else None
 
 
 def profile_of(alone: Record, served: bool = False) -> StepProfile:
@@ -99,7 +100,7 @@ def forecast(curve: Measured, fitted: FittedNetwork, wanted: float, nodes: int =
         for strategy in STRATEGIES[:2]
         if curve.kind == WEAK
     )
-    return Forecast(curve, curves, tuple(checked), answers)
+    return Forecast(curve, curves, tuple(checked), answers, fitted.between_words)
 
 
 def _counts(strategy: Strategy) -> Sequence[int]:

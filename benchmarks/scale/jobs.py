@@ -17,9 +17,21 @@ from hpc_train.monitoring.progress import SHARES
 from scale.hook import ENOUGH, PLAN
 from scale.settings import ASYNC, DEDICATED, HDF5, OWN, RECORD_STEPS, SYNC, Settings
 
+OTHERWISE: Mapping[str, str] = {
+    "train.hooks": "[scale.hook:make_hooks]",
+    "train.max_steps": "10000000",
+    "train.early_stopping": "{}",
+    "eval.steps": "1",
+    "eval.start_delay_secs": "1000000",
+    "eval.exporters": "{}",
+    "evals": "{}",
+    "run.best_metric": "loss",
+    "run.save_summary_steps": str(RECORD_STEPS),
+}
+"""Of a user's own job: it neither evaluates, but for a batch at its end, nor exports."""
 RUN: Mapping[str, dict[str, str]] = {
     SYNC: {"strategy": "sync", "chief": "train"},
-    ASYNC: {"strategy": "async"},
+    ASYNC: {"strategy": "async", "parameter_servers": "1"},
     DEDICATED: {"strategy": "sync", "chief": "dedicated"},
 }
 """What `run:` of a job says of each way."""
@@ -116,9 +128,7 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
     """What Python is to run on each rank; writes the case where program.py reads it."""
     if case.data == OWN:
         changes = {
-            "train.hooks": "[scale.hook:make_hooks]",
-            "train.max_steps": "10000000",
-            "run.save_summary_steps": str(RECORD_STEPS),
+            **OTHERWISE,
             **{f"run.{key}": value for key, value in RUN[case.way].items()},
             **({"data.train.batch_size": str(case.batch)} if case.batch else {}),
         }

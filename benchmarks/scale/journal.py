@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scale.jobs import Case, Run
 
@@ -17,19 +18,20 @@ class Journal:
     """What each job told, one JSON object a line, in the folder of results; local.
 
     Args:
-        begun: When the run began that the folder belongs to: lines of another one do not count.
+        run_id: Of the run that the folder belongs to: jobs of another one do not count.
     """
 
-    def __init__(self, folder: Path, begun: str) -> None:
-        self._path, self._begun = folder / NAME, begun
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._path, self._run_id = folder / NAME, run_id
         self._kept: dict[str, Run] = {}
-        for line in self._path.read_text().splitlines() if self._path.exists() else []:
-            try:
-                told = json.loads(line)
-            except ValueError:
-                continue  # cut off when the run was interrupted
-            if told["begun"] == begun:
+        whole = ""
+        if self._path.exists():
+            whole, _, _ = self._path.read_text().rpartition("\n")  # a last line without its end was cut off
+        for line in whole.splitlines():
+            told = json.loads(line)
+            if told["run_id"] == run_id:
                 self._kept[told["job"]] = _run(told["run"])
+        self._write("w", self._kept)
 
     def get(self, unit: str, case: Case, turn: int) -> Run | None:
         """The job of a case in turn number `turn`, where it is finished."""
@@ -39,9 +41,12 @@ class Journal:
         """Keeps a finished job, on the disk when this returns."""
         key = _key(unit, case, turn)
         self._kept[key] = run
-        line = json.dumps({"begun": self._begun, "job": key, "run": asdict(run)})
-        with open(self._path, "a") as file:
-            file.write(f"{line}\n")
+        self._write("a", {key: run})
+
+    def _write(self, mode: Literal["w", "a"], jobs: Mapping[str, Run]) -> None:
+        with open(self._path, mode) as file:
+            for key, run in jobs.items():
+                file.write(json.dumps({"run_id": self._run_id, "job": key, "run": asdict(run)}) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from support.failures import in_short
 from support.records import Record
 
 from scale.jobs import Case, Run, in_words
@@ -96,7 +97,7 @@ def measure(
             except RuntimeError as error:
                 if case == cases[0]:
                     raise
-                failed[name] = str(error)
+                failed[name] = in_short(error)
                 tell(f"{name}: left out: {error}")
                 continue
             if journal and not kept:
@@ -108,11 +109,12 @@ def measure(
 
 
 def records_of(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Record]:
-    """A record for each case; its ratio is the efficiency: against as many times one rank alone. Pure.
+    """A record for each case; its ratio is the efficiency: against as many times one rank alone, which has none. Pure.
 
     The ratio is the median of those of the passes, each with the ranks of the same pass.
     """
-    alone = found[curve.cases()[0]]
+    first = curve.cases()[0]
+    alone = found[first]
     for case, runs in found.items():
         efficiencies = [run.total / one.total / case.workers for run, one in zip(runs, alone, strict=True)]
         totals = [run.total for run in runs]
@@ -124,8 +126,8 @@ def records_of(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Re
             ranks=case.ranks,
             value=median(totals),
             unit="examples/s",
-            baseline=f"{case.workers} x one rank",
-            ratio=median(efficiencies),
+            baseline=None if case == first else f"{case.workers} x one rank",
+            ratio=None if case == first else median(efficiencies),
             repeats=len(runs),
             spread=(min(totals), max(totals)),
             config={
@@ -152,7 +154,10 @@ def records_of(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Re
 
 
 def _bytes(case: Case, run: Run) -> dict[str, Any]:
-    """What a worker sends in a step: a ring-allreduce 2(n-1)/n of its gradients, an asynchronous worker all of them."""
+    """What a worker sends in a step, computed: a ring-allreduce 2(n-1)/n of its gradients, an asynchronous one all.
+
+    As many bytes reach it: the sums, or the parameters.
+    """
     nbytes = run.gradient_bytes
     sent = nbytes if case.way == ASYNC else round(2 * (case.workers - 1) / case.workers * nbytes)
     return {"gradient_bytes": nbytes, "sent_bytes_a_step": sent}

@@ -9,7 +9,7 @@ from support.records import Record
 from support.report import Report, Section, Table
 
 from scale.forecast import Forecast
-from scale.found import Measured, curves_in
+from scale.found import Measured, curves_in, efficiency
 from scale.jobs import PARTS
 from scale.settings import SYNC, WEAK, Settings
 from scale.targets import targets
@@ -22,11 +22,12 @@ PURPOSE = (
 )
 METHOD = (
     "Each point is a job of its own: the real loop, with its checks, records and input, measured after a warm-up by a "
-    "hook on each rank. All points of a curve are run in turn, there and back again, {passes} times; figures are "
-    "medians of these. The efficiency is examples a second over as many times those of one rank that trains alone, "
+    "hook on each rank. All points of a curve are run in turn {passes} times, there, back again, and so on; figures "
+    "are medians of these. The efficiency is examples a second over as many times those of one rank that trains alone, "
     "which runs no allreduce, in the same pass. Weak scaling: each rank has the same batch, however many there are. "
     "Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank of its own on top of "
-    "the workers."
+    "the workers. What a worker sends in a step is computed from the size of its gradients: a ring-allreduce sends "
+    "2(n-1)/n of them, an asynchronous worker all; as many bytes reach it."
 )
 EMULATED = (
     "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "
@@ -76,8 +77,8 @@ def answers(forecasts: Sequence[Forecast]) -> Iterator[str]:
     for found in forecasts:
         for strategy, answer in found.answers:
             error = found.median_error
-            told = "" if error is None else f" (median error of the model at the measured points: {error:.0%})"
-            yield f"How many nodes? {found.curve.title}, {strategy}: {answer}{told}."
+            told = "" if error is None else f"; median error of the model at the measured points: {error:.0%}"
+            yield f"How many nodes? {found.curve.title}, {strategy}: {answer} (between nodes: {found.link}{told})."
 
 
 def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
@@ -107,7 +108,7 @@ def _efficiency(curve: Measured, memory_rate: float | None) -> LinePlot:
     lines = [
         Line(
             way,
-            [(r.config["workers"], r.ratio) for r in curve.of(way) if r.ratio is not None],
+            [(r.config["workers"], efficiency(r)) for r in curve.of(way)],
             band=[(r.config["workers"], *r.config["ratio_spread"]) for r in curve.of(way)],
         )
         for way in curve.ways
@@ -151,7 +152,7 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{record.value:,.0f}",
         f"{record.spread[0]:,.0f} to {record.spread[1]:,.0f}",
         f"{min(rates):,.0f} to {max(rates):,.0f}" if len(rates) > 1 else f"{rates[0]:,.0f}",
-        f"{record.ratio:.3f}" if record.ratio is not None else "",
+        f"{efficiency(record):.3f}",
         f"{low:.3f} to {high:.3f}",
         f"{1e3 * config['step_secs']['0.5']:.1f}",
         f"{config['sent_bytes_a_step'] / 1e6:,.1f} MB",
@@ -169,7 +170,7 @@ def _forecast(found: Forecast, network: str) -> Iterator[Section]:
         Line(str(strategy), [(point.ranks, point.efficiency) for point in points], dashed=True, marked=False)
         for strategy, points in found.curves
     ]
-    measured = [(r.ranks, r.ratio) for r in found.curve.of(SYNC) if r.ratio is not None]
+    measured = [(r.ranks, efficiency(r)) for r in found.curve.of(SYNC)]
     plot = LinePlot(
         f"Efficiency to be expected: {title}",
         "ranks",

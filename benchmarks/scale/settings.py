@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         secs: Measured in each, after warm_up_steps and warm_up_secs. least_steps: at least so many.
-        passes: Over all points of a curve, there and back again in turn; one repeat each.
+        passes: Over all points of a curve: there, back again, and so on; one repeat each.
         limit_secs: For one job.
     """
 
@@ -36,5 +36,5 @@ class Settings:
     limit_secs: float
 
 
-FULL = Settings(secs=4.0, least_steps=5, warm_up_steps=3, warm_up_secs=1.5, passes=3, limit_secs=600.0)
+FULL = Settings(secs=4.0, least_steps=5, warm_up_steps=3, warm_up_secs=1.5, passes=4, limit_secs=600.0)
 QUICK = Settings(secs=0.3, least_steps=3, warm_up_steps=2, warm_up_secs=0.0, passes=1, limit_secs=180.0)

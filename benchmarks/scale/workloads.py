@@ -49,6 +49,11 @@ class Workload:
         return PROCESS_BYTES + COPIES * BYTES_A_NUMBER * self.parameters + batch * self.activation_bytes
 
 
+def emulated_bytes(gradient_bytes: int) -> float:
+    """What a rank needs whose model only waits, roughly."""
+    return PROCESS_BYTES + COPIES * float(gradient_bytes)
+
+
 MLP = Workload("mlp", "MLP 784-1024-1024-10", 1.9e6, (784,), 10, 64, 1024, 3e4)
 CNN = Workload("cnn", "CNN of 2 convolutions", 0.7e6, (28, 28, 1), 10, 64, 1024, 3e5)
 TRANSFORMER = Workload("transformer", "Transformer encoder, 6 layers of 512", 23e6, (128,), 10, 4, 64, 4e7, tokens=8000)

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-Algorithm = Literal["ring", "halving and doubling", "hierarchical"]
+Algorithm = Literal["ring", "hierarchical"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
@@ -104,8 +104,6 @@ def allreduce_secs(algorithm: Algorithm, network: Network, ranks: int, nbytes: f
     agreement = network.agreement_secs(ranks)
     if algorithm == "ring":
         return agreement + ring_secs(network.slowest(ranks), ranks, nbytes)
-    if algorithm == "halving and doubling":
-        return agreement + halving_doubling_secs(network.slowest(ranks), ranks, nbytes)
     if algorithm == "hierarchical":
         return agreement + hierarchical_secs(network, ranks, nbytes)
     raise ValueError(f"{algorithm!r} is no algorithm of allreduce; there are: {', '.join(ALGORITHMS)}")
@@ -116,21 +114,6 @@ def ring_secs(link: Link, ranks: int, nbytes: float) -> float:
     if ranks <= 1:
         return 0.0
     return 2 * (ranks - 1) * (link.latency_secs + nbytes / ranks * link.secs_per_byte)
-
-
-def halving_doubling_secs(link: Link, ranks: int, nbytes: float) -> float:
-    """The same bytes in 2 log2(n) rounds (Rabenseifner; Thakur 2005); ranks beyond a power of two join in first.
-
-    Those have their bytes added up by another rank, and get the sum from it: two more messages of nbytes.
-    """
-    if ranks <= 1:
-        return 0.0
-    rounds = ranks.bit_length() - 1
-    power = 1 << rounds
-    secs = 2 * rounds * link.latency_secs + 2 * (power - 1) / power * nbytes * link.secs_per_byte
-    if power != ranks:
-        secs += 2 * (link.latency_secs + nbytes * link.secs_per_byte)
-    return secs
 
 
 def hierarchical_secs(network: Network, ranks: int, nbytes: float) -> float:

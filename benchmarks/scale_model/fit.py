@@ -10,6 +10,9 @@ import numpy as np
 
 from scale_model.costs import Link
 
+QUARTILES_OF_NORMAL = 1.3489795003921634
+"""The quartiles of a normal distribution lie so many standard deviations apart."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -26,11 +29,6 @@ class Fitted:
     def error(self) -> float:
         """Median relative error."""
         return float(np.median(self.errors))
-
-    @property
-    def highest_error(self) -> float:
-        """The worst point."""
-        return max(self.errors)
 
 
 def fit_terms(terms: np.ndarray, secs: Sequence[float]) -> Fitted:
@@ -148,20 +146,3 @@ class StepTimes:
             return np.full(shape, self.median_secs)
         drawn: np.ndarray = self.median_secs * np.exp(self.sigma * random.standard_normal(shape))
         return drawn
-
-
-def fit_steps(secs: Sequence[float]) -> StepTimes:
-    """Median, and the spread that the middle half of the steps has: one that hung does not decide on it.
-
-    Raises:
-        ValueError: There is no step, or one takes no time.
-    """
-    times = np.asarray(secs, np.float64)
-    if not len(times) or not (np.isfinite(times) & (times > 0)).all():
-        raise ValueError("give the times of one step or more, all above 0")
-    low, middle, high = np.quantile(np.log(times), [0.25, 0.5, 0.75])
-    return StepTimes(float(np.exp(middle)), float(high - low) / QUARTILES_OF_NORMAL)
-
-
-QUARTILES_OF_NORMAL = 1.3489795003921634
-"""The quartiles of a normal distribution lie so many standard deviations apart."""

@@ -46,13 +46,19 @@ class FittedNetwork:
     points: tuple[int, int]
 
     @property
+    def between_words(self) -> str:
+        """What stands for the link between nodes, in a few words."""
+        if self.between == self.inside:
+            return "taken as inside one, for want of a measurement"
+        return f"{self.between}, which stands for it" if self.between == OVER_TCP else self.between
+
+    @property
     def words(self) -> str:
         """The links in a sentence or two."""
         told = [_words("Inside a node", self.network.inside, self.inside)]
         if self.between == self.inside:
             return f"{told[0]} Nothing was measured between nodes: the same is taken for it."
-        stands = ", which stands for it" if self.between == OVER_TCP else ""
-        return " ".join([*told, _words("Between nodes", self.network.between, self.between + stands)])
+        return " ".join([*told, _words("Between nodes", self.network.between, self.between_words)])
 
 
 def _words(where: str, link: Link, place: str) -> str:

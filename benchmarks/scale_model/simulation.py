@@ -84,10 +84,3 @@ def simulate_async(
     counted = total - first
     begin = ends[first - 1] if first else 0.0
     return AsyncRun(counted / float(ends[-1] - begin), waited / counted, max(0.0, stale / counted))
-
-
-def async_rate_without_stragglers(compute_secs: float, workers: int, wire_secs: float, service_secs: float) -> float:
-    """What `simulate_async` comes to where all steps take the same: workers bound by themselves, or by the servers."""
-    cycle = compute_secs + max(wire_secs, service_secs)
-    by_servers = 1 / service_secs if service_secs else float("inf")
-    return min(workers / cycle, by_servers)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from support import machine
 from support.launch import REPOSITORY
@@ -36,6 +37,7 @@ class ResultsFolder:
     Args:
         settings: What must be equal for a run to go on; as JSON has it.
         fresh: Throw away what an earlier run measured. json_copy: `write` writes the records there, too.
+        resumes: Go on with it; otherwise what was interrupted is measured anew, and what is finished refused.
 
     Raises:
         UsageError: The folder holds something else: another benchmark's run, other settings, another machine's
@@ -50,8 +52,9 @@ class ResultsFolder:
         fresh: bool = False,
         json_copy: Path | None = None,
         packages: Sequence[str] = PACKAGES,
+        resumes: bool = True,
     ) -> None:
-        self.path, self.benchmark = path, benchmark
+        self.path, self.benchmark, self._resumes = path, benchmark, resumes
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         self.machine: dict[str, Any] = {**machine.describe(), **machine.thread_settings()}
         if mpi := machine.mpi_version():
@@ -65,7 +68,12 @@ class ResultsFolder:
 
     def __enter__(self) -> ResultsFolder:
         self._check_places()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out: {self.path} cannot be made: {error.strerror}; give another folder") from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise UsageError(f"--out: nothing can be written in {self.path}; give another folder")
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
             self._lock_folder()
@@ -117,9 +125,9 @@ class ResultsFolder:
         return kept
 
     @property
-    def begun(self) -> str:
-        """When the run began that this goes on with."""
-        return str(self._run["begun"])
+    def run_id(self) -> str:
+        """Of the run that this goes on with; no two are the same."""
+        return str(self._run["id"])
 
     def leave_out(self, unit: str, why: str, for_good: bool = False) -> None:
         """Notes that a unit is not measured, and why; it is tried again when the run goes on, unless `for_good`."""
@@ -167,8 +175,12 @@ class ResultsFolder:
     def _check_places(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"--out: {self.path} is a file; give a folder")
-        if self._json_copy is not None and self._json_copy.is_dir():
+        if self._json_copy is None:
+            return
+        if self._json_copy.is_dir():
             raise UsageError(f"--json: {self._json_copy} is a folder; give the name of a file")
+        if not os.access(self._json_copy.absolute().parent, os.W_OK):
+            raise UsageError(f"--json: nothing can be written in {self._json_copy.absolute().parent}")
 
     def _lock_folder(self) -> None:
         try:
@@ -183,10 +195,16 @@ class ResultsFolder:
         if before is None and any(self.path.iterdir()):
             raise UsageError(f"--out: {self.path} is not empty and holds no {RUN}: give a new folder")
         begun: dict[str, Any] = {"benchmark": self.benchmark, "settings": self.settings, "units": {}, "drawings": []}
-        begun |= {"begun": now(), "command": command_line(), "machine": self.machine, "versions": self.versions}
+        begun |= {
+            "id": uuid4().hex,
+            "begun": now(),
+            "command": command_line(),
+            "machine": self.machine,
+            "versions": self.versions,
+        }
         if before is None:
             self._run = begun
-        elif self._fresh:
+        elif self._fresh or self._is_to_be_replaced(before):
             self._throw_away(before)
             self._run = begun
         else:
@@ -194,13 +212,24 @@ class ResultsFolder:
         write_records(self.path / RECORDS, self.records)
         self._write_run()
 
-    def _go_on(self, before: dict[str, Any]) -> None:
+    def _is_to_be_replaced(self, before: Mapping[str, Any]) -> bool:
+        self._check_same(before)
+        ended, quick = "ended" in before, self.settings.get("quick")
+        if not self._resumes and ended and not quick:
+            raise UsageError(
+                f"--out: {self.path} holds a finished run; give another folder, or throw that run away by --fresh"
+            )
+        return not self._resumes or bool(quick and ended)
+
+    def _check_same(self, before: Mapping[str, Any]) -> None:
         found = differences(before, {"benchmark": self.benchmark, "settings": self.settings, "machine": self.machine})
         if found:
             told = "\n".join(f"  {line}" for line in found)
             raise UsageError(
                 f"--out: {self.path} holds another run:\n{told}\ngive another folder, or throw that run away by --fresh"
             )
+
+    def _go_on(self, before: dict[str, Any]) -> None:
         try:
             records = read_records(self.path / RECORDS)
         except (OSError, ValueError) as error:
@@ -212,7 +241,7 @@ class ResultsFolder:
         self._for_good = set(before.get("for_good", ()))
         self.left_out = {unit: why for unit, why in before.get("left_out", {}).items() if unit in self._for_good}
         versions = {name: joined(before["versions"].get(name), own) for name, own in self.versions.items()}
-        self._run = {**before, "versions": versions}
+        self._run = {"id": uuid4().hex, **before, "versions": versions}
         if self._units:
             told = f"{self.path}: {len(self._units)} of the run's parts are measured already; --fresh measures all anew"
             print(told, file=sys.stderr, flush=True)
@@ -277,10 +306,9 @@ def open_results(
 ) -> ResultsFolder:
     """The folder that a script's arguments ask for, to be entered.
 
-    A quick run that has ended begins anew, and so does each run of a script that does not go on (`resumes`).
+    A quick run that has ended begins anew; a script that does not go on (`resumes`) throws away what one has left that
+    was interrupted, and nothing else.
     """
     told = {**settings, "quick": args.quick}
     path = args.out or default_folder(benchmark, told, args.quick)
-    before = read_run(path) if args.quick else None
-    fresh = args.fresh or not resumes or (before is not None and "ended" in before)
-    return ResultsFolder(path, benchmark, told, fresh, args.json, packages)
+    return ResultsFolder(path, benchmark, told, args.fresh, args.json, packages, resumes)

@@ -28,7 +28,10 @@ HARDWARE = ("cpu", "cores", "nodes", "gpus", "memory_gib", "last_level_cache")
 
 Key = tuple[str, str | None]
 """Case and baseline: they name a number."""
-Verdict = Literal["slower", "faster", "within the spread", "one repeat"]
+Verdict = Literal["slower", "faster", "within the spread", "too few repeats"]
+LEAST_REPEATS = 4
+"""From the lowest to the highest of fewer repeats, ranges of the same thing lie apart by chance once in ten times, or
+more often; of four, 3 times in 100."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,9 @@ class Change:
 
     @property
     def verdict(self) -> Verdict:
-        """Slower or faster only where the spreads do not overlap; of one repeat nobody knows the spread."""
-        if min(self.before.repeats, self.after.repeats) < 2:
-            return "one repeat"
+        """Slower or faster only where the spreads do not overlap, and are of LEAST_REPEATS or more."""
+        if min(self.before.repeats, self.after.repeats) < LEAST_REPEATS:
+            return "too few repeats"
         if self.after.low > self.before.high:
             return "slower" if less_is_better(self.before.unit) else "faster"
         if self.after.high < self.before.low:

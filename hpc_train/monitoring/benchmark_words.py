@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc_train.monitoring.benchmark_comparison import Change, Comparison, Measured, named
+from hpc_train.monitoring.benchmark_comparison import LEAST_REPEATS, Change, Comparison, Measured, named
 from hpc_train.monitoring.report import words
 from hpc_train.monitoring.report.tables import Table
 
@@ -16,8 +16,8 @@ def summary(found: Comparison) -> str:
     verdicts = [change.verdict for change in found.changes]
     told = [f"{verdicts.count('slower')} slower", f"{verdicts.count('faster')} faster"]
     told.append(f"{verdicts.count('within the spread')} within the spread")
-    if "one repeat" in verdicts:
-        told.append(f"{verdicts.count('one repeat')} of one repeat, whose spread nobody knows")
+    if "too few repeats" in verdicts:
+        told.append(f"{verdicts.count('too few repeats')} of fewer than {LEAST_REPEATS} repeats, which tell too little")
     return f"{words.count(len(verdicts), 'number')} compared: {', '.join(told)}"
 
 

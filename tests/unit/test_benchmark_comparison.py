@@ -54,8 +54,10 @@ def test_where_the_spreads_overlap_nothing_is_said_to_have_changed():
     assert verdict(record(), wide) == ("within the spread", "+20 %")
 
 
-def test_of_one_repeat_nobody_knows_the_spread():
-    assert verdict(record(), record(value=99.0, repeats=1, spread=[99.0, 99.0]))[0] == "one repeat"
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_of_few_repeats_nothing_is_said(repeats):
+    few = record(value=99.0, repeats=repeats, spread=[99.0, 99.0])
+    assert verdict(record(), few)[0] == verdict(few, record())[0] == "too few repeats"
 
 
 def test_ratios_are_compared_where_there_are_any_with_the_spread_in_their_measure():
@@ -80,7 +82,7 @@ def test_a_paired_ratio_has_the_spread_of_the_pairs():
     assert verdict(before, paired(100.0, 0.93, 0.925, 0.935)) == ("slower", "−6.5 %")
     assert verdict(before, paired(100.0, 1.05, 1.04, 1.06)) == ("faster", "+5.5 %")
     assert verdict(before, paired(80.0, 0.99, 0.985, 0.995)) == ("within the spread", "−0.5 %")
-    assert verdict(before, paired(100.0, 0.93, 0.93, 0.93, repeats=1))[0] == "one repeat"
+    assert verdict(before, paired(100.0, 0.93, 0.93, 0.93, repeats=1))[0] == "too few repeats"
     (change,) = compare(run(before), run(before)).changes
     assert (change.before.low, change.before.high) == (0.99, 1.0)
 
@@ -145,7 +147,7 @@ def test_every_number_is_told_once(a: Run, b: Run):
 @given(RUNS)
 def test_nothing_changes_from_a_run_to_itself(a: Run):
     found = compare(a, a)
-    assert {change.verdict for change in found.changes} <= {"within the spread", "one repeat"}
+    assert {change.verdict for change in found.changes} <= {"within the spread", "too few repeats"}
     assert {change.factor for change in found.changes} == {1.0}
     assert not found.differing
     assert not found.warnings

@@ -163,6 +163,47 @@ def test_two_runs_cannot_write_to_one_folder(tmp_path: Path):
         pass
 
 
+def test_a_script_that_does_not_go_on_throws_away_only_what_was_interrupted(tmp_path: Path):
+    from support.usage import UsageError
+
+    with open_folder(tmp_path, resumes=False) as results:
+        results.add("a", [record()])
+    with open_folder(tmp_path, resumes=False) as results:
+        assert results.records == []
+        results.add("a", [record()])
+        results.write(small_report())
+    with pytest.raises(UsageError, match=r"holds a finished run.*--fresh"), open_folder(tmp_path, resumes=False):
+        pass
+    with open_folder(tmp_path) as results:
+        assert len(results.records) == 1
+
+
+def test_a_quick_run_takes_no_finished_run_away(tmp_path: Path):
+    from support.usage import UsageError
+
+    with open_folder(tmp_path) as results:
+        results.add("a", [record()])
+        results.write(small_report())
+    quick = {"ranks": [1, 2], "quick": True}
+    with pytest.raises(UsageError, match="holds another run"), open_folder(tmp_path, quick):
+        pass
+    for _ in range(2):
+        with open_folder(tmp_path / "quick", quick) as results:
+            assert results.records == []
+            results.add("a", [record()])
+            results.write(small_report())
+
+
+def test_where_nothing_can_be_written_is_told_before_anything_is_measured(tmp_path: Path):
+    from support.usage import UsageError
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--out: .* cannot be made: Not a directory"):
+        open_folder(tmp_path / "file" / "out").__enter__()
+    with pytest.raises(UsageError, match="--json: nothing can be written in"):
+        open_folder(tmp_path / "out", json_copy=tmp_path / "none" / "out.json").__enter__()
+
+
 def test_fresh_throws_away_what_was_measured_and_drawn_and_nothing_else(tmp_path: Path):
     from support.figures import Line, LinePlot
     from support.report import Section

@@ -18,7 +18,6 @@ from scale_model.costs import (
     Link,
     Network,
     allreduce_secs,
-    halving_doubling_secs,
     hierarchical_secs,
     parameter_server_exchange,
     ring_secs,
@@ -44,12 +43,6 @@ def test_more_full_nodes_never_take_less_time(algorithm, network, some, more, nb
     assert less <= longer * (1 + 1e-12)
 
 
-@given(links, st.integers(0, 10), st.integers(0, 10), sizes)
-def test_halving_and_doubling_takes_longer_on_more_powers_of_two(link, some, more, nbytes):
-    few, many = sorted((some, more))
-    assert halving_doubling_secs(link, 1 << few, nbytes) <= halving_doubling_secs(link, 1 << many, nbytes)
-
-
 @given(algorithms, networks, sizes)
 def test_one_rank_exchanges_nothing(algorithm, network, nbytes):
     assert allreduce_secs(algorithm, network, 1, nbytes) == 0
@@ -60,16 +53,6 @@ def test_ring_moves_no_more_than_it_must(link, n, nbytes):
     """Each rank sends and receives 2 (n - 1) / n of its bytes, and no allreduce can do with less (Patarasuk 2009)."""
     least = 2 * (n - 1) / n * nbytes * link.secs_per_byte
     assert ring_secs(link, n, nbytes) == pytest.approx(least + 2 * (n - 1) * link.latency_secs)
-    assert halving_doubling_secs(link, n, nbytes) >= least * (1 - 1e-12)
-
-
-@given(links, st.integers(1, 10), sizes)
-def test_halving_and_doubling_beats_the_ring_on_powers_of_two_by_its_rounds(link, power, nbytes):
-    n = 1 << power
-    saved = (2 * (n - 1) - 2 * power) * link.latency_secs
-    assert ring_secs(link, n, nbytes) - halving_doubling_secs(link, n, nbytes) == pytest.approx(
-        saved, rel=1e-6, abs=1e-9
-    )
 
 
 @given(networks, st.integers(2, 64), st.floats(0, 1e4))

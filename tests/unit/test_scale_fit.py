@@ -15,7 +15,7 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 from scale_model.costs import Link, Network, allreduce_secs, ring_secs
-from scale_model.fit import StepTimes, fit_link, fit_ring, fit_steps, fit_terms
+from scale_model.fit import fit_link, fit_ring, fit_terms
 from scale_model.measured import ACROSS_NODES, HOROVOD, ONE_NODE, OVER_TCP, RAW, network_of
 
 SIZES = [4.0**k for k in range(1, 15)]
@@ -82,20 +82,6 @@ def test_bad_points_are_refused():
         fit_link([1.0, 2.0], [0.0, 1.0])
     with pytest.raises(ValueError, match="as many times or more"):
         fit_link([1.0], [1.0])
-    with pytest.raises(ValueError, match="above 0"):
-        fit_steps([])
-
-
-@given(st.floats(1e-4, 10.0), st.floats(0.0, 0.5))
-def test_the_spread_of_steps_is_found_again(median, sigma):
-    found = fit_steps(StepTimes(median, sigma).draw(np.random.default_rng(0), (20_000,)))
-    assert found.median_secs == pytest.approx(median, rel=0.03)
-    assert found.sigma == pytest.approx(sigma, rel=0.05, abs=1e-9)
-
-
-def test_a_step_that_hung_does_not_decide_on_the_spread():
-    steps = [0.10, 0.11, 0.09, 0.10, 0.11, 0.09, 0.10]
-    assert fit_steps([*steps, 30.0]).sigma < 2 * fit_steps(steps).sigma
 
 
 def records(place: str, link: Link, ranks: int, raw_latency: float) -> list[SimpleNamespace]:

@@ -14,7 +14,7 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 from scale_model.fit import StepTimes
-from scale_model.simulation import async_rate_without_stragglers, simulate_async, slowest_of_each
+from scale_model.simulation import simulate_async, slowest_of_each
 
 seeds = st.integers(0, 2**32 - 1)
 secs = st.floats(1e-3, 1.0)
@@ -42,6 +42,13 @@ def test_the_slowest_of_many_is_what_the_normal_distribution_says():
     """The mean of the highest of 100 normal numbers is 2.508 standard deviations above theirs (Tippett 1925)."""
     means = slowest_of_each(StepTimes(1.0, 1e-3), 100, seed=3, steps=4000)
     assert (means[-1] - 1) / 1e-3 == pytest.approx(2.508, abs=0.05)
+
+
+def async_rate_without_stragglers(compute_secs: float, workers: int, wire_secs: float, service_secs: float) -> float:
+    """What `simulate_async` comes to where all steps take the same: workers bound by themselves, or by the servers."""
+    cycle = compute_secs + max(wire_secs, service_secs)
+    by_servers = 1 / service_secs if service_secs else float("inf")
+    return min(workers / cycle, by_servers)
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_train.monitoring.benchmark_comparison import Measured, compare, make_run
+from hpc_train.monitoring.benchmark_comparison import Run as ComparedRun
 from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -18,12 +20,12 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 from scale.forecast import forecast, profile_of
 from scale.found import curves_in
 from scale.gpu import GpuUse, mean_use
-from scale.jobs import Case, Run, read_run
+from scale.jobs import Case, Run, arguments, read_run
 from scale.journal import Journal
 from scale.measuring import Curve, measure, records_of
 from scale.page import NOT_TOLD, make_page
 from scale.room import check_room
-from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, STRONG, SYNC, WEAK
+from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK
 from scale.targets import targets
 from scale.traffic import memory_rate, most_efficiency, passes
 from scale.workloads import CNN, MLP, VGG
@@ -144,7 +146,7 @@ def test_efficiency_compares_runs_of_the_same_pass(rates: list[float], efficienc
         two: [replace(run_of(two), rates=(rate * efficiency,) * 2) for rate in rates],
     }
     alone, both = records_of(curve, found)
-    assert alone.ratio == pytest.approx(1)
+    assert (alone.baseline, alone.ratio) == (None, None)
     assert both.ratio == pytest.approx(efficiency)
     assert both.spread[0] <= both.value <= both.spread[1]
 
@@ -187,6 +189,37 @@ def test_what_does_not_fit_is_said_with_both_numbers() -> None:
     assert check_room(small, [], left_bytes=4e9) is None
     assert "GPU memory" in (check_room(curve, [{"name": "g", "memory_mib": 2000}]) or "")
     assert check_room(curve, [{"name": "g", "memory_mib": 0}]) is None, "nothing is known of it"
+    emulated = Curve(WEAK, "emulated", "emulated model", MEMORY, 32, ((SYNC, 8),), 100.0, 8 * 10**9)
+    assert "try --gradient-mb or --ranks" in (check_room(emulated, [], left_bytes=64e9) or "")
+    assert check_room(replace(emulated, gradient_bytes=10**6), [], left_bytes=64e9) is None
+
+
+def test_a_training_loop_that_became_slower_is_seen_by_a_comparison() -> None:
+    def told(speed: float) -> dict[tuple[str, str | None], Measured]:
+        def run(case: Case) -> Run:
+            return replace(run_of(case), rates=tuple(speed * rate for rate in run_of(case).rates))
+
+        kept, _ = measure(WEAK_MLP, 4, run, None, lambda words: None)
+        return make_run("a run", [asdict(record) for record in kept], {}).numbers
+
+    def run_with(speed: float) -> ComparedRun:
+        return ComparedRun("a run", "scaling", told(speed), {})
+
+    changes = compare(run_with(1.0), run_with(0.7)).changes
+    assert [(change.key[0].rpartition(", ")[2], change.verdict) for change in changes[:2]] == [
+        ("1 worker", "slower"),
+        ("2 workers", "within the spread"),
+    ], "all slowed down alike: one rank by itself tells, and the ratios to it are what they were"
+
+
+def test_an_own_job_has_one_server_as_it_is_counted_and_neither_evaluates_nor_exports(tmp_path: Path) -> None:
+    case = Case(str(tmp_path / "job.yaml"), OWN, ASYNC, 2, 16)
+    words = arguments(tmp_path, case, tmp_path / "run")
+    told = {key: value for key, _, value in (word.partition("=") for word in words if "=" in word)}
+    assert case.ranks == 3
+    assert (told["run.strategy"], told["run.parameter_servers"]) == ("async", "1")
+    assert (told["eval.steps"], told["eval.exporters"], told["evals"]) == ("1", "{}", "{}")
+    assert told["data.train.batch_size"] == "16"
 
 
 def test_the_model_is_checked_against_each_measured_point() -> None:

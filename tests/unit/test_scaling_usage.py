@@ -17,6 +17,7 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a
 
 from scale.jobs import Case, Run, read_run
 from scale.settings import FULL
+from support import machine
 from support.usage import run_main
 
 BENCHMARKS = REPOSITORY / "benchmarks"
@@ -37,6 +38,7 @@ class Script:
         self.ran: list[Case] = []
         self.ends_at = ""  # the kind of scaling at whose first job the script is ended
         self.fails_at = ""
+        self.device = ""  # where there are GPUs, one of them
         monkeypatch.setattr(self.module, "run_case", self._run_case)
         monkeypatch.setattr(self.module, "RESULTS", folder)
         monkeypatch.setattr("support.machine.gpus", list)
@@ -71,7 +73,8 @@ class Script:
         (folder / "run").mkdir(exist_ok=True)
         self.ran.append(case)
         ends = [1.0, 1.1, 1.2 + 0.01 * case.workers]
-        told = {"ends": ends, "wall": 0.0, "gradient_bytes": 10**6, "device": "CPU", "nccl": False}
+        told = {"ends": ends, "wall": 0.0, "gradient_bytes": 10**6, "nccl": False}
+        told["device"] = self.device or next((gpu["name"] for gpu in machine.gpus()), "CPU")
         shares = {"kind": "train", "time": 2.0, "by_rank": {"compute": [0.8], "other": [0.2]}}
         return read_run([{"rank": rank, **told} for rank in range(case.workers)], [shares], case.batch or 1)
 
@@ -97,7 +100,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
         (["--how-many-nodes", "0"], "give an efficiency above 0"),
         (["--how-many-nodes", "0.8"], "make one first, or name its results by --collectives"),
         (["--gradient-mb", "2"], "give --emulate-step-ms, too, or leave it out"),
-        (["--emulate-step-ms", "20", "--data", "hdf5"], "leave them out"),
+        (
+            ["--emulate-step-ms", "20", "--data", "hdf5"],
+            "--data: a job of your own, and an emulated model, have theirs",
+        ),
+        (["--emulate-step-ms", "20", "--kinds", "strong"], "so its scaling is weak"),
+        (["--how-many-nodes", "0.8", "--kinds", "strong"], "is answered for weak scaling"),
         (["--batch", "0"], "--batch: 0; give a number from 1 on"),
         (["--dir", "nowhere"], "nowhere is not a folder"),
         (["--collectives", "nowhere"], "nowhere/records.jsonl"),
@@ -146,6 +154,38 @@ def test_each_rank_has_a_gpu_where_there_are_some(
     assert {case.workers for case in script.ran} == {1, 2}
     assert script("--gpu", "--models", "mlp", "--kinds", "weak", "--ranks", "4") == 2
     assert "4 ranks, but a GPU each for 2" in capsys.readouterr().err
+
+
+def test_gpus_that_tensorflow_does_not_use_are_no_gpus(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("support.machine.gpus", lambda: [{"name": "H100", "memory_mib": 81559}] * 2)
+    script.device = "CPU"
+    assert script("--gpu", "--models", "mlp", "--kinds", "weak") == 2
+    assert "--gpu: there are GPUs, but TensorFlow uses none: install tensorflow[and-cuda]" in capsys.readouterr().err
+    assert len(script.ran) == 1
+
+
+def test_the_batch_of_an_own_job_is_shared_out(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("data: {train: {batch_size: 48}}")
+    assert script("--job", str(job), "--kinds", "weak", "strong", "--ranks", "1", "2") == 0
+    assert {(case.workers, case.batch) for case in script.ran} == {(1, None), (2, None), (1, 48), (2, 24)}
+    job.write_text("data: []")
+    assert script("--job", str(job), "--kinds", "strong") == 2
+    assert "tells no data.train.batch_size to share out; give --batch" in capsys.readouterr().err
+
+
+def test_how_many_nodes_without_an_answer_is_no_success(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = tmp_path / "collectives"
+    network.mkdir()
+    (network / "records.jsonl").write_text("")
+    assert script(*SMALL, "--kinds", "weak", "--collectives", str(network), "--how-many-nodes", "0.8") == 1
+    assert "no answer, see above" in capsys.readouterr().err
 
 
 def test_a_model_that_does_not_fit_is_left_out_and_named(
