@@ -54,12 +54,12 @@ fi
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
 
+if [[ $name == quick ]]; then # it leaves nothing but what it prints
+    exec python "$home/benchmarks/quick.py" "$@"
+fi
 results=$SLURM_SUBMIT_DIR/runs/benchmark_$name-$SLURM_JOB_ID
 echo "benchmark.sh: $name on $(hostname), results in $results"
 if [[ ${SLURM_NTASKS:-} == "${SLURM_JOB_NUM_NODES:-1}" ]] && ((${SLURM_CPUS_ON_NODE:-1} > 1)); then
     echo "benchmark.sh: one task a node, so one rank a node; for more: sbatch --ntasks-per-node=$SLURM_CPUS_ON_NODE"
-fi
-if [[ $name == quick ]]; then # it leaves nothing but what it prints
-    exec python "$home/benchmarks/$name.py" "$@"
 fi
 exec python "$home/benchmarks/$name.py" --out "$results" "$@"
