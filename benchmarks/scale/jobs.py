@@ -29,9 +29,9 @@ OTHERWISE: Mapping[str, str] = {
     "run.save_summary_steps": str(RECORD_STEPS),
 }
 """Of a user's own job: it neither evaluates, but for a batch at its end, nor exports."""
-RUN: Mapping[str, dict[str, str]] = {
+RUN: Mapping[str, dict[str, str | int]] = {
     SYNC: {"strategy": "sync", "chief": "train"},
-    ASYNC: {"strategy": "async", "parameter_servers": "1"},
+    ASYNC: {"strategy": "async", "parameter_servers": 1},
     DEDICATED: {"strategy": "sync", "chief": "dedicated"},
 }
 """What `run:` of a job says of each way."""
@@ -129,7 +129,7 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
     if case.data == OWN:
         changes = {
             **OTHERWISE,
-            **{f"run.{key}": value for key, value in RUN[case.way].items()},
+            **{f"run.{key}": f"{value}" for key, value in RUN[case.way].items()},
             **({"data.train.batch_size": str(case.batch)} if case.batch else {}),
         }
         settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
