@@ -83,7 +83,7 @@ def settings_before_mpi(
     +30 % examples/s). Without OMP_NUM_THREADS each core gets a computing thread, and they do outnumber them.
 
     On one node without GPUs, tensors larger than HOROVOD_FUSION_BYTES are not copied into Horovod's fusion buffer and
-    out again: there a copy costs more than one more allreduce (two ranks: +17 %). Between nodes, and with NCCL, each
+    out again: there a copy costs more than one more allreduce (two ranks: +11 %). Between nodes, and with NCCL, each
     allreduce costs its latency, and Horovod's default stays.
     """
     settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
