@@ -18,7 +18,7 @@ EMULATED, EMULATED_WORKERS, EMULATED_STEP_MS, EMULATED_BYTES = 0.95, 8, 100.0, 1
 def targets(records: Iterable[Record]) -> list[Target]:
     """Those that something was measured for."""
     curves = curves_in(records)
-    real = [curve for curve in curves if curve.emulated_step_ms is None]
+    real = [curve for curve in curves if curve.workload in WEAK_SCALING and curve.kind == WEAK]
     emulated = [curve for curve in curves if curve.emulated_step_ms is not None]
     found = []
     if real:
@@ -34,7 +34,7 @@ def _weak(curves: Iterable[Measured]) -> Iterator[tuple[str, str, bool]]:
     for curve in curves:
         record = curve.at(SYNC, WEAK_WORKERS)
         least = WEAK_SCALING.get(curve.workload)
-        if curve.kind == WEAK and record is not None and record.ratio is not None and least is not None:
+        if record is not None and record.ratio is not None and least is not None:
             yield f"{curve.workload}, {record.config['data']}", f"{record.ratio:.3f}", record.ratio >= least
 
 

@@ -175,6 +175,7 @@ def test_targets_follow_what_was_measured() -> None:
     assert target.reached
     [target] = targets(records_at(0.7))
     assert (target.reached, "0.700" in str(target)) == (False, True)
+    assert targets(records_at(0.9, replace(WEAK_MLP, workload=VGG.name))) == [], "nothing was wanted of it"
     emulated = Curve(WEAK, "emulated", "emulated model", MEMORY, 32, ((SYNC, 8),), 100.0, 10**6)
     [target] = targets(records_at(0.99, emulated))
     assert not target.reached, "7.6 MB of gradients are not 1 MB"
