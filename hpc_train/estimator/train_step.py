@@ -120,8 +120,9 @@ def make_train_step(
                     variable.assign(b)
             return tf.reshape(tf.cast(tf.logical_not(finite(backward.loss, own)), tf.float32), [1])
 
-        applied = tf.logical_and(finite(report[0], averaged), report[-1] <= 0)
-        to_blame = tf.cond(applied, apply, leave)
+        with tf.control_dependencies([there]):  # or the clock might be read when the update is over
+            applied = tf.logical_and(finite(report[0], averaged), report[-1] <= 0)
+            to_blame = tf.cond(applied, apply, leave)
         return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), tf.stack([computed, there])
 
     compiled = tf.function(step, reduce_retracing=True)
