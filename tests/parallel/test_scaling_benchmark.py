@@ -60,7 +60,7 @@ def test_all_ways_train_with_the_ranks_that_they_need(emulated):
         assert 0 < low <= record["value"] <= high
         assert record["config"]["unit"]
     alone = records[0]
-    assert (alone["config"]["way"], alone["config"]["workers"], alone["ratio"]) == ("sync", 1, 1.0)
+    assert (alone["config"]["way"], alone["config"]["workers"], alone["ratio"]) == ("sync", 1, None)
 
 
 def test_steps_wait_for_as_long_as_asked_and_gradients_are_of_that_size(emulated):
