@@ -28,8 +28,8 @@ class Predicted:
     """What so many ranks reach.
 
     Attributes:
-        step_secs: Between two steps of a worker. exchange_secs: Of one exchange alone; exposed_secs: what of it, and of
-            waiting at servers, computing does not hide. straggler_secs: Waiting for the slowest.
+        step_secs: Between two steps of a worker. exchange_secs: Of one exchange alone; exposed_secs: of that, and of
+            waiting at servers. straggler_secs: Waiting for the slowest.
         examples_per_sec: Of all ranks. efficiency: That over so many times what one rank alone reaches; parameter
             servers count as ranks.
     """
@@ -89,19 +89,19 @@ def _one(
         return Predicted(1, 1, secs, 0.0, 0.0, 0.0, profile.examples / secs, 1.0)
     own = profile if scaling == "weak" else profile.with_batch(1 / workers)
     if strategy.synchronous:
-        exchange, exposed, straggling = _synchronous(own, network, ranks, strategy, slowest)
-        step = own.single_secs + exposed + straggling
+        exchange, straggling = _synchronous(own, network, ranks, strategy, slowest)
+        waiting, step = exchange, own.single_secs + exchange + straggling
     else:
-        exchange, exposed, step = _asynchronous(own, network, ranks, strategy, seed)
+        exchange, waiting, step = _asynchronous(own, network, ranks, strategy, seed)
         straggling = 0.0
     rate = workers * own.examples / step
     alone = profile.examples / profile.single_secs
-    return Predicted(ranks, network.nodes(ranks), step, exchange, exposed, straggling, rate, rate / (ranks * alone))
+    return Predicted(ranks, network.nodes(ranks), step, exchange, waiting, straggling, rate, rate / (ranks * alone))
 
 
 def _synchronous(
     profile: StepProfile, network: Network, ranks: int, strategy: Strategy, slowest: np.ndarray
-) -> tuple[float, float, float]:
+) -> tuple[float, float]:
     workers = ranks - strategy.servers
     if strategy.way == "parameter server":
         exchange = parameter_server_exchange(
@@ -110,7 +110,7 @@ def _synchronous(
     else:
         exchange = allreduce_secs(strategy.way, network, ranks, profile.gradient_bytes)
     straggling = max(0.0, profile.compute.median_secs * float(slowest[workers - 1]) - profile.compute.mean_secs)
-    return exchange, exchange - profile.hidden_secs(exchange), straggling
+    return exchange, straggling
 
 
 def _asynchronous(
@@ -120,13 +120,12 @@ def _asynchronous(
     exchange = parameter_server_exchange(
         network, ranks, strategy.servers, profile.gradient_bytes, profile.apply_secs_per_byte
     )
-    hidden = profile.hidden_secs(exchange.alone_secs)
     steps = max(FEWEST_STEPS, min(STEPS, MOST_EXCHANGES // workers))
-    # What is fixed does not vary, and what is hidden goes on while the worker computes.
-    median = profile.compute.median_secs + profile.fixed_secs - hidden
+    # What is fixed does not vary.
+    median = profile.compute.median_secs + profile.fixed_secs
     times = StepTimes(median, profile.compute.sigma * profile.compute.median_secs / median)
     found = simulate_async(times, workers, exchange.wire_secs, [exchange.service_secs] * strategy.servers, seed, steps)
-    return exchange.alone_secs, exchange.alone_secs - hidden + found.waiting_secs, workers / found.exchanges_per_sec
+    return exchange.alone_secs, exchange.alone_secs + found.waiting_secs, workers / found.exchanges_per_sec
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,11 @@ from scale_model.fit import StepTimes
 
 @dataclass(frozen=True)
 class StepProfile:
-    """What a step of one rank is made of, measured.
+    """What a step of one rank is made of, measured. An exchange begins when all gradients are there.
 
     Attributes:
         compute: Forward and backward pass, with their spread; fixed_secs: input, applying, and what else there is.
         gradient_bytes: That each rank sends. examples: Of a step of one rank.
-        backward_share: Part of `compute` during which gradients may already be on their way.
-        overlap: Part of an exchange that hides behind it; 0: the exchange begins when all gradients are there.
         apply_secs_per_byte: That a parameter server takes to apply gradients.
 
     Raises:
@@ -29,17 +27,12 @@ class StepProfile:
     gradient_bytes: float
     examples: float = 1.0
     fixed_secs: float = 0.0
-    backward_share: float = 2 / 3
-    overlap: float = 0.0
     apply_secs_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("gradient_bytes", "fixed_secs", "apply_secs_per_byte"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"StepProfile.{name} is {getattr(self, name)}: give a number from 0 on")
-        for name in ("backward_share", "overlap"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"StepProfile.{name} is {getattr(self, name)}: give a number from 0 to 1")
         if not self.examples > 0:
             raise ValueError(f"StepProfile.examples is {self.examples}: give a number above 0")
 
@@ -51,10 +44,6 @@ class StepProfile:
     def with_batch(self, share: float) -> StepProfile:
         """The same with a batch that is `share` times as large; what is fixed stays."""
         return replace(self, compute=self.compute.scaled(share), examples=self.examples * share)
-
-    def hidden_secs(self, exchange_secs: float) -> float:
-        """What of an exchange the backward pass hides."""
-        return min(self.overlap * exchange_secs, self.backward_share * self.compute.median_secs)
 
 
 @dataclass(frozen=True)

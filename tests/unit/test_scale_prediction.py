@@ -27,8 +27,6 @@ profiles = st.builds(
     st.floats(0, 1e8),
     st.floats(1, 512),
     st.floats(0, 0.1),
-    st.floats(0, 1),
-    st.floats(0, 1),
 )
 allreduces = st.sampled_from([Strategy(way) for way in ALGORITHMS])
 NETWORK = Network(Link(2e-6, 1e-10, 0.0, 5e-5), Link(2e-5, 1e-9, 0.0, 1e-4), 4)
@@ -60,24 +58,15 @@ def test_weak_efficiency_falls_with_the_nodes(profile, network, strategy):
 
 
 @given(profiles, networks, st.integers(2, 64))
-def test_without_stragglers_and_overlap_it_is_the_closed_form(profile, network, ranks):
-    plain = replace(profile, compute=StepTimes(profile.compute.median_secs), overlap=0.0)
+def test_without_stragglers_it_is_the_closed_form(profile, network, ranks):
+    plain = replace(profile, compute=StepTimes(profile.compute.median_secs))
     [found] = predict(plain, network, [ranks], RING)
     exchange = allreduce_secs("ring", network, ranks, profile.gradient_bytes)
     assert found.step_secs == pytest.approx(plain.compute.median_secs + plain.fixed_secs + exchange)
 
 
-@given(profiles, networks, st.integers(2, 64), st.floats(0, 1))
-def test_overlap_hides_no_more_than_its_share_and_the_backward_pass(profile, network, ranks, overlap):
-    [shown], [hidden] = (predict(replace(profile, overlap=o), network, [ranks], RING) for o in (0.0, overlap))
-    saved = shown.step_secs - hidden.step_secs
-    most = min(overlap * shown.exchange_secs, profile.backward_share * profile.compute.median_secs)
-    assert saved == pytest.approx(most, rel=1e-6, abs=1e-9)
-
-
 @given(profiles, networks, st.integers(2, 64))
 def test_strong_scaling_is_no_more_efficient_than_weak(profile, network, ranks):
-    # What an overlap hides is shorter with the smaller batch.
     [weak], [strong] = (predict(profile, network, [ranks], RING, how) for how in ("weak", "strong"))
     assert strong.efficiency <= weak.efficiency * (1 + 1e-9)
 
@@ -144,7 +133,5 @@ def test_what_cannot_be_asked_is_refused():
         Strategy("ring", synchronous=False)
     with pytest.raises(ValueError, match="no way to exchange"):
         Strategy("star")
-    with pytest.raises(ValueError, match="overlap is 2"):
-        replace(PROFILE, overlap=2.0)
     with pytest.raises(ValueError, match="not above 0"):
         validate(PROFILE, NETWORK, [Measured(2, 0.0)], RING)
