@@ -149,14 +149,18 @@ def _row(record: Record) -> tuple[str, ...]:
     return (
         config["way"],
         f"{config['workers']}",
-        f"{record.value:,.0f}",
-        f"{record.spread[0]:,.0f} to {record.spread[1]:,.0f}",
-        f"{min(rates):,.0f} to {max(rates):,.0f}" if len(rates) > 1 else f"{rates[0]:,.0f}",
+        _rate(record.value),
+        f"{_rate(record.spread[0])} to {_rate(record.spread[1])}",
+        f"{_rate(min(rates))} to {_rate(max(rates))}" if len(rates) > 1 else _rate(rates[0]),
         f"{efficiency(record):.3f}",
         f"{low:.3f} to {high:.3f}",
         f"{1e3 * config['step_secs']['0.5']:.1f}",
         f"{config['sent_bytes_a_step'] / 1e6:,.1f} MB",
     )
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _gpu_cells(record: Record) -> tuple[str, str]:
@@ -183,8 +187,8 @@ def _forecast(found: Forecast, network: str) -> Iterator[Section]:
         (
             way,
             f"{point.measured.ranks}",
-            f"{point.measured.examples_per_sec:,.0f}",
-            f"{point.predicted.examples_per_sec:,.0f}",
+            _rate(point.measured.examples_per_sec),
+            _rate(point.predicted.examples_per_sec),
             f"{point.relative_error:+.1%}",
         )
         for way, points in found.checked
