@@ -117,11 +117,14 @@ def test_a_users_own_job_is_trained_in_the_way_asked_for_and_left_as_it_is(tmp_p
     assert after == before
 
 
-def mentions(pid: str, word: str) -> bool:
-    try:
-        return word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
-        return False
+def ranks_of(case: Path) -> list[str]:
+    def mentions(pid: str) -> bool:
+        try:
+            return str(case).encode() in Path("/proc", pid, "cmdline").read_bytes()
+        except OSError:  # it has ended
+            return False
+
+    return [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid)]
 
 
 def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
@@ -135,7 +138,7 @@ def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
     ) as process:
         deadline = time.monotonic() + START_SECS
         case = None
-        while not (case and [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid, str(case))]):
+        while not (case and ranks_of(case)):
             assert process.poll() is None and time.monotonic() < deadline, "no ranks have been started"
             case = next((tmp_path / "jobs").glob("scaling-*/case.json"), None)
             time.sleep(0.1)
@@ -144,5 +147,8 @@ def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
             assert process.wait(END_SECS) == 128 + signal.SIGTERM
         finally:
             process.kill()
-    assert not [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid, str(case))]
+    deadline = time.monotonic() + 10
+    while ranks_of(case):  # SIGKILL takes effect when a process is next given a core
+        assert time.monotonic() < deadline, f"still there: {ranks_of(case)}"
+        time.sleep(0.1)
     assert list((tmp_path / "jobs").iterdir()) == []
