@@ -79,7 +79,7 @@ class Exchanges:
             for _ in range(self._repeats):
                 if checked:
                     number[0] += 1
-                worker.push(self._gradients, [], 0.0, 1, 0.0)
+                worker.push(self._gradients, [], 0.0, 1, None)
                 worker.wait_until_taken()
                 worker.versions = worker.pull()
                 if any(version != worker.pushed for version in worker.versions) or (checked and pulled != number):

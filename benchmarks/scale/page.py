@@ -46,7 +46,6 @@ SPLIT_WORDS: Mapping[str, str] = {
     "checkpoint": "checkpoint",
     "other": "other",
 }
-NOT_TOLD = "not told (asynchronous)"
 HEADER = (
     *("Way", "Workers", "Examples/s", "Lowest to highest", "By worker", "Efficiency", "In the passes"),
     *("Step, ms", "Sent a step"),
@@ -137,10 +136,7 @@ def _throughput(curve: Measured) -> LinePlot:
 def _split(record: Record) -> dict[str, float]:
     """Milliseconds of a step by what they are spent on."""
     shares, step_ms = record.config["shares"], 1e3 * record.config["step_secs"]["0.5"]
-    split = {SPLIT_WORDS[part]: shares[part] * step_ms for part in PARTS if shares.get(part, 0.0) > 0}
-    if "compute" not in shares:
-        split[NOT_TOLD] = max(0.0, 1 - sum(shares.values())) * step_ms
-    return split
+    return {SPLIT_WORDS[part]: shares[part] * step_ms for part in PARTS if shares.get(part, 0.0) > 0}
 
 
 def _row(record: Record) -> tuple[str, ...]:

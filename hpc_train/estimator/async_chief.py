@@ -20,7 +20,7 @@ from hpc_train.estimator.session import Session
 from hpc_train.monitoring.progress import Rate
 from hpc_train.strategies.async_ps.clocks import mean_of
 from hpc_train.strategies.async_ps.keras_part import KerasPart
-from hpc_train.strategies.async_ps.layout import FINISH
+from hpc_train.strategies.async_ps.layout import FINISH, SHARES
 from hpc_train.strategies.async_ps.server import Applied, Server
 
 TELL_SECS = 0.1
@@ -34,11 +34,23 @@ class _Mean:
         self._sum, self._count = 0.0, 0
 
     def add(self, value: float) -> None:
-        self._sum, self._count = self._sum + value, self._count + 1
+        """Adds a value; NaN is none."""
+        if not math.isnan(value):
+            self._sum, self._count = self._sum + value, self._count + 1
 
     @property
     def value(self) -> float | None:
         return self._sum / self._count if self._count else None
+
+
+def _means_of_shares(workers: int) -> dict[str, list[_Mean]]:
+    return {name: [_Mean() for _ in range(workers)] for name in SHARES}
+
+
+def _rest(shares: Sequence[float | None]) -> float | None:
+    """What is left of a worker's time; None where it is not known."""
+    known = [share for share in shares if share is not None]
+    return max(0.0, 1 - sum(known)) if known else None
 
 
 class Chief:
@@ -61,7 +73,7 @@ class Chief:
         self._health = Health(s.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
-        self._waits = [_Mean() for _ in range(roles.readers)]
+        self._shares = _means_of_shares(roles.readers)
         self._all_waits = [_Mean() for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._step = self._told = s.first_step
@@ -117,11 +129,11 @@ class Chief:
         self._rate.step(update.examples)
         if math.isnan(self._counting_since):
             self._counting_since = time.monotonic()
-        for worker, waited in zip(update.workers, update.waits, strict=True):
+        for worker, shares in zip(update.workers, update.shares, strict=True):
             self._examples[worker] += update.examples / len(update.workers)
-            if not math.isnan(waited):
-                self._waits[worker].add(waited)
-                self._all_waits[worker].add(waited)
+            for name, share in shares.items():
+                self._shares[name][worker].add(share)
+            self._all_waits[worker].add(shares["input"])
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -198,8 +210,8 @@ class Chief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        waits = [wait.value for wait in self._waits]
-        self._waits = [_Mean() for _ in self._waits]
+        told = {name: [mean.value for mean in means] for name, means in self._shares.items()}
+        self._shares = _means_of_shares(len(self._examples))
         now = time.monotonic()
         secs = now - self._counting_since
         rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
@@ -210,7 +222,11 @@ class Chief:
                 self._so_far(last),
                 record=True,
                 learning_rate=self._part.learning_rate,
-                by_rank={"examples_per_sec": [*servers, *rates], "input": [*servers, *waits]},
+                by_rank={
+                    "examples_per_sec": [*servers, *rates],
+                    **{name: [*servers, *shares] for name, shares in told.items()},
+                    "other": [*servers, *map(_rest, zip(*told.values(), strict=True))],
+                },
                 more=staleness,
                 staleness=clocks.histogram,
             )

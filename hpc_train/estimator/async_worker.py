@@ -14,7 +14,7 @@ from hpc_train.estimator.feed import Feed
 from hpc_train.estimator.gradient_step import GradientStep
 from hpc_train.estimator.loop import rows_of
 from hpc_train.estimator.session import Session
-from hpc_train.monitoring.progress import TimeShares
+from hpc_train.monitoring.progress import Stopwatch, TimeShares
 from hpc_train.strategies.async_ps.clocks import may_begin
 from hpc_train.strategies.async_ps.layout import FINISH
 from hpc_train.strategies.async_ps.partition import Partition
@@ -63,7 +63,7 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
     if tickets is not None and mean:
         tickets *= roles.readers
     ahead = Prefetch(worker) if config.prefetch_parameters else None
-    carried_now, times = reading(carried), TimeShares()
+    carried_now, times, exchange = reading(carried), TimeShares(), Stopwatch()
     worker.versions = worker.pull()
     s.hooks.begin()
     with Feed(s.data.dataset, lambda: s.data.failure) as batches:
@@ -74,37 +74,41 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
                 if worker.pushed == 0 and s.first_step == 0:
                     raise UserError(f"no batch to train on for rank {s.world.rank}; give each its part")
                 break
-            ticket = _next_ticket(s, worker)
+            with exchange:
+                ticket = _next_ticket(s, worker)
             if ticket is None or (tickets is not None and ticket >= tickets):
                 break
             if ahead is None and worker.pushed:
                 watchdog.at("waiting for the servers' parameters", None)
-                worker.versions = worker.pull()
+                with exchange:
+                    worker.versions = worker.pull()
             bound.refresh()
             if ahead is not None:
                 ahead.begin()
             number = s.first_step + ticket + 1
             watchdog.at(f"training step {number}", None)
             s.hooks.before_step(number)
-            computed = step(batch)
+            with Stopwatch() as computing:
+                computed = step(batch)
             if s.delay_secs:
                 time.sleep(s.delay_secs)
             watchdog.at("waiting for the servers to take a gradient", None)
             if ahead is not None:
-                ahead.wait()
-            rows = rows_of(batch)
-            times.step(rows, batches.waited_secs)
-            taken = times.take()
-            share = float("nan") if taken is None else taken["input"]
-            if computed.finite:
-                sent = [view_of(tensor) for tensor in carried_now()] if carried else []
-                worker.push(computed.gradients, sent, computed.loss, rows, share)
-            else:
-                worker.push_bad(computed.loss, rows, share)
-            if ahead is None:
-                worker.wait_until_taken()
-            else:
-                ahead.take()
+                with exchange:
+                    ahead.wait()
+            rows, exchanged = rows_of(batch), exchange.take()
+            times.step(rows, batches.waited_secs, computing.secs + exchanged, exchanged)
+            shares = times.take()
+            with exchange:
+                if computed.finite:
+                    sent = [view_of(tensor) for tensor in carried_now()] if carried else []
+                    worker.push(computed.gradients, sent, computed.loss, rows, shares)
+                else:
+                    worker.push_bad(computed.loss, rows, shares)
+                if ahead is None:
+                    worker.wait_until_taken()
+                else:
+                    ahead.take()
             s.hooks.after_step(number, computed.loss)
             if s.hooks.stop_requested is not None:
                 worker.ask_to_stop(FINISH)

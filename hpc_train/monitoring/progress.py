@@ -133,6 +133,26 @@ class Notes:
             function(text)
 
 
+class Stopwatch:
+    """Seconds spent in it, a context manager that may be entered again and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.secs = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self._begun = self._clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.secs += self._clock() - self._begun
+
+    def take(self) -> float:
+        """Its seconds; it begins again at 0."""
+        secs, self.secs = self.secs, 0.0
+        return secs
+
+
 class TimeShares:
     """Where a rank's time goes: lately, and how much of it on the whole waits for input.
 

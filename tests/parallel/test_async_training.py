@@ -389,6 +389,22 @@ def test_max_staleness_makes_fast_workers_wait_for_a_slow_one(four: Four) -> Non
     assert status(four.bounded)["staleness"]["max"] <= largest_staleness(3, 2)
 
 
+def test_where_the_time_of_each_worker_went_is_told(four: Four) -> None:
+    """A worker that sleeps, outside of all that is told by name, and two that wait for it."""
+    lines = map(json.loads, (four.bounded.job_dir / "metrics.jsonl").read_text().splitlines())
+    told = [record["by_rank"] for record in lines if record["kind"] == "train"][-1]
+    parts = ("input", "compute", "communication", "other")
+    server, *workers = ([told[part][rank] for part in parts] for rank in range(4))
+    assert server == [None] * 4
+    for shares in workers:
+        assert all(share >= 0 for share in shares)
+        assert sum(shares) == pytest.approx(1, abs=0.01)
+    waiting, slow, too = (dict(zip(parts, shares, strict=True)) for shares in workers)
+    assert slow["other"] > 0.5 > slow["communication"]
+    for shares in (waiting, too):
+        assert shares["communication"] > 0.5 > shares["other"]
+
+
 @dataclass(frozen=True)
 class One:
     """Jobs trained in one process: `zero` is that of Four."""
@@ -461,6 +477,7 @@ def test_a_script_with_an_input_of_its_own_that_ends_unevenly(tmp_path: Path) ->
     last = [record for record in lines if record["kind"] == "train"][-1]
     assert last["step"] == 18
     assert [rate and rate > 0 for rate in last["by_rank"]["examples_per_sec"]] == [None, True, True]
+    assert [share and share > 0 for share in last["by_rank"]["compute"]] == [None, True, True]
 
 
 def test_over_tcp(make_shared_job: MakeJob, begun: Begun) -> None:

@@ -23,7 +23,7 @@ from scale.gpu import GpuUse, mean_use
 from scale.jobs import Case, Run, arguments, read_run
 from scale.journal import Journal
 from scale.measuring import Curve, measure, records_of
-from scale.page import NOT_TOLD, make_page
+from scale.page import make_page
 from scale.room import check_room
 from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK
 from scale.targets import targets
@@ -70,9 +70,10 @@ def test_points_are_run_there_and_back() -> None:
 
 def test_what_a_batch_cannot_be_shared_out_among_is_told() -> None:
     strong = replace(WEAK_MLP, kind=STRONG, batch=64, points=((SYNC, 2), (SYNC, 3)))
-    records, left_out = measure(strong, 1, run_of, None, lambda words: None)
+    records, failed = measure(strong, 1, run_of, None, lambda words: None)
     assert [record.config["workers"] for record in records] == [1, 2]
-    [(unit, why)] = left_out.items()
+    assert not failed
+    [(unit, why)] = strong.indivisible()
     assert ("sync, 3 workers" in unit, "64 rows" in why) == (True, True)
 
 
@@ -120,16 +121,14 @@ def test_an_interrupted_curve_goes_on_behind_its_finished_jobs(tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def test_asynchronous_workers_tell_less_of_their_steps_and_the_page_says_so() -> None:
-    def run(case: Case) -> Run:
-        return replace(run_of(case), shares={"input": 0.25}) if case.way == ASYNC else run_of(case)
-
-    kept, _ = measure(WEAK_MLP, 1, run, None, lambda words: None)
+def test_the_split_of_a_step_is_shown_for_each_way_in_milliseconds() -> None:
+    shares = {"input": 0.25, "compute": 0.5, "communication": 0.125, "apply": 0.0, "other": 0.125}
+    kept, _ = measure(WEAK_MLP, 1, lambda case: replace(run_of(case), shares=shares), None, lambda words: None)
     records = [replace(record, config={**record.config, "unit": WEAK_MLP.unit}) for record in kept]
     [bars] = [f for f in make_page(records, FULL, [], "").sections[0].figures if isinstance(f, StackedBars)]
     told = dict(bars.bars)
-    assert told["async, 2"] == {"input": pytest.approx(2.5), NOT_TOLD: pytest.approx(7.5)}
-    assert NOT_TOLD not in told["sync, 2"]
+    split = {"input": 2.5, "forward and backward": 5, "communication not hidden": 1.25, "other": 1.25}
+    assert told["async, 2"] == told["sync, 2"] == pytest.approx(split)
 
 
 def test_a_server_and_a_dedicated_chief_are_ranks_on_top_of_the_workers() -> None:

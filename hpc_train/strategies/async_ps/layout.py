@@ -27,9 +27,11 @@ APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-FLAG, VERSION, KIND, LOSS, ROWS, WAITED = range(6)
+FLAG, VERSION, KIND, LOSS, ROWS, INPUT, COMPUTE, COMMUNICATION = range(8)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
-loss, the examples, and which part of its time the worker has waited for input (NaN: unknown)."""
+loss, the examples, and the parts of the worker's time that SHARES names (NaN: unknown)."""
+SHARES = {"input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
+"""What a worker tells of where its time went since its last push; the rest is other."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed."""

@@ -7,7 +7,7 @@ Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from hpc_train.strategies.async_ps.layout import (
     PUBLICATION,
     RELEASED,
     ROWS,
+    SHARES,
     SIGNALLED,
     SLOWEST,
     STATE_AGE,
@@ -37,7 +38,6 @@ from hpc_train.strategies.async_ps.layout import (
     STATE_WANTED,
     STOP,
     VERSION,
-    WAITED,
     ServerLayout,
 )
 from hpc_train.strategies.async_ps.messages import Mailbox, control_words, mailboxes
@@ -72,14 +72,14 @@ class Applied:
     Attributes:
         workers: Whose gradients it was made of; bad: those of them whose numbers were not finite.
         staleness: In updates. loss: mean over the workers. examples: all together.
-        waits: Part of the time that each worker has waited for input; NaN where unknown.
+        shares: Where the time of each worker went, by the names of layout.SHARES; NaN where unknown.
     """
 
     workers: tuple[int, ...]
     staleness: int
     loss: float
     examples: int
-    waits: tuple[float, ...]
+    shares: tuple[Mapping[str, float], ...]
     bad: tuple[int, ...]
 
 
@@ -269,7 +269,7 @@ class Server:
                 staleness,
                 sum(box.number(LOSS) for box in boxes) / len(boxes),
                 sum(int(box.number(ROWS)) for box in boxes),
-                tuple(box.number(WAITED) for box in boxes),
+                tuple({name: box.number(word) for name, word in SHARES.items()} for box in boxes),
                 bad,
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,12 +23,12 @@ from hpc_train.strategies.async_ps.layout import (
     LOSS,
     PUBLICATION,
     ROWS,
+    SHARES,
     SIGNALLED,
     SLOWEST,
     STOP,
     TICKETS,
     VERSION,
-    WAITED,
     WORD,
     ServerLayout,
     aligned,
@@ -129,13 +129,14 @@ class Worker:
         carried: Sequence[np.ndarray],
         loss: float,
         examples: int,
-        waited: float,
+        shares: Mapping[str, float] | None,
     ) -> None:
         """Writes one gradient into this worker's mailboxes, out of which the one before has been taken.
 
         Args:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
             carried: Arrays that the first server keeps.
+            shares: Where this worker's time went since its last push, by the names of SHARES; None: unknown.
         """
         with self._helped():
             for variable, gradient in enumerate(gradients):
@@ -148,15 +149,15 @@ class Worker:
                 flat = array.reshape(-1).view(np.uint8)
                 self._window.put(flat, FIRST, place)
                 place += aligned(flat.size)
-            self._announce(GRADIENT, loss, examples, waited)
+            self._announce(GRADIENT, loss, examples, shares)
 
-    def push_bad(self, loss: float, examples: int, waited: float) -> None:
+    def push_bad(self, loss: float, examples: int, shares: Mapping[str, float] | None) -> None:
         """Tells that the gradient is not finite, and sends none."""
-        self._announce(BAD, loss, examples, waited)
+        self._announce(BAD, loss, examples, shares)
 
     def leave(self) -> None:
         """Tells the servers that this worker pushes no more."""
-        self._announce(LEAVES, 0.0, 0, float("nan"))
+        self._announce(LEAVES, 0.0, 0, None)
 
     def _put_whole(self, variable: int, gradient: np.ndarray) -> None:
         flat = gradient.reshape(-1)
@@ -187,13 +188,15 @@ class Worker:
     def _place(self, server: int, piece: Piece) -> int:
         return self._layouts[server].mailbox(self._worker) + piece.offset - self._partition.cuts[server]
 
-    def _announce(self, kind: int, loss: float, examples: int, waited: float) -> None:
+    def _announce(self, kind: int, loss: float, examples: int, shares: Mapping[str, float] | None) -> None:
         """The header, then its flag, once all that it stands for has arrived."""
         self.pushed += 1
         header = self._header
         header[KIND] = kind
         numbers = header.view(np.float64)
-        numbers[LOSS], numbers[ROWS], numbers[WAITED] = loss, examples, waited
+        numbers[LOSS], numbers[ROWS] = loss, examples
+        for name, word in SHARES.items():
+            numbers[word] = float("nan") if shares is None else shares[name]
         for server, layout in enumerate(self._layouts):
             header[VERSION] = self.versions[server]
             place = layout.header(self._worker)

@@ -169,7 +169,7 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle)
         gradients[EMBEDDING] = numbers, values
         if ahead is not None:
             ahead.wait()
-        worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, 0.25)
+        worker.push(gradients, [np.full(CARRIED_NBYTES, number + 1, np.uint8)], 1.0, 2, None)
         if ahead is None:
             worker.wait_until_taken()
         else:
