@@ -107,7 +107,7 @@ def measure(folder: Path, model: str, ranks: int, change: Change, settings: Sett
     """Jobs with the change and without, in turn: A B, B A."""
     plain = Change(AS_IT_IS, "")
     rates: defaultdict[str, list[float]] = defaultdict(list)
-    for number in range(settings.few_passes):
+    for number in range(settings.passes):
         for case in (plain, change) if number % 2 == 0 else (change, plain):
             told = run_job(
                 folder,
@@ -172,7 +172,7 @@ def make_page(records: Sequence[Record], model: str, ranks: int, settings: Setti
     """The report; it has no targets."""
     about = (
         f"{DESCRIPTIONS[model]}, {BATCH} rows a rank and step, {ranks} ranks. Each line is a job of its own beside one "
-        f"as the package sets it up, {settings.few_passes} of each in turn; the ratio is of two that ran one after the "
+        f"as the package sets it up, {settings.passes} of each in turn; the ratio is of two that ran one after the "
         "other: above 1, the change is faster."
     )
     entries = [Bar(r.config["change"], r.ratio, OUR_COLOUR if (r.ratio or 0) > 1 else OTHER_COLOUR) for r in records]

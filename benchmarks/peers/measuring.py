@@ -116,9 +116,8 @@ class Runner:
 
     def turns(self, unit: Unit) -> dict[Contestant, list[Told]]:
         """Each way in processes of its own, in turn; by way what each pass told."""
-        passes = self.settings.passes if unit.kind == "weak scaling" else self.settings.few_passes
         found: defaultdict[Contestant, list[Told]] = defaultdict(list)
-        for one in in_turn(unit.ways, passes):
+        for one in in_turn(unit.ways, self.settings.passes):
             ours = found.get(Contestant(OURS, one.ranks))
             told = self._run(unit.model, one, ours[0] if ours else None)
             told.check(str(one))

@@ -34,7 +34,6 @@ class Settings:
         rows: Of the training data.
         pairs: Blocks of ours and as many of a rival in one process; block_secs: that one of ours takes, about.
         passes: Over all ways of a group, each in a process of its own, there and back again in turn: A B, B A.
-        few_passes: The same for a way that needs less accuracy, or takes longer.
         turn_secs: That ours measures for in a process of its own; the others make as many steps.
         first_steps: Of each process, which are not counted; first_secs: the same, whichever is more.
         thin: Each kind of measurement once, on one of the models.
@@ -44,7 +43,6 @@ class Settings:
     pairs: int
     block_secs: float
     passes: int
-    few_passes: int
     turn_secs: float
     first_steps: int
     first_secs: float
@@ -55,8 +53,7 @@ FULL = Settings(
     rows=8_192,
     pairs=24,
     block_secs=0.5,
-    passes=3,
-    few_passes=2,
+    passes=4,
     turn_secs=4.0,
     first_steps=12,
     first_secs=1.0,
@@ -66,7 +63,6 @@ QUICK = Settings(
     pairs=2,
     block_secs=0.1,
     passes=1,
-    few_passes=1,
     turn_secs=0.3,
     first_steps=12,
     first_secs=0.0,
