@@ -1,6 +1,6 @@
 """This package's training loop against loops by hand, Keras fit, tf.distribute and tf.estimator.
 
-    python benchmarks/overhead.py                        # about 20 minutes on two cores
+    python benchmarks/overhead.py                        # about 40 minutes on two cores
     python benchmarks/overhead.py --with-estimator       # tf.estimator, too: builds an environment with TensorFlow 2.15
     python benchmarks/overhead.py --peers same-flags     # some of it
     python benchmarks/overhead.py --quick                # tries everything once; the figures mean nothing

@@ -169,7 +169,6 @@ def main() -> int:
     check_ranks(ranks, args.oversubscribe)
     network = find_network(args.collectives, args.how_many_nodes is not None)
     left_out = {curve.unit: why for curve in curves if (why := check_room(curve, gpus)) is not None}
-    left_out |= {point: why for curve in curves for point, why in curve.indivisible() if curve.unit not in left_out}
     for unit, why in left_out.items():
         tell(f"{unit}: left out: {why}")
     told = {**asdict(settings), "gpu": args.gpu, "curves": [asdict(curve) for curve in curves]}
@@ -186,10 +185,9 @@ def main() -> int:
             results.leave_out(unit, why)
         failed = False
         for curve in curves:
-            if curve.unit not in left_out and not is_whole(curve, results):
+            if results.finished(curve.unit) is None and curve.unit not in left_out:
                 failed |= not measure_curve(curve, settings, folder, launch, results, journal, args.gpu)
-        if not failed:
-            journal.close()
+        journal.close()
         wanted = args.how_many_nodes or EFFICIENCY
         forecasts, words = forecasts_of(curves_in(results.records), network or (), max(1, most // nodes()), wanted)
         print(*answers(forecasts), sep="\n", end="\n" if forecasts else "")
@@ -199,14 +197,6 @@ def main() -> int:
         tell("--how-many-nodes: no answer, see above")
         return code or EXIT_MISSED
     return code
-
-
-def is_whole(curve: Curve, results: ResultsFolder) -> bool:
-    """Whether all points of a curve are measured; where some failed, it is open again."""
-    found = results.finished(curve.unit)
-    if found is not None and len(found) < len(curve.cases()):
-        results.reopen(curve.unit)
-    return found is not None and len(found) == len(curve.cases())
 
 
 def measure_curve(
@@ -244,7 +234,7 @@ def measure_curve(
         return False
     results.add(curve.unit, found)
     for unit, why in failed.items():
-        results.leave_out(unit, why)
+        results.leave_out(unit, why, for_good=True)
     return not failed
 
 

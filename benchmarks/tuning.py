@@ -1,6 +1,6 @@
 """What each setting is worth: synchronous training set up as it is by itself, and with one setting changed.
 
-    python benchmarks/tuning.py                          # about 10 minutes on two cores
+    python benchmarks/tuning.py                          # about 20 minutes on two cores
     python benchmarks/tuning.py --model cnn --changes "no yield" "bound to cores"
     python benchmarks/tuning.py --quick                  # tries everything once; the figures mean nothing
 

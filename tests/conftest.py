@@ -7,10 +7,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import Job, make_job_in
 
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
+
+# That something takes long says nothing on a busy machine.
+settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Finished jobs of curves that are not whole yet: a run that goes on, or tries again what failed, has them still."""
+"""Finished jobs of a curve that is not finished yet: an interrupted run keeps them, and goes on behind them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """All points of all curves are measured: the records have it all."""
+        """All curves are measured: the records have it all."""
         self._path.unlink(missing_ok=True)
 
 

@@ -79,12 +79,12 @@ def measure(
     """Runs all cases of a curve `passes` times: A B C, C B A, and so on; those of `journal` are not run again.
 
     Returns:
-        Records, and why cases are not among them: one that fails is not tried again here, and the others go on.
+        Records, and why cases were left out: one that fails is not tried again, and the others go on.
 
     Raises:
         RuntimeError: The one rank that the others are compared with failed.
     """
-    cases, failed = curve.cases(), dict[str, str]()
+    cases, failed = curve.cases(), dict(curve.indivisible())
     found: defaultdict[Case, list[Run]] = defaultdict(list)
     for number in range(passes):
         for case in cases if number % 2 == 0 else reversed(cases):

@@ -61,6 +61,7 @@ class ResultsFolder:
             self.machine["mpi"] = mpi
         self.versions = machine.versions(packages)
         self.left_out: dict[str, str] = {}
+        self._for_good: set[str] = set()
         self._json_copy, self._fresh = json_copy, fresh
         self._units: dict[str, list[Record]] = {}
         self._run: dict[str, Any] = {}
@@ -128,16 +129,11 @@ class ResultsFolder:
         """Of the run that this goes on with; no two are the same."""
         return str(self._run["id"])
 
-    def leave_out(self, unit: str, why: str) -> None:
-        """Notes that a unit, or part of one, is not measured, and why; the note is gone when the run goes on."""
+    def leave_out(self, unit: str, why: str, for_good: bool = False) -> None:
+        """Notes that a unit is not measured, and why; it is tried again when the run goes on, unless `for_good`."""
         self.left_out[unit] = why
+        self._for_good |= {unit} if for_good else set()
         self._write_run()
-
-    def reopen(self, unit: str) -> None:
-        """Forgets the records of a finished unit, which is to be measured again."""
-        del self._units[unit]
-        self._write_run()
-        write_records(self.path / RECORDS, self.records)
 
     def write(self, report: Report) -> tuple[Path, Path]:
         """Writes report.html and report.md with the drawings it shows; returns the two. Each appears in one rename.
@@ -242,6 +238,8 @@ class ResultsFolder:
             own = [record for record in records if record.config.get("unit") == unit]
             if len(own) >= count:
                 self._units[unit] = own[-count:] if count else []
+        self._for_good = set(before.get("for_good", ()))
+        self.left_out = {unit: why for unit, why in before.get("left_out", {}).items() if unit in self._for_good}
         versions = {name: joined(before["versions"].get(name), own) for name, own in self.versions.items()}
         self._run = {"id": uuid4().hex, **before, "versions": versions}
         if self._units:
@@ -254,7 +252,7 @@ class ResultsFolder:
 
     def _write_run(self) -> None:
         units = {unit: len(records) for unit, records in self._units.items()}
-        self._run |= {"units": units, "left_out": self.left_out}
+        self._run |= {"units": units, "left_out": self.left_out, "for_good": sorted(self._for_good)}
         replace_text(self.path / RUN, json.dumps(self._run, indent=2) + "\n")
 
     def _not_measured(self) -> list[Section]:

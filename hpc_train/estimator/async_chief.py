@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpc_train.cluster.roles import Roles
@@ -20,37 +20,35 @@ from hpc_train.estimator.session import Session
 from hpc_train.monitoring.progress import Rate
 from hpc_train.strategies.async_ps.clocks import mean_of
 from hpc_train.strategies.async_ps.keras_part import KerasPart
-from hpc_train.strategies.async_ps.layout import FINISH, SHARES
+from hpc_train.strategies.async_ps.layout import FINISH, SPENT
 from hpc_train.strategies.async_ps.server import Applied, Server
 
 TELL_SECS = 0.1
 """Progress is told so often, beside the steps at which it is due."""
 
 
-class _Mean:
-    """A mean that grows."""
+PARTS = ("input", "compute", "communication")
+"""Of SPENT; the rest is other."""
+
+
+class _Spent:
+    """Where the time of one worker went."""
 
     def __init__(self) -> None:
-        self._sum, self._count = 0.0, 0
+        self._secs = dict.fromkeys(SPENT, 0.0)
 
-    def add(self, value: float) -> None:
-        """Adds a value; NaN is none."""
-        if not math.isnan(value):
-            self._sum, self._count = self._sum + value, self._count + 1
+    def add(self, secs: Mapping[str, float]) -> None:
+        """Adds what a push told."""
+        for name in self._secs:
+            self._secs[name] += secs[name]
 
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._count if self._count else None
-
-
-def _means_of_shares(workers: int) -> dict[str, list[_Mean]]:
-    return {name: [_Mean() for _ in range(workers)] for name in SHARES}
-
-
-def _rest(shares: Sequence[float | None]) -> float | None:
-    """What is left of a worker's time; None where it is not known."""
-    known = [share for share in shares if share is not None]
-    return max(0.0, 1 - sum(known)) if known else None
+    def shares(self) -> dict[str, float | None]:
+        """By part, 0 to 1; None where nothing was told."""
+        whole = self._secs["all"]
+        if whole <= 0:
+            return dict.fromkeys((*PARTS, "other"))
+        found = {part: self._secs[part] / whole for part in PARTS}
+        return {**found, "other": max(0.0, 1 - sum(found.values()))}
 
 
 class Chief:
@@ -73,8 +71,8 @@ class Chief:
         self._health = Health(s.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
-        self._shares = _means_of_shares(roles.readers)
-        self._all_waits = [_Mean() for _ in range(roles.readers)]
+        self._spent = [_Spent() for _ in range(roles.readers)]
+        self._all_spent = [_Spent() for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._step = self._told = s.first_step
         self._told_at = 0.0
@@ -109,7 +107,7 @@ class Chief:
             end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
-        waits = [wait.value for wait in self._all_waits if wait.value is not None]
+        waits = [wait for spent in self._all_spent if (wait := spent.shares()["input"]) is not None]
         reason = next((reason for reason in reasons if reason is not None), None)
         return self.run.finish(Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason))
 
@@ -129,11 +127,10 @@ class Chief:
         self._rate.step(update.examples)
         if math.isnan(self._counting_since):
             self._counting_since = time.monotonic()
-        for worker, shares in zip(update.workers, update.shares, strict=True):
+        for worker, spent in zip(update.workers, update.spent, strict=True):
             self._examples[worker] += update.examples / len(update.workers)
-            for name, share in shares.items():
-                self._shares[name][worker].add(share)
-            self._all_waits[worker].add(shares["input"])
+            self._spent[worker].add(spent)
+            self._all_spent[worker].add(spent)
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -210,8 +207,8 @@ class Chief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        told = {name: [mean.value for mean in means] for name, means in self._shares.items()}
-        self._shares = _means_of_shares(len(self._examples))
+        shares = [spent.shares() for spent in self._spent]
+        self._spent = [_Spent() for _ in self._spent]
         now = time.monotonic()
         secs = now - self._counting_since
         rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
@@ -224,8 +221,7 @@ class Chief:
                 learning_rate=self._part.learning_rate,
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
-                    **{name: [*servers, *shares] for name, shares in told.items()},
-                    "other": [*servers, *map(_rest, zip(*told.values(), strict=True))],
+                    **{part: [*servers, *(told[part] for told in shares)] for part in shares[0]},
                 },
                 more=staleness,
                 staleness=clocks.histogram,

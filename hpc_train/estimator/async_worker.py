@@ -82,7 +82,8 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
                 watchdog.at("waiting for the servers' parameters", None)
                 with exchange:
                     worker.versions = worker.pull()
-            bound.refresh()
+            with exchange:
+                bound.refresh()
             if ahead is not None:
                 ahead.begin()
             number = s.first_step + ticket + 1
@@ -98,13 +99,13 @@ def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientS
                     ahead.wait()
             rows, exchanged = rows_of(batch), exchange.take()
             times.step(rows, batches.waited_secs, computing.secs + exchanged, exchanged)
-            shares = times.take()
+            spent = times.take_secs()
             with exchange:
                 if computed.finite:
                     sent = [view_of(tensor) for tensor in carried_now()] if carried else []
-                    worker.push(computed.gradients, sent, computed.loss, rows, shares)
+                    worker.push(computed.gradients, sent, computed.loss, rows, spent)
                 else:
-                    worker.push_bad(computed.loss, rows, shares)
+                    worker.push_bad(computed.loss, rows, spent)
                 if ahead is None:
                     worker.wait_until_taken()
                 else:

@@ -134,18 +134,21 @@ class Notes:
 
 
 class Stopwatch:
-    """Seconds spent in it, a context manager that may be entered again and again."""
+    """Counts the seconds that are spent in it. A context manager, to be entered again and again.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self.secs = 0.0
+    Attributes:
+        secs: All of them.
+    """
+
+    def __init__(self) -> None:
+        self.secs = self._begun = 0.0
 
     def __enter__(self) -> Stopwatch:
-        self._begun = self._clock()
+        self._begun = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.secs += self._clock() - self._begun
+        self.secs += time.perf_counter() - self._begun
 
     def take(self) -> float:
         """Its seconds; it begins again at 0."""
@@ -195,10 +198,16 @@ class TimeShares:
         for name, value in secs.items():
             self._recent[name] += value
 
+    def take_secs(self) -> dict[str, float]:
+        """The seconds since they were last taken, all of them and what of them went where; 0 where nothing counted."""
+        secs = self._recent
+        self._recent, self._rows = dict.fromkeys(secs, 0.0), 0
+        return secs
+
     def take(self) -> dict[str, float] | None:
         """Examples a second and the shares of the time since they were last taken; None where no step was counted."""
-        (secs, *parts), rows = self._recent.values(), self._rows
-        self._recent, self._rows = dict.fromkeys(self._recent, 0.0), 0
+        rows = self._rows
+        secs, *parts = self.take_secs().values()
         if secs <= 0:
             return None
         shares = dict(zip(SHARES, (part / secs for part in parts), strict=True))

@@ -22,7 +22,7 @@ from tests.support import REPOSITORY, Job, run_program, train, variables
 
 MakeJob = Callable[..., Job]
 
-once_for_all = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+once_for_all = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -73,11 +73,8 @@ def test_steps_wait_for_as_long_as_asked_and_gradients_are_of_that_size(emulated
         assert record["value"] <= config["workers"] * BATCH / (STEP_MS / 1e3)
         assert len(config["examples_per_sec_by_rank"]) == config["workers"]
         assert config["shares"].keys() <= PARTS
-        if config["way"] == "async":  # whose workers tell how long they wait for input
-            assert 0 <= config["shares"]["input"] < 0.5
-        else:
-            assert sum(config["shares"].values()) == pytest.approx(1, abs=0.05)
-            assert config["shares"]["compute"] > 0.3
+        assert sum(config["shares"].values()) == pytest.approx(1, abs=0.05)
+        assert config["shares"]["compute"] > 0.3
 
 
 def test_both_reports_say_that_it_is_emulated_and_where_a_step_goes(emulated):
@@ -147,7 +144,7 @@ def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
             assert process.wait(END_SECS) == 128 + signal.SIGTERM
         finally:
             process.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 3
     while ranks_of(case):  # SIGKILL takes effect when a process is next given a core
         assert time.monotonic() < deadline, f"still there: {ranks_of(case)}"
         time.sleep(0.1)

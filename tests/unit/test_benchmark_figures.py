@@ -105,7 +105,7 @@ def test_drawings_take_the_colours_of_the_page_and_have_ids_of_their_own():
 NUMBERS = st.floats(min_value=1e-9, max_value=1e12)
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(
     points=st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4), max_size=8),
     limits=st.lists(st.tuples(st.text(max_size=60), NUMBERS), max_size=3),
@@ -122,7 +122,7 @@ def test_any_plot_can_be_drawn(points: list, limits: list, log_x: bool, log_y: b
     assert all(len(row) == len(plot.header) for row in plot.rows)
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(
     st.lists(
         st.tuples(st.text(max_size=50), st.dictionaries(st.text(max_size=12), st.floats(0, 1e9), max_size=9)),

@@ -61,7 +61,7 @@ class Simulated:
                 self.apply(worker)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(1, 5), st.integers(0, 4), st.booleans(), st.data())
 def test_staleness_is_bounded_whatever_the_workers_do(
     workers: int, bound: int, prefetch: bool, data: st.DataObject
@@ -79,7 +79,7 @@ def test_staleness_is_bounded_whatever_the_workers_do(
     assert sum(simulated.clocks.histogram.values()) == simulated.version == sum(simulated.clocks.applied)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=5), st.integers(0, 4), st.booleans())
 def test_the_slowest_sets_the_pace_within_the_bound(paces: list[int], bound: int, prefetch: bool) -> None:
     simulated = Simulated(len(paces), bound, prefetch)
@@ -110,7 +110,6 @@ def test_the_bound_is_reached(workers: int, bound: int) -> None:
     assert max(simulated.clocks.histogram) == largest_staleness(workers, bound) == (workers - 1) * (2 * bound + 1)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=300))
 def test_bound_0_is_in_rounds(workers: int, events: list[tuple[int, bool]]) -> None:
     simulated = Simulated(workers, 0)

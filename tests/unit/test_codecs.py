@@ -83,7 +83,7 @@ def compressible(shape: tuple[int, ...], dtype: str = "<i4") -> np.ndarray:
     return (rng.integers(0, 4, shape) * rng.integers(0, 30, shape)).astype(dtype)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(PIPELINES)),
     st.sampled_from(["u1", ">i2", "<f4", "<f8", "?", "S3", "<c16"]),

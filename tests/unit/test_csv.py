@@ -14,7 +14,7 @@ from hpc_train.data.convert import Options, convert
 from tests.unit.test_sources import IMAGES, LABELS, refusal, write
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(-(2**53), 2**53), st.floats(width=64)), min_size=1, max_size=40),
     st.booleans(),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.jobs import following
@@ -51,7 +51,6 @@ def test_lines_come_once_and_whole(job_dir: Path) -> None:
     assert texts(output.new_lines(last=True)) == []
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), max_size=8), st.integers(1, 9))
 def test_lines_are_those_of_the_file_however_they_come(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], chunk: int

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
@@ -96,7 +96,6 @@ waiting_tickets = st.lists(
 ).map(lambda tickets: [replace(ticket, number=n + 5, position=n + 5) for n, ticket in enumerate(tickets)])
 
 
-@settings(deadline=None)
 @given(waiting_tickets, st.data())
 def test_jobs_start_in_order_on_cores_that_are_free(tickets: list[Ticket], data: st.DataObject) -> None:
     """Whoever asks, and whenever: jobs start and end, and their predecessors succeed, in any order."""

@@ -41,7 +41,7 @@ def test_ranks_are_those_that_the_launcher_started(monkeypatch: pytest.MonkeyPat
     assert launched_ranks() == 12
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(0.01, 2), st.integers(0, 50), st.floats(0, 0.01))
 def test_the_rate_rises_linearly_then_goes_on_with_the_schedule_from_its_start(
     rate: float, steps: int, start: float

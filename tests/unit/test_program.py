@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train import UserError, load_job
@@ -80,7 +80,6 @@ def test_a_file_of_a_model_is_read_as_ever(tmp_path: Path) -> None:
     assert elsewhere.data.train.shards == ("/root/a.h5",)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("ab{}$'\" \t%#\\", max_size=8), max_size=4))
 def test_arguments_arrive_as_they_are(args: list[str]) -> None:
     job = ProgramConfig(name="a", module="m", args=args)

@@ -60,7 +60,7 @@ def write(path: Path, array: np.ndarray, layout: str, name: str = "x") -> None:
         file.create_dataset(name, data=array, **options)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.sampled_from(sorted(LAYOUTS)), st.booleans()), min_size=1, max_size=4),
     st.sampled_from(DTYPES),
@@ -397,7 +397,7 @@ def test_more_shards_than_open_files(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 5000)), min_size=1, max_size=8),
     st.sampled_from([1, 3, 8, 64, 784, 1231, 3072, 4096, 150_528]),

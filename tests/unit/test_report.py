@@ -157,7 +157,7 @@ def keyed(*names):
     return st.dictionaries(st.sampled_from(names), json_values)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     keyed("state", "step", "max_steps", "ranks", "error", "exports", "stopped_early", "export_errors", "updated"),
     keyed("name", "run", "data", "eval", "train"),

@@ -51,7 +51,6 @@ def assert_evenly_read(read: Counter[int], rows: int) -> None:
         assert len(read) == rows
 
 
-@settings(deadline=None)
 @given(samplers, st.integers(1, 30))
 def test_each_row_once_an_epoch_over_all_ranks(sampler: Sampler, steps: int) -> None:
     read: Counter[int] = Counter()
@@ -60,7 +59,6 @@ def test_each_row_once_an_epoch_over_all_ranks(sampler: Sampler, steps: int) -> 
         assert_evenly_read(read, sampler.rows)
 
 
-@settings(deadline=None)
 @given(samplers)
 def test_whole_epochs_are_whole_permutations(sampler: Sampler) -> None:
     steps = math.lcm(sampler.rows, sampler.batch_size * sampler.size) // (sampler.batch_size * sampler.size)
@@ -71,7 +69,7 @@ def test_whole_epochs_are_whole_permutations(sampler: Sampler) -> None:
     assert len(set(read.values())) == 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(samplers, st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=5))
 def test_a_job_may_go_on_with_other_ranks_and_batches(sampler: Sampler, runs: list[tuple[int, int, int]]) -> None:
     read: Counter[int] = Counter()
@@ -86,7 +84,6 @@ def test_a_job_may_go_on_with_other_ranks_and_batches(sampler: Sampler, runs: li
         assert len(progress.sizes) <= len(runs)
 
 
-@settings(deadline=None)
 @given(samplers, st.integers(0, 60))
 def test_going_on_with_as_many_ranks_changes_nothing(sampler: Sampler, stop: int) -> None:
     resumed = replace(sampler, progress=sampler.progress_at(stop))
@@ -96,7 +93,6 @@ def test_going_on_with_as_many_ranks_changes_nothing(sampler: Sampler, stop: int
     assert sampler.augmentation_seed(stop) == resumed.augmentation_seed(stop)
 
 
-@settings(deadline=None)
 @given(samplers, st.integers(0, 60))
 def test_any_step_can_be_read_without_the_ones_before(sampler: Sampler, step: int) -> None:
     in_order = [sampler.rows_at(k) for k in range(step + 1)][-1]
@@ -107,14 +103,12 @@ def test_any_step_can_be_read_without_the_ones_before(sampler: Sampler, step: in
     assert together[-sampler.batch_size :].tolist() == alone.tolist()
 
 
-@settings(deadline=None)
 @given(samplers.filter(lambda s: s.shuffle != "block"), st.integers(0, 40))
 def test_ranks_share_the_global_batches_of_one_rank(sampler: Sampler, step: int) -> None:
     one = replace(sampler, batch_size=sampler.batch_size * sampler.size, size=1)
     assert rows_of(sampler, step, step + 1).ravel().tolist() == one.rows_at(step).tolist()
 
 
-@settings(deadline=None)
 @given(samplers.map(lambda s: replace(s, shuffle="block")), st.integers(0, 30), st.integers(0, 6))
 def test_block_mode_reads_windows_one_after_the_other(sampler: Sampler, stop: int, new_size: int) -> None:
     if new_size:
@@ -175,7 +169,7 @@ def test_order_is_stable_for_ever() -> None:
     assert sampler_of(1000, 8, 2, 7, "block").rows_at(130).tolist() == [443, 841, 586, 509, 440, 281, 677, 932]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 20_000), st.integers(0, 2**64 - 1), st.data())
 def test_a_shuffle_is_a_bijection_of_which_any_part_can_be_had(n: int, seed: int, data: st.DataObject) -> None:
     whole = permutation(n, seed)

@@ -145,7 +145,6 @@ options = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(options)
 @example("--comment=a b\"c#d'e%f$g`h`")
 @example('--comment="')
@@ -262,7 +261,7 @@ def test_bash_finds_the_words_of_a_program(tmp_path: Path, ranks: int, alone: st
     assert found["program"] == ["1", alone]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     args=st.lists(st.text(st.characters(exclude_characters="\0\n", exclude_categories=["Cs"])), min_size=1),
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"])),

@@ -71,7 +71,7 @@ def test_strong_scaling_is_no_more_efficient_than_weak(profile, network, ranks):
     assert strong.efficiency <= weak.efficiency * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 4), st.integers(1, 20))
 def test_servers_count_as_ranks_that_train_nothing(servers, workers):
     free = Network(Link(0, 0), Link(0, 0), 4)
@@ -96,7 +96,7 @@ def test_what_was_predicted_is_validated_without_error_and_other_rates_with_thei
     assert [v.relative_error for v in validate(PROFILE, NETWORK, slower, RING)] == pytest.approx([1] * 4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(profiles, networks, allreduces, st.floats(0.05, 1))
 def test_the_answer_reaches_what_was_wanted_and_one_more_node_does_not(profile, network, strategy, wanted):
     answer = how_many_nodes(profile, network, strategy, wanted, most_ranks=256)

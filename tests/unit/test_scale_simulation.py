@@ -51,7 +51,7 @@ def async_rate_without_stragglers(compute_secs: float, workers: int, wire_secs: 
     return min(workers / cycle, by_servers)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(secs, st.integers(1, 40), st.floats(0, 0.5), st.lists(st.floats(0, 0.3), min_size=1, max_size=4), seeds)
 def test_without_spread_workers_and_servers_reach_the_closed_form(compute, workers, wire, services, seed):
     found = simulate_async(StepTimes(compute), workers, wire, services, seed, steps=100, warm_up=0.5)
@@ -59,7 +59,7 @@ def test_without_spread_workers_and_servers_reach_the_closed_form(compute, worke
     assert found.exchanges_per_sec == pytest.approx(wanted, rel=0.03)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(secs, st.floats(0, 0.5), st.integers(1, 30), st.floats(0, 0.3), st.floats(0, 0.3), seeds)
 def test_no_run_is_faster_than_its_servers_or_its_workers(compute, sigma, workers, wire, service, seed):
     times = StepTimes(compute, sigma)

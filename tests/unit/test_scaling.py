@@ -70,10 +70,9 @@ def test_points_are_run_there_and_back() -> None:
 
 def test_what_a_batch_cannot_be_shared_out_among_is_told() -> None:
     strong = replace(WEAK_MLP, kind=STRONG, batch=64, points=((SYNC, 2), (SYNC, 3)))
-    records, failed = measure(strong, 1, run_of, None, lambda words: None)
+    records, left_out = measure(strong, 1, run_of, None, lambda words: None)
     assert [record.config["workers"] for record in records] == [1, 2]
-    assert not failed
-    [(unit, why)] = strong.indivisible()
+    [(unit, why)] = left_out.items()
     assert ("sync, 3 workers" in unit, "64 rows" in why) == (True, True)
 
 

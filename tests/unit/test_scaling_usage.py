@@ -37,7 +37,7 @@ class Script:
         self.jobs.mkdir()
         self.ran: list[Case] = []
         self.ends_at = ""  # the kind of scaling at whose first job the script is ended
-        self.fails_at, self.fails_above = "", 0  # the kind, and the number of workers above which its jobs fail
+        self.fails_at = ""
         self.device = ""  # where there are GPUs, one of them
         monkeypatch.setattr(self.module, "run_case", self._run_case)
         monkeypatch.setattr(self.module, "RESULTS", folder)
@@ -68,7 +68,7 @@ class Script:
         kind = "strong" if strong else "weak"
         if kind == self.ends_at:
             raise SystemExit(ENDED_BY_TERM)  # as run_main has it on a signal
-        if kind == self.fails_at and case.workers > self.fails_above:
+        if kind == self.fails_at:
             raise RuntimeError("mpirun: code 1\nrank 1: no luck")
         (folder / "run").mkdir(exist_ok=True)
         self.ran.append(case)
@@ -232,32 +232,6 @@ def test_a_point_whose_job_fails_is_left_out_and_named(script: Script, capsys: p
     for text in (script.report(), capsys.readouterr().out):
         assert "sync, 2 workers: mpirun: code 1" in text
         assert "no luck" in text
-
-
-def test_a_point_that_failed_is_tried_again_when_the_run_goes_on(script: Script) -> None:
-    assert script(*SMALL, "--kinds", "weak") == 0
-    whole = [record["value"] for record in script.records()]
-    script.fails_at = "weak"
-    script.fails_above = 1
-    assert script(*SMALL, "--kinds", "weak", "--fresh", "--strict") == 1
-    assert [record["config"]["workers"] for record in script.records()] == [1]
-    assert script(*SMALL, "--kinds", "weak") == 0
-    assert not script.ran, "it failed again, and one rank alone was not measured again"
-    assert "no luck" in script.report()
-    script.fails_at = ""
-    assert script(*SMALL, "--kinds", "weak") == 0
-    assert [case.workers for case in script.ran] == [2] * FULL.passes
-    assert [record["value"] for record in script.records()] == whole
-    assert "no luck" not in script.report()
-    assert not (script.out / "jobs.jsonl").exists()
-
-
-def test_what_cannot_be_shared_out_is_named_each_time_and_is_no_failure(script: Script) -> None:
-    words = ("--models", "mlp", "--kinds", "strong", "--ranks", "2", "3", "--oversubscribe")
-    for ran in (True, False):
-        assert script(*words) == 0
-        assert "cannot be shared out among 3 workers" in script.report()
-        assert bool(script.ran) == ran
 
 
 def test_a_curve_without_its_one_rank_is_left_out_and_tried_again_later(script: Script) -> None:

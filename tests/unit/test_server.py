@@ -16,8 +16,8 @@ from hpc_train.strategies.async_ps.layout import (
     OUT_OF_ROUNDS,
     PUBLICATION,
     RELEASED,
-    SHARES,
     SLOWEST,
+    SPENT,
     STATE_READY,
     STATE_WANTED,
     STOP,
@@ -123,9 +123,9 @@ class Log:
         raise Quiet
 
 
-def shares_of(worker: int) -> dict[str, float]:
-    """What a worker tells of where its time went."""
-    return {name: (worker + number) / 10 for number, name in enumerate(SHARES)}
+def spent_of(worker: int) -> dict[str, float]:
+    """What a worker tells of its time."""
+    return {name: (worker + number) / 10 for number, name in enumerate(SPENT)}
 
 
 class Scene:
@@ -150,14 +150,14 @@ class Scene:
     def push(self, worker: int, value: float, rows: Sequence[int] = (), loss: float = 1.0, examples: int = 4) -> None:
         gradients = [np.full(40, value), (np.array(rows, np.int64), np.full((len(rows), 8), value))]
         self.workers[worker].push(
-            gradients, [np.full(CARRIED, worker + 10, np.uint8)], loss, examples, shares_of(worker)
+            gradients, [np.full(CARRIED, worker + 10, np.uint8)], loss, examples, spent_of(worker)
         )
 
     def taken(self, worker: int) -> bool:
         return bool(self.control[APPLIED + worker] == self.workers[worker].pushed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 4), st.data())
 def test_parameters_are_the_sum_of_all_gradients(workers: int, data: st.DataObject) -> None:
     scene = Scene(workers)
@@ -205,7 +205,7 @@ def test_what_an_update_tells() -> None:
     scene.pull(1)
     scene.push(1, 2.0, loss=0.25, examples=32)
     scene.serve()
-    assert scene.log.updates == [Applied((1,), 0, 0.25, 32, (shares_of(1),), ())]
+    assert scene.log.updates == [Applied((1,), 0, 0.25, 32, (spent_of(1),), ())]
     assert scene.server.carried[0] is None
     assert scene.server.carried[1].tolist() == [11] * CARRIED  # type: ignore[union-attr]
     assert scene.control[SLOWEST] == 0
@@ -242,7 +242,7 @@ def test_bound_0_averages_a_gradient_of_each_worker() -> None:
         scene.push(1, 2.0, loss=1, examples=2)
         scene.serve()
         assert all(scene.taken(worker) for worker in range(3))
-        assert scene.log.updates[-1] == Applied((0, 1, 2), 0, 1.0, 6, tuple(map(shares_of, range(3))), ())
+        assert scene.log.updates[-1] == Applied((0, 1, 2), 0, 1.0, 6, tuple(map(spent_of, range(3))), ())
     assert scene.part.calls == [((0, 1, 2), 1.0)] * 4
     assert scene.server.clocks.applied == [4, 4, 4]
     assert scene.server.clocks.histogram == {0: 12}
@@ -290,10 +290,10 @@ def test_bad_gradients_are_counted_and_not_applied() -> None:
     scene = Scene(2)
     scene.push(0, 1.0)
     scene.serve()
-    scene.workers[1].push_bad(math.inf, 8, shares_of(5))
+    scene.workers[1].push_bad(math.inf, 8, spent_of(5))
     scene.serve()
     assert scene.part.calls == [((0,), 1.0)]
-    assert scene.log.updates[1] == Applied((1,), 1, math.inf, 8, (shares_of(5),), (1,))
+    assert scene.log.updates[1] == Applied((1,), 1, math.inf, 8, (spent_of(5),), (1,))
     assert scene.server.version == 2
     assert scene.server.clocks.applied == [1, 1]
     assert scene.server.carried[1] is None

@@ -112,7 +112,7 @@ def test_what_is_unknown_is_a_dash_or_no_column() -> None:
     assert rows(waits, standing())[0] == [waits.name, "–", "QUEUED", *["–"] * 6, "Resources"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.builds(
@@ -371,7 +371,7 @@ texts = st.text(max_size=8)
 reals = st.none() | st.floats(-1e12, 1e12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.builds(
         standing,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
@@ -300,7 +300,6 @@ def test_other_values_of_a_job() -> None:
     assert parse_job(line(NodeList="(null)", EndTime="Unknown")).end is None
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_no_text_is_an_error(text: str) -> None:
     assert parse_job(text).requeues >= 0

@@ -201,7 +201,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_git
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.dictionaries(
         st.sampled_from(("", "a/", "a/b/", "a/b/a/", "a/b/b/", "a/b/a/b/")), st.lists(LINES, max_size=5), max_size=4

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
@@ -274,7 +274,6 @@ submissions = st.none() | st.builds(
 )
 
 
-@settings(deadline=None)
 @given(submissions, statuses, st.none() | st.just("ann"), seen_things)
 def test_any_job_stands_somehow(
     of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: Seen

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
@@ -73,7 +73,6 @@ def submitted(root: Path, name: str, job_id: str | None, when: float = 1e9) -> P
     return root / name
 
 
-@settings(deadline=None)
 @given(st.from_regex(NAME, fullmatch=True), st.floats(0, 4e9), st.floats(0, 4e9))
 def test_a_name_with_its_time_is_allowed_and_sorts_by_it(name: str, one: float, other: float) -> None:
     first, second = sorted((one, other))
@@ -93,7 +92,6 @@ def test_a_name_with_its_time() -> None:
     assert name_at("a" * 128, when) == "a" * 112 + "_20261120_081500"
 
 
-@settings(deadline=None)
 @given(st.one_of(st.from_regex(NAME, fullmatch=True), st.text(max_size=130), st.from_regex(NAME)))
 def test_names(name: str) -> None:
     if re.fullmatch(NAME, name, re.ASCII):
@@ -113,7 +111,6 @@ def test_names_that_are_refused(name: str) -> None:
 texts = st.text(max_size=20) | st.binary(max_size=5).map(os.fsdecode)  # a path may be no UTF-8
 
 
-@settings(deadline=None)
 @given(
     name=texts,
     job_file=texts,

@@ -81,7 +81,7 @@ def test_what_cannot_be_written(tmp_path: Path, columns: dict[str, np.ndarray], 
     assert not (tmp_path / "out").exists()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.integers(1, 200),
     st.integers(1, 5),

@@ -27,11 +27,11 @@ APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-FLAG, VERSION, KIND, LOSS, ROWS, INPUT, COMPUTE, COMMUNICATION = range(8)
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION = range(9)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
-loss, the examples, and the parts of the worker's time that SHARES names (NaN: unknown)."""
-SHARES = {"input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
-"""What a worker tells of where its time went since its last push; the rest is other."""
+loss, the examples, and the seconds that SPENT names."""
+SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
+"""What a worker tells of the time since its push before: all of it, and what of it went where; 0 where not known."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed."""

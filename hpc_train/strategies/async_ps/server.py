@@ -30,9 +30,9 @@ from hpc_train.strategies.async_ps.layout import (
     PUBLICATION,
     RELEASED,
     ROWS,
-    SHARES,
     SIGNALLED,
     SLOWEST,
+    SPENT,
     STATE_AGE,
     STATE_READY,
     STATE_WANTED,
@@ -72,14 +72,14 @@ class Applied:
     Attributes:
         workers: Whose gradients it was made of; bad: those of them whose numbers were not finite.
         staleness: In updates. loss: mean over the workers. examples: all together.
-        shares: Where the time of each worker went, by the names of layout.SHARES; NaN where unknown.
+        spent: By worker, the seconds that layout.SPENT names.
     """
 
     workers: tuple[int, ...]
     staleness: int
     loss: float
     examples: int
-    shares: tuple[Mapping[str, float], ...]
+    spent: tuple[Mapping[str, float], ...]
     bad: tuple[int, ...]
 
 
@@ -269,7 +269,7 @@ class Server:
                 staleness,
                 sum(box.number(LOSS) for box in boxes) / len(boxes),
                 sum(int(box.number(ROWS)) for box in boxes),
-                tuple({name: box.number(word) for name, word in SHARES.items()} for box in boxes),
+                tuple({name: box.number(word) for name, word in SPENT.items()} for box in boxes),
                 bad,
             )
         )

@@ -23,9 +23,9 @@ from hpc_train.strategies.async_ps.layout import (
     LOSS,
     PUBLICATION,
     ROWS,
-    SHARES,
     SIGNALLED,
     SLOWEST,
+    SPENT,
     STOP,
     TICKETS,
     VERSION,
@@ -129,14 +129,14 @@ class Worker:
         carried: Sequence[np.ndarray],
         loss: float,
         examples: int,
-        shares: Mapping[str, float] | None,
+        spent: Mapping[str, float] | None,
     ) -> None:
         """Writes one gradient into this worker's mailboxes, out of which the one before has been taken.
 
         Args:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
             carried: Arrays that the first server keeps.
-            shares: Where this worker's time went since its last push, by the names of SHARES; None: unknown.
+            spent: The seconds that SPENT names; None: unknown.
         """
         with self._helped():
             for variable, gradient in enumerate(gradients):
@@ -149,11 +149,11 @@ class Worker:
                 flat = array.reshape(-1).view(np.uint8)
                 self._window.put(flat, FIRST, place)
                 place += aligned(flat.size)
-            self._announce(GRADIENT, loss, examples, shares)
+            self._announce(GRADIENT, loss, examples, spent)
 
-    def push_bad(self, loss: float, examples: int, shares: Mapping[str, float] | None) -> None:
+    def push_bad(self, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
         """Tells that the gradient is not finite, and sends none."""
-        self._announce(BAD, loss, examples, shares)
+        self._announce(BAD, loss, examples, spent)
 
     def leave(self) -> None:
         """Tells the servers that this worker pushes no more."""
@@ -188,15 +188,15 @@ class Worker:
     def _place(self, server: int, piece: Piece) -> int:
         return self._layouts[server].mailbox(self._worker) + piece.offset - self._partition.cuts[server]
 
-    def _announce(self, kind: int, loss: float, examples: int, shares: Mapping[str, float] | None) -> None:
+    def _announce(self, kind: int, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
         """The header, then its flag, once all that it stands for has arrived."""
         self.pushed += 1
         header = self._header
         header[KIND] = kind
         numbers = header.view(np.float64)
         numbers[LOSS], numbers[ROWS] = loss, examples
-        for name, word in SHARES.items():
-            numbers[word] = float("nan") if shares is None else shares[name]
+        for name, word in SPENT.items():
+            numbers[word] = 0.0 if spent is None else spent[name]
         for server, layout in enumerate(self._layouts):
             header[VERSION] = self.versions[server]
             place = layout.header(self._worker)
