@@ -139,6 +139,14 @@ def run_program(command: Sequence[str], cwd: Path, timeout: float, **env: str) -
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; its parent may not have asked for it yet."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def train(
     job: Job, ranks: int = 0, job_dir: Path | None = None, timeout: float = 120, **env: str
 ) -> subprocess.CompletedProcess[str]:

@@ -46,6 +46,11 @@ SPLIT_WORDS: Mapping[str, str] = {
     "checkpoint": "checkpoint",
     "other": "other",
 }
+BOUND = (
+    "What bounds it: a step of {workers} ranks (sync) takes {longer:.1f} ms longer than that of one rank alone. By "
+    "part, in ms: {parts}. If the communication took no time, the efficiency would be {without:.2f}."
+)
+LEAST_MS = 0.05
 HEADER = (
     *("Way", "Workers", "Examples/s", "Lowest to highest", "By worker", "Efficiency", "In the passes"),
     *("Step, ms", "Sent a step"),
@@ -93,6 +98,7 @@ def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
         megabytes = curve.alone.config["gradient_bytes"] / 1e6
         text = [EMULATED.format(step_ms=curve.emulated_step_ms, megabytes=megabytes)]
         text += [TRAFFIC.format(gb=memory_rate / 1e9)] if memory_rate else []
+    text += _what_bounds(curve)
     on_gpus = curve.alone.config["gpu_memory_bytes"] is not None
     rows = [(*_row(r), *(_gpu_cells(r) if on_gpus else ())) for way in curve.ways for r in curve.of(way)]
     header = (*HEADER, *(GPU_HEADER if on_gpus else ()))
@@ -137,6 +143,25 @@ def _split(record: Record) -> dict[str, float]:
     """Milliseconds of a step by what they are spent on."""
     shares, step_ms = record.config["shares"], 1e3 * record.config["step_secs"]["0.5"]
     return {SPLIT_WORDS[part]: shares[part] * step_ms for part in PARTS if shares.get(part, 0.0) > 0}
+
+
+def _what_bounds(curve: Measured) -> list[str]:
+    """Of weak scaling: by what a step of many ranks is longer than that of one, the longest first."""
+    most, alone = curve.of(SYNC)[-1], _split(curve.alone)
+    split = _split(most)
+    if curve.kind != WEAK or most == curve.alone or not (alone and split):
+        return []
+    longer = {part: split.get(part, 0.0) - alone.get(part, 0.0) for part in {**split, **alone}}
+    parts = sorted(((ms, part) for part, ms in longer.items() if abs(ms) >= LEAST_MS), reverse=True)
+    step, one = (1e3 * record.config["step_secs"]["0.5"] for record in (most, curve.alone))
+    exchange = split.get(SPLIT_WORDS["communication"], 0.0)
+    told = BOUND.format(
+        workers=most.config["workers"],
+        longer=step - one,
+        parts=", ".join(f"{part} {ms:+.1f}" for ms, part in parts) or "nothing of it stands out",
+        without=one / (step - exchange),
+    )
+    return [told]
 
 
 def _row(record: Record) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ TELL_SECS = 0.1
 """Progress is told so often, beside the steps at which it is due."""
 
 
-PARTS = ("input", "compute", "communication")
-"""Of SPENT; the rest is other."""
+PARTS = tuple(name for name in SPENT if name != "all")
+"""What workers tell apart; the rest of their time is other."""
 
 
 class _Spent:

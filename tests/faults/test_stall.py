@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Job, environment, run_ranks, train
+from tests.support import Job, environment, is_gone, run_ranks, train
 
 MakeJob = Callable[..., Job]
 PROGRAM = Path(__file__).parent / "programs" / "stall.py"
@@ -103,13 +103,6 @@ def ranks_below(launcher: int) -> dict[int, int]:
                 variables = dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
                 found[int(variables[b"OMPI_COMM_WORLD_RANK"])] = int(folder.name)
     return found
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @contextlib.contextmanager

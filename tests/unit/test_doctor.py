@@ -37,6 +37,7 @@ from hpc_train.jobs.doctor.slurm import (
     slurm_finding,
 )
 from hpc_train.jobs.doctor.tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
+from tests.support import is_gone
 
 FINE = Outcome(0)
 OPEN_MPI = "Open MPI v4.1.8, package: Open MPI user@host Distribution, ident: 4.1.8, Feb 04, 2025\0"
@@ -59,19 +60,14 @@ def test_a_program_is_told_of_by_what_it_wrote() -> None:
     assert "cannot be started" in str(Tool(["/"], 1).outcome().failure)
 
 
-def runs(pid: str) -> bool:
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     pids, start = tmp_path / "pids", time.monotonic()
     done = sh(f"trap '' TERM; (trap '' TERM; sleep 60) & echo $! $$ > {pids}; wait", 0.5)
     assert done.failure == "sh did not end within 0.5 s"
     assert time.monotonic() - start < 10
-    while any(runs(pid) for pid in pids.read_text().split()):  # SIGKILL takes effect when it is next given a core
+    while not all(
+        is_gone(int(pid)) for pid in pids.read_text().split()
+    ):  # SIGKILL takes effect when it is next given a core
         assert time.monotonic() - start < 20
         time.sleep(0.01)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -157,7 +157,7 @@ def keyed(*names):
     return st.dictionaries(st.sampled_from(names), json_values)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     keyed("state", "step", "max_steps", "ranks", "error", "exports", "stopped_early", "export_errors", "updated"),
     keyed("name", "run", "data", "eval", "train"),

@@ -130,6 +130,27 @@ def test_the_split_of_a_step_is_shown_for_each_way_in_milliseconds() -> None:
     assert told["async, 2"] == told["sync, 2"] == pytest.approx(split)
 
 
+def test_what_bounds_weak_scaling_is_told_by_part() -> None:
+    """One rank alone: 10 ms, all of them compute. Two: 16 ms."""
+    two = {"compute": 0.5625, "communication": 0.375, "input": 0.0625}
+
+    def run(case: Case) -> Run:
+        steps, shares = ((0.016,), two) if case.workers == 2 else ((0.01,), {"compute": 1.0})
+        return replace(run_of(case), step_secs=steps, shares=shares)
+
+    def texts(curve: Curve) -> str:
+        kept, _ = measure(curve, 1, run, None, lambda words: None)
+        records = [replace(record, config={**record.config, "unit": curve.unit}) for record in kept]
+        return " ".join(make_page(records, FULL, [], "").sections[0].paragraphs)
+
+    told = texts(WEAK_MLP)
+    assert "a step of 2 ranks (sync) takes 6.0 ms longer than that of one rank alone" in told
+    assert "communication not hidden +6.0, input +1.0, forward and backward -1.0." in told
+    assert "the efficiency would be 1.00." in told
+    assert "What bounds it" not in texts(replace(WEAK_MLP, points=((SYNC, 1),)))
+    assert "What bounds it" not in texts(replace(WEAK_MLP, kind=STRONG))
+
+
 def test_a_server_and_a_dedicated_chief_are_ranks_on_top_of_the_workers() -> None:
     assert {case.way: case.ranks for case in WEAK_MLP.cases() if case.workers == 2} == {SYNC: 2, ASYNC: 3, DEDICATED: 3}
 
