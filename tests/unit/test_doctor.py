@@ -65,9 +65,8 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
     done = sh(f"trap '' TERM; (trap '' TERM; sleep 60) & echo $! $$ > {pids}; wait", 0.5)
     assert done.failure == "sh did not end within 0.5 s"
     assert time.monotonic() - start < 10
-    while not all(
-        is_gone(int(pid)) for pid in pids.read_text().split()
-    ):  # SIGKILL takes effect when it is next given a core
+    both = [int(pid) for pid in pids.read_text().split()]
+    while not all(map(is_gone, both)):  # SIGKILL takes effect when a process is next given a core
         assert time.monotonic() - start < 20
         time.sleep(0.01)
 
