@@ -40,7 +40,7 @@ from support.usage import UsageError, run_main
 POLL_SECS = 0.05
 FUSION = "HOROVOD_FUSION_THRESHOLD"
 MISTAKE = "hpc-train: error: "
-"""How a rank tells of a mistake of the user's, see hpc_train/cluster/uncaught.py."""
+"""How a rank tells of a mistake of the user's, see hpc_train/distributed/excepthook.py."""
 
 
 def arguments() -> argparse.Namespace:

@@ -10,49 +10,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpc_train.callbacks.hook import Hook, HookContext, SavingListener
     from hpc_train.config.early_stopping import stop_if_higher, stop_if_lower, stop_if_no_decrease, stop_if_no_increase
+    from hpc_train.config.estimator import Estimator
     from hpc_train.config.exporters import BestExporter, FinalExporter, LatestExporter
     from hpc_train.config.job import JobConfig, load_job
     from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
     from hpc_train.config.warm_start import WarmStartSettings
-    from hpc_train.data.pipeline import InputContext
+    from hpc_train.data.loading.tf_dataset import InputContext
+    from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
     from hpc_train.errors import RankError, UserError
-    from hpc_train.estimator.estimator import Estimator
-    from hpc_train.estimator.hook import Hook, HookContext, SavingListener
-    from hpc_train.estimator.train_and_evaluate import train_and_evaluate
     from hpc_train.optimizers.lars import LARS
-    from hpc_train.optimizers.scaling import launched_ranks, scaled_learning_rate
     from hpc_train.optimizers.warm_up import WarmUp
+    from hpc_train.training.trainer import train_and_evaluate
 
 __version__ = "0.1.0"
 
 _HOME = {
     "BestExporter": "hpc_train.config.exporters",
-    "Estimator": "hpc_train.estimator.estimator",
+    "Estimator": "hpc_train.config.estimator",
     "EvalSpec": "hpc_train.config.specs",
     "FinalExporter": "hpc_train.config.exporters",
     "HDF5Input": "hpc_train.config.specs",
-    "Hook": "hpc_train.estimator.hook",
-    "HookContext": "hpc_train.estimator.hook",
-    "InputContext": "hpc_train.data.pipeline",
+    "Hook": "hpc_train.callbacks.hook",
+    "HookContext": "hpc_train.callbacks.hook",
+    "InputContext": "hpc_train.data.loading.tf_dataset",
     "JobConfig": "hpc_train.config.job",
     "LARS": "hpc_train.optimizers.lars",
     "LatestExporter": "hpc_train.config.exporters",
     "RankError": "hpc_train.errors",
     "RunConfig": "hpc_train.config.specs",
-    "SavingListener": "hpc_train.estimator.hook",
+    "SavingListener": "hpc_train.callbacks.hook",
     "TrainSpec": "hpc_train.config.specs",
     "UserError": "hpc_train.errors",
     "WarmStartSettings": "hpc_train.config.warm_start",
     "WarmUp": "hpc_train.optimizers.warm_up",
-    "launched_ranks": "hpc_train.optimizers.scaling",
+    "launched_ranks": "hpc_train.distributed.scaling",
     "load_job": "hpc_train.config.job",
-    "scaled_learning_rate": "hpc_train.optimizers.scaling",
+    "scaled_learning_rate": "hpc_train.distributed.scaling",
     "stop_if_higher": "hpc_train.config.early_stopping",
     "stop_if_lower": "hpc_train.config.early_stopping",
     "stop_if_no_decrease": "hpc_train.config.early_stopping",
     "stop_if_no_increase": "hpc_train.config.early_stopping",
-    "train_and_evaluate": "hpc_train.estimator.train_and_evaluate",
+    "train_and_evaluate": "hpc_train.training.trainer",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ def main() -> None:
     """Entry point of the console script; stop signals are heard from here on, where the command takes them."""
     signals = StopSignals()
     with signals if sys.argv[1:2] in (["train"], ["evaluate"]) else nullcontext():
-        from hpc_train.cli import run
+        from hpc_train.cli.app import run
 
         run(signals)
 

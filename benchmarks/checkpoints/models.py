@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_train.cluster.world import World
-from hpc_train.estimator.state import ModelState
-from hpc_train.estimator.train_step import Flags, make_train_step
-from hpc_train.strategies.base import Alone
+from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.world import World
+from hpc_train.engine.train_step import Flags, make_train_step
+from hpc_train.model.model_state import ModelState
 
 if TYPE_CHECKING:
     import keras

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from checkpoints.models import Subject
-from hpc_train.checkpoint.background import BackgroundSaver
+from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.data.sampler import DataOrder, DataProgress
+from hpc_train.checkpoint.names import Retention
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 ORDER = DataOrder(seed=1, shuffle="block", rows=60_000, shards="0" * 64)
 BATCH = 64

@@ -98,7 +98,7 @@ class Parts:
         ]
         saves = ", ".join(f"{one.saves}" for one in self.results.steps)
         text = (
-            "The training step of a job (hpc_train.estimator.train_step), TensorFlow on one thread, so that another "
+            "The training step of a job (hpc_train.engine.train_step), TensorFlow on one thread, so that another "
             "core is free for the thread that writes. A save begins as soon as the one before is committed, "
             f"{saves} in all: far more often than any job saves. “in flight” stops the clock during the stalls, which "
             "are measured above. The busy process runs an empty loop: what it costs, the machine's cores cost each "

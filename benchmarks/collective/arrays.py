@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc_train.data.memory import available_bytes
-from hpc_train.monitoring.units import size
+from hpc_train.data.loading.memory import available_bytes
+from hpc_train.telemetry.units import size
 
 PERIOD = 13
 """Sums of small whole numbers are exact in float32 up to 2^24: with 1,500 ranks at least."""

@@ -20,8 +20,8 @@ from collective.arrays import missing_room, pattern, wrong
 from collective.told import Told
 from collective.turns import Way, take_turns
 from collective.ways import BCAST, BESIDE, DIAGNOSED_BYTES, GROUP, MEAN, MEMCPY, NEW_MEMORY, ONE_TENSOR, TENSORS
-from hpc_train.cluster.uncaught import tell_uncaught
-from hpc_train.cluster.world import World, join_world, set_up_tensorflow
+from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import UserError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_train.cluster.world import World
+from hpc_train.distributed.world import World
 
 SETTINGS = (
     "HOROVOD_CYCLE_TIME",

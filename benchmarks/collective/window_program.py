@@ -23,9 +23,9 @@ from collective.arrays import missing_room, missing_shared_room, pattern, wrong
 from collective.told import Told
 from collective.turns import MOST_ITERATIONS, Way, WrongResultError
 from collective.ways import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
-from hpc_train.cluster.uncaught import tell_uncaught
-from hpc_train.cluster.world import World, join_world
-from hpc_train.strategies.async_ps.window import Window
+from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.parameter_server.window import Window
+from hpc_train.distributed.world import World, join_world
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 
 from hpc_train import HDF5Input
-from hpc_train.data.pipeline import InputContext, OpenInput, open_training
-from hpc_train.data.reading import Means, training_reading, training_sampler
-from hpc_train.data.sampler import Sampler
-from hpc_train.data.shards import ShardSet, find_shards
-from hpc_train.estimator.feed import Feed
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
+from hpc_train.data.loading.batch_source import Means, training_reading, training_sampler
+from hpc_train.data.loading.feed import Feed
+from hpc_train.data.loading.tf_dataset import InputContext, OpenInput, open_training
+from hpc_train.data.sampling.sampler import Sampler
 
 SEED = 1
 Read = Callable[[int], Sequence[np.ndarray]]

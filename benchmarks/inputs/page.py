@@ -136,7 +136,7 @@ class Tables:
         ]
         text = (
             "A Keras model trains on contiguous rows of 3 KB, in turn with the same steps on one batch that stays in "
-            "memory. Wait is what the training loop's own feed (hpc_train.estimator.feed) counts.",
+            "memory. Wait is what the training loop's own feed (hpc_train.data.loading.feed) counts.",
             *(note for note in self.results.notes if note.startswith("Training")),
         )
         header = ("shuffle", "wait, share of step", "step with input, ms", "step without input, ms")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_train.strategies.async_ps.messages import Mailbox
-from hpc_train.strategies.async_ps.server import Applied, Part, Server
+from hpc_train.distributed.parameter_server.mailboxes import Mailbox
+from hpc_train.distributed.parameter_server.server import Applied, Part, Server
 
 if TYPE_CHECKING:
     from mpi4py import MPI

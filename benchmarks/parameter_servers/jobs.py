@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from support.launch import Ranks, here, process_secs
 
-from hpc_train.data.writer import write_shards
+from hpc_train.data.writing.writer import write_shards
 from parameter_servers.settings import BATCH, LEARNING_RATE, MOMENTUM, WORKERS
 
 FEATURES, CLASSES, UNITS = 784, 10, 1024

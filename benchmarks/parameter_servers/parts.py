@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_train.strategies.async_ps.messages import Mailbox
-from hpc_train.strategies.async_ps.partition import Partition
+from hpc_train.distributed.parameter_server.mailboxes import Mailbox
+from hpc_train.distributed.parameter_server.partition import Partition
 from parameter_servers.settings import LEARNING_RATE, MOMENTUM
 
 if TYPE_CHECKING:
-    from hpc_train.strategies.async_ps.keras_part import KerasPart
+    from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
 
 
 class PlainPart:
@@ -45,7 +45,7 @@ def sgd_part(partition: Partition, server: int) -> KerasPart:
     """The variables of `partition` with Keras's SGD and momentum."""
     import keras
 
-    from hpc_train.strategies.async_ps.keras_part import KerasPart
+    from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
 
     variables = [keras.Variable(np.zeros(v.shape, v.dtype), dtype="float32") for v in partition.variables]
     optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from support.timing import Competitor, interleave
 
-from hpc_train.cluster.uncaught import tell_uncaught
-from hpc_train.cluster.world import World, join_world
-from hpc_train.strategies.async_ps.layout import ServerLayout, server_layout
-from hpc_train.strategies.async_ps.messages import mailboxes
-from hpc_train.strategies.async_ps.partition import Partition, VariableSpec, partition
-from hpc_train.strategies.async_ps.server import Server
-from hpc_train.strategies.async_ps.window import Window
-from hpc_train.strategies.async_ps.worker import Worker
+from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.parameter_server.mailboxes import mailboxes
+from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
+from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.parameter_server.window import Window
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout, server_layout
+from hpc_train.distributed.parameter_server.worker import Worker
+from hpc_train.distributed.world import World, join_world
 from parameter_servers.commands import APPLY, ECHO, LEAVE, PAUSE, REST, SERVE, Commander, ServingRank
 from parameter_servers.parts import PlainPart, sgd_part
 from parameter_servers.settings import VARIABLES
@@ -169,7 +169,7 @@ def main() -> None:
     world = join_world("serialized")
     tell_uncaught(world)
     if args.optimizer == "sgd" and world.rank < args.servers:
-        from hpc_train.cluster.world import set_up_tensorflow
+        from hpc_train.distributed.world import set_up_tensorflow
 
         set_up_tensorflow(world)
     found = []

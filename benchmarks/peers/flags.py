@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hpc_train.cluster.launch_env import LaunchPlace, settings_before_mpi
+from hpc_train.distributed.launch_env import LaunchPlace, settings_before_mpi
 
 OF_HOROVOD_AND_MPI = ("HOROVOD_", "OMPI_MCA_")
 

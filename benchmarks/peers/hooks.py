@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hpc_train.cluster.world import join_world
-from hpc_train.estimator.hook import Hook, HookContext
+from hpc_train.callbacks.hook import Hook, HookContext
+from hpc_train.distributed.world import join_world
 from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS
 from peers.told import LAST_LOSSES, Told, Took, write_told

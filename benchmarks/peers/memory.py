@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from support.usage import UsageError
 
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.loading.memory import available_bytes
 from peers.models import PARAMETERS
 
 PROCESS_BYTES = 800 * 10**6

@@ -71,7 +71,7 @@ def make_rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def write_data(folder: Path, models: Sequence[str], rows: int) -> None:
     """Writes HDF5 shards that `models` need: contiguous float32 rows, `train-*.h5` and `test-*.h5`."""
-    from hpc_train.data.writer import write_shards
+    from hpc_train.data.writing.writer import write_shards
 
     for model in {data_folder(model): model for model in models}.values():
         for name, count, seed in (("train", rows, 2), ("test", TEST_ROWS, 3)):

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from support.launch import Launch
 
-from hpc_train.monitoring.progress import SHARES
+from hpc_train.telemetry.progress import SHARES
 from scale.hook import ENOUGH, PLAN
 from scale.settings import ASYNC, DEDICATED, HDF5, OWN, RECORD_STEPS, SYNC, Settings
 

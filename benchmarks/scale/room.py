@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.loading.memory import available_bytes
 from scale.measuring import Curve
 from scale.workloads import PROCESS_BYTES, WORKLOADS, emulated_bytes
 

@@ -121,7 +121,7 @@ def make_rows(workload: Workload, count: int, seed: int) -> tuple[np.ndarray, np
 
 def write_data(folder: Path, workload: Workload, least_rows: int) -> None:
     """Writes HDF5 shards of random rows, `folder/<name>/train-*.h5`: `least_rows`, or more up to SHARD_BYTES."""
-    from hpc_train.data.writer import write_shards
+    from hpc_train.data.writing.writer import write_shards
 
     row_bytes = BYTES_A_NUMBER * int(np.prod(workload.shape))
     x, y = make_rows(workload, max(least_rows, min(SHARD_ROWS, SHARD_BYTES // row_bytes)), seed=2)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup, escape
 
-from hpc_train.monitoring.report import words
-from hpc_train.monitoring.report.drawing import SIZES, Size, drawing, look
-from hpc_train.monitoring.report.svg import ALARM, CURVES, GRID, INK, PAPER, SOFT, for_page
+from hpc_train.report import words
+from hpc_train.report.drawing import SIZES, Size, drawing, look
+from hpc_train.report.svg import ALARM, CURVES, GRID, INK, PAPER, SOFT, for_page
 from support.figures import Figure, Line, LinePlot, StackedBars
 
 if TYPE_CHECKING:

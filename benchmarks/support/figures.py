@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc_train.monitoring.report import words
+from hpc_train.report import words
 
 
 @dataclass(frozen=True)

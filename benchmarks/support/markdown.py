@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterator
 
-from hpc_train.monitoring.report.compare import as_markdown
-from hpc_train.monitoring.report.tables import Table as PlainTable
+from hpc_train.report.compare import as_markdown
+from hpc_train.report.tables import Table as PlainTable
 from support.drawing import draw
 from support.report import Report, Section, Table, Target, colours
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from hpc_train.monitoring import report as monitoring_report
+from hpc_train import report as monitoring_report
 from support.drawing import draw_all
 from support.figures import Figure
 

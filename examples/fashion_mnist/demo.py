@@ -17,7 +17,7 @@ from pathlib import Path
 import h5py
 from prepare import DATA, prepare
 
-from hpc_train.cluster.quiet import CHATTER
+from hpc_train.distributed.silence import CHATTER
 from hpc_train.errors import UserError
 
 HERE = Path(__file__).resolve().parent

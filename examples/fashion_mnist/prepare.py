@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc_train.data import write_shards
-from hpc_train.data.convert import read_idx
+from hpc_train.data.writing.convert import read_idx
 from hpc_train.errors import UserError
 
 DATA = Path(__file__).resolve().parent / "data"

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpc_train.checkpoint.durable import Moved, idle, retried, sync_to_disk
+from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
 from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
-from hpc_train.checkpoint.layout import (
+from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
+from hpc_train.checkpoint.names import (
     Retention,
     checkpoint_name,
     damaged_name,
@@ -27,8 +28,7 @@ from hpc_train.checkpoint.layout import (
     step_of,
     temporary_name,
 )
-from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
-from hpc_train.data.sampler import DataOrder, DataProgress
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 BEST_FILE = "best.json"
 

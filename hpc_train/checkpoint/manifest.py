@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpc_train.checkpoint.durable import Moved, idle, write_pieces
+from hpc_train.checkpoint.disk_io import Moved, idle, write_pieces
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.h5"

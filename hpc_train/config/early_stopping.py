@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from hpc_train.config.names import STRICT, Count
+from hpc_train.config.types import STRICT, Count
 
 DEFAULT_RUN_EVERY_SECS = 60.0
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationEr
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hpc_train.config.names import STRICT, Count, Function, Name, as_tuple
+from hpc_train.config.types import STRICT, Count, Function, Name, as_tuple
 
 Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
 

@@ -24,11 +24,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.exporters import ExportersSection, refuse_same_names
-from hpc_train.config.mistakes import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
-from hpc_train.config.named import Kind, names_in, renamed
-from hpc_train.config.names import FUNCTION_PATTERN, Name
 from hpc_train.config.overrides import overridden
+from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
     EvalOptions,
@@ -41,8 +40,9 @@ from hpc_train.config.specs import (
     TrainSpec,
     read_once,
 )
+from hpc_train.config.types import FUNCTION_PATTERN, Name
 from hpc_train.config.warm_start import WarmStart
-from hpc_train.config.yamlfile import Document, Location, read_yaml
+from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
 
 MODULES_IN_USE = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")

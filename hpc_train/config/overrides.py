@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpc_train.config.yamlfile import Document, Location, read_value
+from hpc_train.config.yaml_loader import Document, Location, read_value
 from hpc_train.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from hpc_train.config.job import JobConfig, job_in, validated
-from hpc_train.config.names import Name
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
-from hpc_train.config.yamlfile import read_yaml
+from hpc_train.config.types import Name
+from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
 
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"

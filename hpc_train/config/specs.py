@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from hpc_train.config.early_stopping import EarlyStoppingRules
 from hpc_train.config.exporters import Exporter, refuse_same_names
-from hpc_train.config.names import STRICT, Count, Function, Functions, Name, Names, Seconds, as_tuple
+from hpc_train.config.types import STRICT, Count, Function, Functions, Name, Names, Seconds, as_tuple
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 """Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""

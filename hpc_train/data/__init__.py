@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hpc_train.data.writer import write_shards
+from hpc_train.data.writing.writer import write_shards
 
 __all__ = ["write_shards"]

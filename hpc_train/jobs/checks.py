@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.cluster import roles
-from hpc_train.cluster.world import nvidia_device_count
+from hpc_train.checkpoint.names import Retention
 from hpc_train.config.job import JobConfig
-from hpc_train.config.named import Kind, names_in
 from hpc_train.config.program import ProgramConfig
+from hpc_train.config.references import Kind, names_in
 from hpc_train.config.resources import Backend, Resources
-from hpc_train.config.yamlfile import Location
-from hpc_train.data.shards import matches
+from hpc_train.config.yaml_loader import Location
+from hpc_train.data.hdf5.shards import matches
+from hpc_train.distributed import roles
+from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.estimator.setup import checked_shards
-from hpc_train.estimator.warm_source import check_path
-from hpc_train.jobs import slurm_queue
-from hpc_train.jobs.cluster_limits import Machine, machine_shortfalls, shortfalls
+from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+from hpc_train.jobs.schedulers.slurm.limits import Machine, machine_shortfalls, shortfalls
+from hpc_train.training.startup import checked_shards
+from hpc_train.warm_start.source import check_path
 
 BACKEND_VARIABLE = "HPC_TRAIN_BACKEND"
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.job import PATTERNS
-from hpc_train.config.mistakes import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.resources import (
     CUSTOM,
     TIER_PATTERN,
@@ -21,11 +21,11 @@ from hpc_train.config.resources import (
     ResourcesSection,
     resolve,
 )
-from hpc_train.config.yamlfile import Document, Location, read_yaml
+from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
-from hpc_train.jobs.cluster_limits import Machine, Partition, machine_shortfalls, shortfalls
+from hpc_train.jobs.schedulers.slurm.limits import Machine, Partition, machine_shortfalls, shortfalls
 
-BUILT_IN = Path(__file__).parent / "slurm" / "tiers.yaml"
+BUILT_IN = Path(__file__).parent / "launch" / "scripts" / "tiers.yaml"
 SITE_VARIABLE = "HPC_TRAIN_TIERS"
 
 

@@ -20,6 +20,10 @@ STOP_CODES = {"SIGUSR1": EXIT_STOPPED, "SIGTERM": EXIT_TERMINATED, "SIGINT": EXI
 _JOIN_SECS = 1.0
 
 
+class JobStopped(SystemExit):
+    """All ranks leave together, having saved after a signal."""
+
+
 def leave_at_once() -> None:
     """What a second Ctrl-C does: ends this process with EXIT_AT_ONCE, saving nothing."""
     os.write(2, b"hpc-train: interrupted twice: leaving at once, without saving\n")

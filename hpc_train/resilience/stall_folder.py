@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.monitoring.files import write_json
 from hpc_train.resilience.stall import Report
+from hpc_train.telemetry.json_files import write_json
 
 _STALLED, _ANSWER = "rank", "answer"
 

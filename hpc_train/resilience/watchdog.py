@@ -20,13 +20,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from hpc_train.cluster.world import World
+from hpc_train.distributed.world import World
 from hpc_train.errors import EXIT_STALLED
-from hpc_train.monitoring.status import mark_ended
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.stall import WAITS, Verdict, doing, judge
 from hpc_train.resilience.stall_folder import StallFolder
+from hpc_train.telemetry.status import mark_ended
 
 T = TypeVar("T")
 End = Callable[[str, "int | None"], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc_train.checkpoint.format import Snapshot
-from hpc_train.data.sampler import DataOrder, DataProgress
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, assert_is_snapshot, snapshot_of
 from tests.support import REPOSITORY, Job, run_program, train, variables
 
@@ -127,11 +127,11 @@ def test_what_else_makes_a_checkpoint_no_whole_one(manager: CheckpointManager) -
 LOOKS = """
 import json, sys
 from pathlib import Path
-from hpc_train.checkpoint import durable
-from hpc_train.checkpoint.layout import Retention
+from hpc_train.checkpoint import disk_io
+from hpc_train.checkpoint.names import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
 
-durable.RETRY_WAITS_SECS = (0.01,) * 5
+disk_io.RETRY_WAITS_SECS = (0.01,) * 5
 notes = []
 found = CheckpointManager(Path(sys.argv[1]), Retention(5), notes.append).find_whole()
 print(json.dumps([notes, found.step, found.damaged]))

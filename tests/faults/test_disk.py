@@ -14,8 +14,8 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, leftovers
 from tests.support import Job, train
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, assert_is_snapshot, leftovers, snapshot_of
 from tests.support import Job, run_program, train, variables
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
-from hpc_train.checkpoint.layout import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.strategies.async_ps.clocks import largest_staleness
+from hpc_train.checkpoint.names import Retention
+from hpc_train.distributed.parameter_server.clocks import largest_staleness
 from tests.support import MODEL, Job, merge, run_program, run_ranks, variables
 
 MakeJob = Callable[..., Job]

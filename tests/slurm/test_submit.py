@@ -18,7 +18,7 @@ from tests.slurm.jobs import TRAIN_SH, make_folder, newest_step, not_here, set_s
 
 LESS_PATIENT = """
 from hpc_train.__main__ import main
-from hpc_train.jobs import slurm_queue
+from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 
 slurm_queue.SUBMIT_SECS, slurm_queue.RETRY_SECS = 1.0, 0.5
 main()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.loading.memory import available_bytes
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
 from hpc_train.errors import UserError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpc_train.data.layout import Contiguous, Opaque, layout_of
-from hpc_train.data.shards import open_file
+from hpc_train.data.hdf5.layout import Contiguous, Opaque, layout_of
+from hpc_train.data.hdf5.shards import open_file
 from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, plain_or_refused
 from hpc_train.errors import UserError
 

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hpc_train.checkpoint import durable
-from hpc_train.checkpoint.layout import Retention
+from hpc_train.checkpoint import disk_io
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
 from tests.faults.support import snapshot_of
 
-durable.RETRY_WAITS_SECS = (0.01,) * len(durable.RETRY_WAITS_SECS)
+disk_io.RETRY_WAITS_SECS = (0.01,) * len(disk_io.RETRY_WAITS_SECS)
 
 
 def save(folder: Path, keep: int, step: int) -> dict[str, object]:

@@ -12,16 +12,16 @@ import time
 
 import numpy as np
 
-from hpc_train.cluster.uncaught import tell_uncaught
-from hpc_train.cluster.world import join_world
-from hpc_train.strategies.async_ps.clocks import may_begin
-from hpc_train.strategies.async_ps.layout import server_layout
-from hpc_train.strategies.async_ps.messages import Rows
-from hpc_train.strategies.async_ps.partition import VariableSpec, partition
-from hpc_train.strategies.async_ps.peers import Peers
-from hpc_train.strategies.async_ps.server import Server
-from hpc_train.strategies.async_ps.window import Window
-from hpc_train.strategies.async_ps.worker import Prefetch, Worker
+from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.parameter_server.clocks import may_begin
+from hpc_train.distributed.parameter_server.mailboxes import Rows
+from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
+from hpc_train.distributed.parameter_server.peers import Peers
+from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.parameter_server.window import Window
+from hpc_train.distributed.parameter_server.window_layout import server_layout
+from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
+from hpc_train.distributed.world import join_world
 
 CARRIED_NBYTES = 64
 STATE_NBYTES = 64

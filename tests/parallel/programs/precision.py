@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc_train.cluster.world import World, join_world, set_up_tensorflow
+from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 
 folder, alone = Path(sys.argv[1]), len(sys.argv) > 2
 world = World.alone() if alone else join_world()
@@ -17,9 +17,9 @@ set_up_tensorflow(world)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from hpc_train.estimator.train_step import Flags, make_train_step  # noqa: E402
-from hpc_train.strategies.base import Alone  # noqa: E402
-from hpc_train.strategies.sync import HorovodSync  # noqa: E402
+from hpc_train.distributed.allreduce import Alone  # noqa: E402
+from hpc_train.distributed.horovod import HorovodSync  # noqa: E402
+from hpc_train.engine.train_step import Flags, make_train_step  # noqa: E402
 
 ROWS, STEPS = 24, 5
 random = np.random.default_rng(0)

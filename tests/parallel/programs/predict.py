@@ -7,22 +7,22 @@ import signal
 
 import typer
 
-from hpc_train.data import predictions
-from hpc_train.estimator import predicting
-from hpc_train.export_cli import predict
+from hpc_train.cli.export import predict
+from hpc_train.data.writing import prediction_files
+from hpc_train.inference import predictor
 
 left = int(os.environ.get("KILL_AFTER", 10**9))
 
 
 def write_and_die(path, origin, first, end, batches):
     global left
-    predictions.write_predictions(path, origin, first, end, batches)
+    prediction_files.write_predictions(path, origin, first, end, batches)
     left -= end - first
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-predicting.write_predictions = write_and_die
+predictor.write_predictions = write_and_die
 app = typer.Typer()
 app.command()(predict)
 app()

@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from hpc_train.cli import app
-from hpc_train.cluster.world import join_world
+from hpc_train.cli.app import app
+from hpc_train.distributed.world import join_world
 from hpc_train.resilience.signals import StopSignals
 
 for arguments in json.loads(Path(sys.argv[1]).read_text()):

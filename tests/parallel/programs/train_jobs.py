@@ -2,8 +2,8 @@
 
 import sys
 
-from hpc_train.cli import app
-from hpc_train.cluster.world import join_world
+from hpc_train.cli.app import app
+from hpc_train.distributed.world import join_world
 from hpc_train.resilience.signals import StopSignals
 
 for job_file, job_dir in zip(sys.argv[1::2], sys.argv[2::2], strict=True):

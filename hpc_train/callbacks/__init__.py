@@ -1,0 +1,1 @@
+"""Hooks, Keras callbacks, and those that are built in."""

@@ -1,0 +1,244 @@
+"""Hooks and saving listeners: as the user gives them, and all those of one rank called in order. Local."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.callbacks.hook import LISTENER_METHODS, METHODS, Hook, HookContext, SavingListener
+from hpc_train.errors import JobEndedError, UserError
+
+if TYPE_CHECKING:
+    import keras
+
+ALLOWED_HOOKS = "an ht.Hook, an object with one of its methods, or a keras.callbacks.Callback"
+ALLOWED_LISTENERS = "an ht.SavingListener, or an object with one of its methods"
+
+Call = tuple[str, Callable[..., Any]]
+
+
+def is_keras_callback(value: Any) -> bool:
+    """Whether it is one, found without importing Keras."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(value, keras.callbacks.Callback)
+
+
+def resolve_hooks(given: Sequence[Any], load: Callable[[str], Callable[..., Any]], where: str = "hooks") -> list[Any]:
+    """The hooks that `given` names or holds.
+
+    Args:
+        given: Hooks, Keras callbacks, or names as in a job file: `file.py:function`, which is called without
+            arguments and returns a hook or several.
+        load: Finds the function of a name.
+        where: What the user gave them as.
+
+    Raises:
+        UserError: Something else is among them.
+    """
+    return _resolved(given, load, where, METHODS, ALLOWED_HOOKS, is_keras_callback)
+
+
+def resolve_listeners(
+    given: Sequence[Any], load: Callable[[str], Callable[..., Any]], where: str = "saving_listeners"
+) -> list[Any]:
+    """The saving listeners that `given` names or holds; otherwise as resolve_hooks."""
+    return _resolved(given, load, where, LISTENER_METHODS, ALLOWED_LISTENERS, lambda value: False)
+
+
+def _resolved(
+    given: Sequence[Any],
+    load: Callable[[str], Callable[..., Any]],
+    where: str,
+    methods: Sequence[str],
+    allowed: str,
+    also: Callable[[Any], bool],
+) -> list[Any]:
+    found: list[Any] = []
+    for item in given:
+        made = load(item)() if isinstance(item, str) else item
+        source = f"{where}: {item}() returned" if isinstance(item, str) else f"{where}:"
+        for one in made if isinstance(made, list | tuple) else [made]:
+            if isinstance(one, type):
+                raise UserError(f"{source} the class {one.__name__}; give an object: {one.__name__}()")
+            if not also(one) and not any(callable(getattr(one, method, None)) for method in methods):
+                raise UserError(f"{source} {one!r}, which is not allowed; allowed: {allowed}")
+            found.append(one)
+    return found
+
+
+class OfEvaluation(Hook):
+    """A hook of one EvalSpec: it is called around that set's evaluations alone, and at the begin and the end.
+
+    Args:
+        name: The EvalSpec's.
+    """
+
+    def __init__(self, hook: Any, name: str | None) -> None:
+        if is_keras_callback(hook):
+            raise UserError(f"EvalSpec.hooks: {type(hook).__name__} is a Keras callback; give it to TrainSpec.hooks")
+        self.hook, self.name = hook, name
+        self.chief_only = bool(getattr(hook, "chief_only", False))
+
+    def begin(self, context: HookContext) -> None:
+        self._call("begin", replace(context, is_chief=context.rank == 0))
+
+    def before_evaluate(self, step: int, name: str | None) -> None:
+        if name == self.name:
+            self._call("before_evaluate", step, name)
+
+    def before_evaluation_batch(self, name: str | None, batch: int) -> None:
+        if name == self.name:
+            self._call("before_evaluation_batch", name, batch)
+
+    def after_evaluation_batch(self, name: str | None, batch: int) -> None:
+        if name == self.name:
+            self._call("after_evaluation_batch", name, batch)
+
+    def after_evaluate(self, step: int, name: str | None, metrics: Mapping[str, float]) -> None:
+        if name == self.name:
+            self._call("after_evaluate", step, name, metrics)
+
+    def end(self, step: int) -> None:
+        self._call("end", step)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        if callable(call := getattr(self.hook, method, None)):
+            call(*arguments)
+
+
+class Hooks:
+    """All hooks of one rank, called in order. Local.
+
+    An exception of a hook becomes a RuntimeError that names the hook, method and step; UserError and JobEndedError
+    pass.
+
+    Args:
+        hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see keras_callbacks.adapted).
+        is_chief: Whether this is the first rank that trains. The others: as in HookContext.
+
+    Attributes:
+        stop_requested: The first reason that a hook of this rank gave for stopping; None: go on.
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[Any],
+        *,
+        model: keras.Model,
+        rank: int,
+        size: int,
+        is_chief: bool,
+        job_dir: Path,
+        first_step: int,
+        max_steps: int | None,
+    ) -> None:
+        self.stop_requested: str | None = None
+        self._context = HookContext(
+            model, rank, size, is_chief, job_dir, first_step, max_steps, request_stop=self._request_stop
+        )
+
+        def is_here(hook: Any) -> bool:
+            here = rank == 0 if isinstance(hook, OfEvaluation) else is_chief
+            return here or not getattr(hook, "chief_only", False)
+
+        mine = [hook for hook in hooks if is_here(hook)]
+        self._begin = _calls(mine, "begin")
+        self._before_step = _calls(mine, "before_step")
+        self._after_step = _calls(mine, "after_step")
+        self._after_checkpoint = _calls(mine, "after_checkpoint")
+        self._before_evaluate = _calls(mine, "before_evaluate")
+        self._before_batch = _calls(mine, "before_evaluation_batch")
+        self._after_batch = _calls(mine, "after_evaluation_batch")
+        self._after_evaluate = _calls(mine, "after_evaluate")
+        self._end = _calls(mine, "end")
+        self._interrupted = [call for hook in mine for call in _calls([hook], "interrupted") or _calls([hook], "end")]
+
+    def _request_stop(self, reason: str) -> None:
+        if self.stop_requested is None:
+            self.stop_requested = str(reason)
+
+    def begin(self) -> None:
+        """Before the first step of this run."""
+        _run(self._begin, self._context.first_step, self._context)
+
+    def before_step(self, step: int) -> None:
+        """Step `step` is about to be taken. Afterwards `stop_requested` is to be read."""
+        if self._before_step:
+            _run(self._before_step, step, step)
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Step `step` is done."""
+        if self._after_step:
+            _run(self._after_step, step, step, loss)
+
+    def after_checkpoint(self, step: int, path: Path) -> None:
+        """The state after `step` has been taken."""
+        _run(self._after_checkpoint, step, step, path)
+
+    def before_evaluate(self, step: int, name: str | None) -> None:
+        """An evaluation begins."""
+        _run(self._before_evaluate, step, step, name)
+
+    def before_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
+        """Batch number `batch` of this rank (from 0) is about to be evaluated."""
+        if self._before_batch:
+            _run(self._before_batch, step, name, batch)
+
+    def after_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
+        """Batch number `batch` of this rank has been evaluated."""
+        if self._after_batch:
+            _run(self._after_batch, step, name, batch)
+
+    def after_evaluate(self, step: int, name: str | None, metrics: Mapping[str, float]) -> None:
+        """An evaluation has ended. To be called on all ranks between the same two steps, with the same metrics."""
+        _run(self._after_evaluate, step, step, name, metrics)
+
+    def end(self, step: int) -> None:
+        """Training has ended for good; to be called before the last checkpoint is taken."""
+        _run(self._end, step, step)
+
+    def interrupted(self, step: int) -> None:
+        """A signal stops the run; to be called after its checkpoint has been taken."""
+        _run(self._interrupted, step, step)
+
+
+class SavingListeners:
+    """All saving listeners, called in order; errors as with Hooks. Local."""
+
+    def __init__(self, listeners: Iterable[Any]) -> None:
+        listeners = list(listeners)
+        self._before, self._after = _calls(listeners, "before_save"), _calls(listeners, "after_save")
+
+    def before_save(self, step: int) -> None:
+        """The checkpoint of `step` is about to be taken."""
+        _run(self._before, step, step, kind="saving listener")
+
+    def after_save(self, step: int, path: Path) -> None:
+        """The checkpoint of `step` is whole."""
+        _run(self._after, step, step, path, kind="saving listener")
+
+
+def _calls(hooks: Iterable[Any], method: str) -> list[Call]:
+    """The calls of `method` that do something."""
+    found = []
+    for hook in hooks:
+        call = getattr(hook, method, None)
+        idle = (getattr(Hook, method, None), getattr(SavingListener, method, None))
+        bound = getattr(call, "__func__", None)
+        if callable(call) and (bound is None or bound not in idle):
+            inner = hook.hook if isinstance(hook, OfEvaluation) else hook
+            found.append((f"{type(inner).__name__}.{method}", call))
+    return found
+
+
+def _run(calls: list[Call], at: int, *arguments: Any, kind: str = "hook") -> None:
+    for name, call in calls:
+        try:
+            call(*arguments)
+        except (UserError, JobEndedError):
+            raise
+        except Exception as error:
+            raise RuntimeError(f"{kind} {name} failed at step {at}: {error}") from error

@@ -1,0 +1,1 @@
+"""hpc-train's commands, a file a group."""

@@ -1,0 +1,103 @@
+"""hpc-train doctor: whether jobs can run here, and what to do where they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpc_train.cli.jobs import show
+from hpc_train.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from hpc_train.doctor.tools import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not here": "dim"}
+
+
+def doctor(
+    job_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where jobs will keep their files. \\[default: $HPC_TRAIN_ROOT, or ./runs]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a check and line.")] = False,
+) -> None:
+    """Check Python, TensorFlow, Horovod, MPI, GPUs, Slurm and the file system; say what to do where one fails.
+
+    Takes some 15 s and leaves nothing behind. Exit code 1 where the demo could not run; warnings do not change it.
+    """
+    from hpc_train.doctor.examine import demo_runs, examine
+
+    folder = job_dir or Path(os.environ.get("HPC_TRAIN_ROOT") or "runs")
+    findings = []
+    if as_json:
+        for finding in examine(folder, lambda doing: None):
+            print(json.dumps(asdict(finding)), flush=True)
+            findings.append(finding)
+    else:
+        console = _console()
+        with _progress(console) as say:
+            findings = list(examine(folder, say))
+        show(console, _table(findings))
+        print("", _summary(findings), sep="\n", flush=True)
+    sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    from hpc_train.telemetry.progress import LOG_WIDTH, is_live
+
+    if is_live():
+        return Console(highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else LOG_WIDTH
+    return Console(width=width, force_terminal=False, no_color=True, highlight=False)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    if not console.is_terminal:
+        yield lambda doing: None
+        return
+    with console.status("looking") as status:
+        yield lambda doing: status.update(f"looking at {doing}")
+
+
+def _table(findings: list[Finding]) -> Table:
+    """A row a finding: what there is, and below it, after an arrow, what to do."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("found, and → what to do")
+    for finding in findings:
+        told = Text(finding.found)
+        if finding.advice:
+            told.append(f"\n→ {finding.advice}", "bold" if finding.result == "fails" else "")
+        table.add_row(finding.check, Text(finding.result, _STYLES[finding.result]), told)
+    return table
+
+
+def _summary(findings: list[Finding]) -> str:
+    from hpc_train.doctor.examine import demo_runs
+
+    bad = [finding.check for finding in findings if finding.needed and finding.result == "fails"]
+    if not demo_runs(findings):
+        return f"The demo cannot run here: see {', '.join(bad)} above."
+    rest = [finding.check for finding in findings if finding.result in ("warning", "fails")]
+    return "The demo can run here: make demo." + (f" Worth a look: {', '.join(rest)}." if rest else "")

@@ -1,0 +1,86 @@
+"""hpc-train export and hpc-train predict: a job's model as a SavedModel, and what one predicts of shards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpc_train.errors import UserError
+
+JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
+ExportPath = Annotated[
+    Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
+]
+
+
+def export(
+    job_dir: JobDir,
+    step: Annotated[int | None, typer.Option(help="Of the checkpoint. [default: the newest]")] = None,
+    name: Annotated[str, typer.Option(help="The folder below JOBDIR/export.")] = "manual",
+    out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
+) -> None:
+    """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
+    from hpc_train.cli.jobs import complain
+    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.world import join_world, set_up_tensorflow
+
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
+    try:
+        world = join_world()
+        if world.size > 1:
+            raise UserError("hpc-train export is for one process; start it without mpirun")
+    except UserError as error:
+        sys.exit(complain(error))
+    try:
+        set_up_tensorflow(world)
+        from hpc_train.export.from_checkpoint import export_checkpoint
+
+        made = export_checkpoint(job_dir, step, name, out)
+    except Exception as error:
+        sys.exit(tell(world, error))
+    print(f"export of step {made.step}: {made.path}")
+
+
+def predict(
+    export_path: ExportPath,
+    shards: Annotated[list[str], typer.Option(help="HDF5 files, or a glob of them in quotes; may be repeated.")],
+    out: Annotated[str, typer.Option(help="Where to: a * stands for what the * of --shards stands for.")],
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. [default: the inputs' names]"),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+) -> None:
+    """Predict the rows of shards with an export. Run it alone, or on each rank under mpirun.
+
+    A run that was cut short goes on where it was when it is started again.
+    """
+    from hpc_train.cli.jobs import complain
+    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.world import join_world, set_up_tensorflow
+    from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
+
+    try:
+        world = join_world()
+    except UserError as error:
+        sys.exit(complain(error))
+    try:
+        set_up_tensorflow(world)
+        chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
+        loaded = world.each(lambda: LoadedExport(chosen))
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _say)
+    except Exception as error:
+        sys.exit(tell(world, error))
+    if world.is_chief:
+        speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
+        before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
+        print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,230 @@
+"""The command `hpc-train shard`: makes shards, or with `inspect` shows what they hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError
+from hpc_train.telemetry.units import size
+
+if TYPE_CHECKING:
+    from hpc_train.data.sources.spool import Report
+    from hpc_train.data.writing.inspect import FileReport
+
+QUIET_SECS = 10.0
+"""Where there is no terminal, a line tells of the progress at most so often."""
+
+
+class _Make(TyperCommand):
+    """The command that has no name of its own: its help and its errors call it `hpc-train shard`."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return super().make_context(parent.info_name, args, parent=parent.parent, **extra)
+
+
+class _MakeUnlessNamed(TyperGroup):
+    """`hpc-train shard PREFIX SOURCES…` is `make`; the other commands are called by their names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = bool(args) and args[0] in self.commands and args[0] != "make"
+        return super().parse_args(ctx, args if named else ["make", *args])
+
+
+app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
+_EXAMPLES = """
+[bold]hpc-train shard inspect FILES[/bold] shows what shards hold, how it is stored and how fast it can be read.
+
+Examples:
+
+  hpc-train shard data/train train.npz --shards 16 --shuffle
+
+  hpc-train shard data/train image=train-images-idx3-ubyte.gz label=train-labels-idx1-ubyte.gz
+
+  hpc-train shard data/train part-*.csv --stack image=pixel1..pixel784 --dtype image=uint8[28,28]
+
+  hpc-train shard data/train *.tfrecord --dtype image=uint8[28,28] --columns image,label
+"""
+
+
+@app.command(cls=_Make, epilog=_EXAMPLES)
+def make(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Folder and beginning of the file names: data/train.")
+    ],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCES...",
+            help="Files: .npz, HDF5, CSV (.csv, .tsv, also .gz), Parquet, TFRecord (also .gz), or NAME=FILE for .npy "
+            "and IDX (also .gz). Those with the same columns follow each other, others stand side by side.",
+        ),
+    ],
+    shards: Annotated[int, typer.Option(metavar="N", help="Number of files.")] = 8,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Write the rows in a random order.")] = False,
+    seed: Annotated[int, typer.Option(metavar="S", help="Which order that is.")] = 0,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    stack: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=A..B", help="Make one column of those from A to B, or of A,B,C. Repeatable."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TYPE",
+            help="A column's type, or TYPE\\[SHAPE] with the shape of its rows; each value is checked to fit. A TYPE "
+            "alone is for all floats (float32), or all integers (int32). Repeatable.",
+        ),
+    ] = None,
+    no_header: Annotated[
+        bool, typer.Option("--no-header", help="The first line of CSV files holds numbers: columns are c0, c1, …")
+    ] = False,
+    compression: Annotated[
+        str, typer.Option(metavar="KIND", help="gzip, gzip-1 … gzip-9, lzf, zstd, lz4, blosc or none.")
+    ] = "none",
+    chunk_rows: Annotated[
+        int | None,
+        typer.Option(metavar="R", help="Rows of a chunk. \\[default: contiguous, or chunks of 256 KiB if compressed]"),
+    ] = None,
+) -> None:
+    """Write files of other formats as HDF5 shards: PREFIX-00000.h5 and so on.
+
+    A run that was killed goes on where it was when the same command is given again.
+    """
+    from hpc_train.data.writing.convert import Options, convert
+
+    try:
+        options = Options(
+            shards=shards,
+            shuffle=shuffle,
+            seed=seed,
+            compression=compression,
+            chunk_rows=chunk_rows,
+            columns=columns,
+            stack=stack or (),
+            dtype=dtype or (),
+            header=not no_header,
+        )
+        with _progress() as report:
+            done = convert(prefix, sources, options, report)
+    except UserError as error:
+        _complain(error)
+        sys.exit(EXIT_BAD_INPUT)
+    except OSError as error:
+        _complain(f"{error}; what was finished is kept, and the same command goes on from there")
+        sys.exit(EXIT_FAILED)
+    names = [field.name for field in done.fields]
+    shown = ", ".join(names if len(names) <= 12 else [*names[:5], f"… ({len(names)} columns)"])
+    last = f" … {done.paths[-1].name}" if len(done.paths) > 1 else ""
+    kept = f" ({done.kept} of them from an earlier run)" if done.kept else ""
+    files = "1 file" if len(done.paths) == 1 else f"{len(done.paths)} files"
+    print(f"{done.rows} rows of {shown} in {files}{kept}: {done.paths[0]}{last}")
+
+
+@app.command()
+def inspect(
+    files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Shards, or any HDF5 files.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what shards hold, how it is stored and how it will be read; exit code 2 where something is wrong."""
+    from hpc_train.data.writing.inspect import inspect as look
+
+    try:
+        reports = look(files)
+    except UserError as error:
+        _complain(error)
+        sys.exit(EXIT_BAD_INPUT)
+    if as_json:
+        print(json.dumps([report.to_json() for report in reports], indent=1))
+    else:
+        _show(reports)
+    for report in reports:
+        for problem in report.problems:
+            _complain(f"{report.path}: {problem}")
+    sys.exit(EXIT_BAD_INPUT if any(report.problems for report in reports) else 0)
+
+
+def _show(reports: list[FileReport]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    groups: dict[Any, list[FileReport]] = {}
+    for found in reports:
+        if found.datasets:
+            alike = tuple(dataset.alike for dataset in found.datasets)
+            groups.setdefault((alike, found.problems), []).append(found)
+    for files in groups.values():
+        rows = [report.rows for report in files]
+        most = "" if len(set(rows)) == 1 else f" to {max(rows)}"
+        each = f" ({min(rows)}{most} each)" if len(files) > 1 else ""
+        names = files[0].path if len(files) == 1 else f"{files[0].path} … {files[-1].path}: {len(files)} files"
+        console.print(f"{names}: {sum(rows)} rows{each}, {size(sum(report.bytes for report in files))}", markup=False)
+        table = Table(box=None, pad_edge=False)
+        for heading in ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by"):
+            table.add_column(heading, overflow="fold", justify="right" if heading in ("bytes", "raw") else "left")
+        for i, dataset in enumerate(files[0].datasets):
+            chunk = "" if dataset.chunk is None else f" {list(dataset.chunk)}"
+            cells = (
+                dataset.name,
+                f"{dataset.dtype} {list(dataset.shape)} {dataset.byte_order}",
+                *(dataset.layout + chunk, dataset.compression),
+                size(sum(report.datasets[i].stored_bytes for report in files)),
+                size(sum(report.datasets[i].raw_bytes for report in files)),
+                dataset.read_by + (f": {dataset.reason}" if dataset.reason else ""),
+            )
+            table.add_row(*map(escape, cells))
+        if sys.stdout.isatty():
+            console.print(table)
+        else:
+            Console(width=10_000, highlight=False).print(table)
+        console.print()
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """A bar on a terminal; elsewhere a line on stderr now and then. Both stay away from what is done at once."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        *(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def report(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total or None)
+
+        yield report
+
+
+def _lines() -> Report:
+    last = time.monotonic()
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last < QUIET_SECS:
+            return
+        last = time.monotonic()
+        share = f" of {size(total)} ({done / total:.0%})" if total else ""
+        print(f"hpc-train: {what}: {size(done)}{share}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _complain(error: object) -> None:
+    for line in str(error).splitlines():
+        print(f"hpc-train: error: {line}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""From the bytes of shards to rows."""

@@ -1,0 +1,97 @@
+"""How a dataset's rows lie in its file, and so how they can be read."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import h5py
+
+from hpc_train.data.hdf5.codecs import Filter, filters_of, why_not
+
+MIN_BAND_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """All rows one after the other from byte `offset` of the file on, as they are; `dtype` with its byte order."""
+
+    dtype: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """Chunks of shape `chunk` (rows first), each passed through `filters`, which codecs.Decoder can undo."""
+
+    dtype: str
+    chunk: tuple[int, ...]
+    filters: tuple[Filter, ...]
+
+    def band_rows(self, row_bytes: int) -> int:
+        """Rows that are decoded at once: those of a chunk, or of several small ones."""
+        rows = self.chunk[0]
+        return rows * max(1, -(-MIN_BAND_BYTES // max(1, rows * row_bytes)))
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Only the HDF5 library can read it, one thread at a time; `reason` says why. Not `readable`: not even that."""
+
+    dtype: str
+    reason: str
+    readable: bool = True
+
+
+Layout = Contiguous | Chunked | Opaque
+
+
+def give_hdf5_its_plugins() -> None:
+    """Lets the HDF5 library find the filters of the package hdf5plugin, where that is installed."""
+    with suppress(ImportError):
+        importlib.import_module("hdf5plugin")
+
+
+def layout_of(dataset: h5py.Dataset) -> Layout:
+    """The layout of a dataset of numbers with at least one dimension."""
+    dtype = dataset.dtype.str
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)):
+        return Opaque(dtype, "its numbers are stored in a form that needs converting")
+    if dataset.is_virtual:
+        return Opaque(dtype, "it is a virtual dataset")
+    if dataset.external:
+        return Opaque(dtype, "its rows lie in other files")
+    if 0 in dataset.shape:
+        return Opaque(dtype, "it is empty")
+    if dataset.chunks is not None:
+        filters = filters_of(dataset)
+        reason = why_not(filters)
+        if reason is None and None in dataset.maxshape[1:]:
+            return Opaque(dtype, "it can grow sideways")  # HDF5 1.14 numbers the chunks of such datasets wrongly
+        if reason is None and not hasattr(dataset.id, "chunk_iter"):
+            return Opaque(dtype, "this build of h5py cannot list chunks")
+        if reason is None:
+            return Chunked(dtype, dataset.chunks, filters)
+        give_hdf5_its_plugins()
+        return Opaque(dtype, reason, all(h5py.h5z.filter_avail(stage.id) for stage in filters))
+    offset = dataset.id.get_offset()
+    if offset is None or dataset.id.get_storage_size() != dataset.nbytes:
+        return Opaque(dtype, "its rows lie in the header, or were never written")
+    return Contiguous(dtype, int(offset))
+
+
+def layout_to_json(layout: Layout) -> dict[str, Any]:
+    """As plain values, to be sent to other ranks."""
+    return {"kind": type(layout).__name__, **asdict(layout)}
+
+
+def layout_from_json(value: dict[str, Any]) -> Layout:
+    """The inverse of `layout_to_json`."""
+    if value["kind"] == "Contiguous":
+        return Contiguous(value["dtype"], value["offset"])
+    if value["kind"] == "Opaque":
+        return Opaque(value["dtype"], value["reason"], value["readable"])
+    filters = (Filter(f["id"], f["flags"], tuple(f["values"]), f["name"]) for f in value["filters"])
+    return Chunked(value["dtype"], tuple(value["chunk"]), tuple(filters))

@@ -1,0 +1,242 @@
+"""ShardSet: the rows of several HDF5 files as one table, checked before anything is trained on them."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_from_json, layout_of, layout_to_json
+from hpc_train.data.sampling.blocks import Blocks
+from hpc_train.errors import UserError
+
+LABEL_NAMES = ("label", "labels", "y")
+DTYPES = frozenset(
+    ["bool", "float16", "float32", "float64", "complex64", "complex128"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+"""What TensorFlow has a type for."""
+
+BLOCK_BYTES = 4 << 20
+"""About what a parallel file system gives in one piece: blocks are that large, where there are many of them."""
+MIN_BLOCKS = 1024
+MAX_BLOCK_ROWS = 1 << 16
+"""Chunks of more rows, such as labels may have, are decoded again for each block instead."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A dataset that all shards have: `[rows, *shape]` of `dtype` (numpy's name for it)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """Shards in order, with the columns that are read from them.
+
+    Attributes:
+        file_bytes: Size of each file; `layouts`: of each column in each shard.
+    """
+
+    paths: tuple[str, ...]
+    shard_rows: tuple[int, ...]
+    file_bytes: tuple[int, ...]
+    features: tuple[Column, ...]
+    labels: tuple[Column, ...]
+    layouts: tuple[tuple[Layout, ...], ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Features, then labels."""
+        return self.features + self.labels
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards together."""
+        return sum(self.shard_rows)
+
+    def only(self, number: int) -> ShardSet:
+        """The same shards with column `number` alone, as a feature."""
+        layouts = tuple((shard[number],) for shard in self.layouts)
+        return replace(self, features=(self.columns[number],), labels=(), layouts=layouts)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all columns."""
+        return sum(column.row_bytes for column in self.columns)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Blocks for block mode: within one shard each, of whole chunks where there are chunks, about 4 MiB."""
+        rows = max(1, min(BLOCK_BYTES // max(1, self.row_bytes), -(-self.rows // MIN_BLOCKS)))
+        starts = []
+        for start, shard_rows, layouts in zip(self.starts, self.shard_rows, self.layouts, strict=True):
+            each = zip(layouts, self.columns, strict=True)
+            chunks = (layout.band_rows(c.row_bytes) for layout, c in each if isinstance(layout, Chunked))
+            chunk = max((size for size in chunks if size <= MAX_BLOCK_ROWS), default=1)
+            starts.append(start + np.arange(0, shard_rows, -(-rows // chunk) * chunk))
+        return Blocks(np.append(np.concatenate(starts), self.rows))
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Row number of each shard's first row, int64 `[shards]`."""
+        return np.concatenate([[0], np.cumsum(self.shard_rows)[:-1]]).astype(np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, to be sent to other ranks."""
+        layouts = [[layout_to_json(layout) for layout in shard] for shard in self.layouts]
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "layouts": layouts, **self._columns_to_json()}
+
+    def _columns_to_json(self) -> dict[str, Any]:
+        return {kind: [asdict(column) for column in getattr(self, kind)] for kind in ("features", "labels")}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardSet:
+        """The inverse of `to_json`."""
+
+        def columns(items: list[dict[str, Any]]) -> tuple[Column, ...]:
+            return tuple(Column(c["name"], tuple(c["shape"]), c["dtype"]) for c in items)
+
+        return cls(
+            tuple(value["paths"]),
+            tuple(value["shard_rows"]),
+            tuple(value["file_bytes"]),
+            columns(value["features"]),
+            columns(value["labels"]),
+            tuple(tuple(layout_from_json(layout) for layout in shard) for shard in value["layouts"]),
+        )
+
+
+def open_file(path: str | Path) -> h5py.File:
+    """Opens an HDF5 file for reading. Locks are tried and not insisted on: many parallel file systems lack them."""
+    return h5py.File(path, "r", locking="best-effort")
+
+
+def find_shards(source: HDF5Input) -> ShardSet:
+    """Finds the files that `source` names and checks them all. Local; opens every file once.
+
+    Raises:
+        UserError: No such file, not HDF5, cut short, being written, no rows, a dataset that is missing or cannot be
+            trained on, shards whose columns or columns whose rows do not fit together.
+    """
+    paths = _expand(source.shards)
+    tables = [_read_table(path) for path in paths]
+    features, labels = _choose_columns(source, paths[0], tables[0])
+    names, first = features + labels, tables[0]
+    for path, table in zip(paths, tables, strict=True):
+        _check(path, table, names, paths[0], first)
+    pick = [(column, layout) for name in names for _, column, layout in [first[name]] if column and layout]
+    columns = tuple(column for column, _ in pick)
+    return ShardSet(
+        tuple(map(str, paths)),
+        tuple(table[names[0]][0] for table in tables),
+        tuple(path.stat().st_size for path in paths),
+        columns[: len(features)],
+        columns[len(features) :],
+        tuple(tuple(layout for name in names if (layout := table[name][2]) is not None) for table in tables),
+    )
+
+
+Table = dict[str, tuple[int, Column | None, Layout | None]]
+"""Rows, column and layout of each top-level dataset of a file; no column where it holds no numbers in rows."""
+
+
+def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, first: Table) -> None:
+    for name in names:
+        if name not in table:
+            raise UserError(f"{path}: has no dataset {name!r}; it has {_listed(table)}")
+        rows, column, layout = table[name]
+        if column is None:
+            raise UserError(f"{path}: dataset {name!r} does not hold numbers in rows, so it cannot be trained on")
+        if column != first[name][1]:
+            raise UserError(f"{path}: dataset {name!r} is {column}, but {first[name][1]} in {first_path}")
+        if rows != table[names[0]][0]:
+            raise UserError(f"{path}: dataset {name!r} has {rows} rows, but {names[0]!r} has {table[names[0]][0]}")
+        if rows == 0:
+            raise UserError(f"{path}: dataset {name!r} has no rows; remove the file or write rows into it")
+        if isinstance(layout, Opaque) and not layout.readable:
+            raise UserError(f"{path}: dataset {name!r} cannot be read: {layout.reason}")
+
+
+def matches(pattern: str) -> list[Path]:
+    """The files that `pattern` names, itself a path or a glob, in order."""
+    return [Path(pattern)] if Path(pattern).exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+
+
+def _expand(patterns: tuple[str, ...]) -> list[Path]:
+    paths: list[Path] = []
+    for pattern in patterns:
+        found = matches(pattern)
+        if not found:
+            raise UserError(f"no such shard: {pattern} matches no file")
+        paths += found
+    twice = [path for path, times in Counter(map(os.path.abspath, paths)).items() if times > 1]
+    if twice:
+        raise UserError(f"shard named twice: {min(twice)}")
+    return paths
+
+
+def _read_table(path: Path) -> Table:
+    try:
+        with open_file(path) as file:
+            return {n: _describe(n, item) for n, item in file.items() if isinstance(item, h5py.Dataset)}
+    except BlockingIOError:
+        raise UserError(f"{path}: is being written by another process; wait until it is closed") from None
+    except HDF5_ERRORS as error:
+        if "already open for write" in str(error):
+            raise UserError(
+                f"{path}: is being written, or was not closed after writing; wait, or repair it with h5clear -s"
+            ) from None
+        raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
+
+
+def _describe(name: str, dataset: h5py.Dataset) -> tuple[int, Column | None, Layout | None]:
+    if dataset.shape is None or dataset.ndim == 0:
+        return 0, None, None
+    rows = int(dataset.shape[0])
+    try:
+        dtype = dataset.dtype.newbyteorder("=").name
+    except TypeError:  # a type that numpy has not
+        return rows, None, None
+    if dtype not in DTYPES:
+        return rows, None, None
+    return rows, Column(name, tuple(map(int, dataset.shape[1:])), dtype), layout_of(dataset)
+
+
+def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    labels = source.label
+    if labels is None:
+        found = [name for name in LABEL_NAMES if name in table and name not in (source.features or ())]
+        if not found:
+            raise UserError(f"{path}: which dataset is the label? Give `label`; the file has {_listed(table)}")
+        labels = (found[0],)
+    features = source.features
+    if features is None:
+        features = tuple(name for name, (_, column, _) in table.items() if column is not None and name not in labels)
+        if not features:
+            raise UserError(f"{path}: has no dataset of numbers beside the label; it has {_listed(table)}")
+    return features, labels
+
+
+def _listed(table: Table) -> str:
+    return ", ".join(f"{name} ({column or 'not numbers'})" for name, (_, column, _) in table.items()) or "no datasets"

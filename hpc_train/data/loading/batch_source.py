@@ -1,0 +1,236 @@
+"""The batches of one rank as numpy arrays, step by step: order, reading and reading ahead put together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.layout import Contiguous
+from hpc_train.data.hdf5.reader import Reader, cache_bytes
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.loading.fingerprint import record_of
+from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.loading.prefetch import GroupReader
+from hpc_train.data.loading.window_prefetch import WindowsAhead
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
+from hpc_train.data.sampling.shuffle import derive_seed
+from hpc_train.errors import UserError
+
+GROUP_BYTES = 8 << 20
+MAX_GROUP_STEPS = 64
+"""So many batches are read at once as fit into 8 MiB, but not more than 64."""
+AHEAD_BYTES = 256 << 20
+"""Groups of batches that are read ahead take no more, unless one alone does; nor a quarter of the rank's memory."""
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a rank may use to read.
+
+    Attributes:
+        threads: Threads that read and decode.
+        memory_bytes: Memory for decoded chunks and for batches read ahead; node_bytes: that the node has for all its
+            ranks, and for the page cache, which they share. None: no limit.
+    """
+
+    threads: int = 1
+    memory_bytes: int | None = None
+    node_bytes: int | None = None
+
+
+MEMORY_PART = 0.5
+"""Of the memory that is free when a job starts, what all ranks of a node may fill with decoded data."""
+
+
+def share_of_node(cores: int, local_ranks: int) -> Means:
+    """A rank's share of its node, which `local_ranks` ranks use; `cores` are its own. Local."""
+    memory = MEMORY_PART * available_bytes()
+    return Means(cores, int(memory / local_ranks), int(memory))
+
+
+ONE_THREAD = Means()
+BEGINNING = DataProgress()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Batches that can be read, in any order, though best in theirs. Threads may share it.
+
+    Attributes:
+        groups: Reads batches, by step or several at once.
+        seed_of: Of a step: a 64-bit seed for what is done at random to its batch.
+        first, end: The steps there are; `end` None: there is no end.
+        sampler: The order, and `order` what a checkpoint keeps of it; None for an evaluation.
+        notes: What the user should know about reading this data.
+    """
+
+    groups: GroupReader
+    seed_of: Callable[[int], int]
+    first: int
+    end: int | None
+    sampler: Sampler | None = None
+    order: DataOrder | None = None
+    notes: tuple[str, ...] = ()
+
+    def read(self, step: int) -> list[np.ndarray]:
+        """The batch of a step: one array `[B, ...]` a column (see Reader.read)."""
+        return self.groups.read(step)
+
+
+def training_sampler(
+    source: HDF5Input, shards: ShardSet, rank: int, size: int, progress: DataProgress = BEGINNING
+) -> Sampler:
+    """The order in which `rank` reads `source`.
+
+    Raises:
+        UserError: Fewer rows than one global batch.
+    """
+    if shards.rows < source.batch_size * size:
+        raise UserError(
+            f"{source.shards[0]}: {shards.rows} rows are fewer than one global batch: batch_size {source.batch_size} "
+            f"x {size} ranks = {source.batch_size * size}; take a smaller batch_size or fewer ranks"
+        )
+    blocks = shards.blocks if source.shuffle == "block" else None
+    return Sampler(shards.rows, source.batch_size, rank, size, source.seed, source.shuffle, progress, blocks)
+
+
+def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
+    """What a checkpoint keeps of the order in which `source` is read, to know it again."""
+    digest = hashlib.sha256(json.dumps(record_of(shards)).encode())
+    if source.shuffle == "block":
+        digest.update(shards.blocks.starts.astype("<i8").tobytes())
+    return DataOrder(source.seed, source.shuffle, shards.rows, digest.hexdigest()[:16])
+
+
+@contextmanager
+def training_reading(
+    source: HDF5Input,
+    shards: ShardSet,
+    rank: int,
+    size: int,
+    progress: DataProgress = BEGINNING,
+    means: Means = ONE_THREAD,
+) -> Iterator[Reading]:
+    """Opens what `rank` trains on from `progress` on. Local.
+
+    Raises:
+        UserError: Too few rows, or too little memory for the shuffle buffer.
+    """
+    sampler = training_sampler(source, shards, rank, size, progress)
+    end = sampler.last_step(source.epochs)
+    steps = _group_steps(source, shards)
+    ahead = _groups_ahead(source, shards, means, steps)
+    plan = _plan(shards, sampler, means, steps * (ahead + 1))
+    with Reader(shards, means.threads, plan.rows, plan.runs, plan.scattered) as reader:
+        windows = None
+        if source.shuffle == "block" and not plan.scattered:
+            windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
+
+        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+            if windows:
+                windows.prepare(first, stop)
+            else:
+                reader.expect(rows)
+            return reader.read(rows)
+
+        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
+            bounds = range(0, (stop - first + 1) * source.batch_size, source.batch_size)
+            return sampler.rows_between(first, stop), list(bounds)
+
+        with GroupReader(progress.step, end, steps, rows_of, read, ahead) as groups:
+            order = order_of(source, shards)
+            yield Reading(groups, sampler.augmentation_seed, progress.step, end, sampler, order, tuple(plan.notes))
+
+
+@contextmanager
+def evaluation_reading(
+    source: HDF5Input, shards: ShardSet, rank: int, size: int, steps: int | None, means: Means = ONE_THREAD
+) -> Iterator[Reading]:
+    """Opens `rank`'s part of an evaluation over `steps` batches of all ranks together, or over all rows. Local."""
+    batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
+    group = _group_steps(source, shards)
+    ahead = _groups_ahead(source, shards, means, group)
+    held = group * (ahead + 1)
+    with Reader(shards, means.threads, held * source.batch_size, held) as reader:
+
+        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+            reader.expect(rows)
+            return reader.read(rows)
+
+        def seed_of(k: int) -> int:
+            return derive_seed(source.seed, 0, batches[k][0] // source.batch_size, 0)
+
+        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
+            rows = [np.arange(*batch) for batch in batches[first:stop]]
+            return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
+
+        with GroupReader(0, len(batches), group, rows_of, read, ahead) as groups:
+            yield Reading(groups, seed_of, 0, len(batches))
+
+
+def _group_steps(source: HDF5Input, shards: ShardSet) -> int:
+    return min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // max(1, source.batch_size * shards.row_bytes)))
+
+
+def _groups_ahead(source: HDF5Input, shards: ShardSet, means: Means, group_steps: int) -> int:
+    limit = AHEAD_BYTES if means.memory_bytes is None else min(AHEAD_BYTES, means.memory_bytes // 4)
+    return max(1, min(means.threads, limit // max(1, group_steps * source.batch_size * shards.row_bytes)))
+
+
+@dataclass
+class _Plan:
+    """What is kept decoded, as rows in runs; whether rows are read at random from more data than memory holds."""
+
+    rows: int
+    runs: int
+    scattered: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def _plan(shards: ShardSet, sampler: Sampler, means: Means, held: int) -> _Plan:
+    """For so many batches held at the same time."""
+    limit = means.memory_bytes
+    if sampler.shuffle == "none":
+        return _Plan(held * sampler.batch_size, held)
+    if sampler.shuffle == "global":
+        large = means.node_bytes is not None and sum(shards.file_bytes) > means.node_bytes
+        whole = cache_bytes(shards, shards.rows, len(shards.paths))
+        if limit is None or whole <= limit:
+            return _Plan(shards.rows, len(shards.paths), large)
+        note = (
+            f"the shards are compressed or chunked and take {whole / GIB:.1f} GiB when "
+            f"decoded, more than the {limit / GIB:.1f} GiB this rank may use: shuffle 'global' decodes a chunk for "
+            "each row. Take shuffle: block, or shards without compression (hpc-train shard)"
+        )
+        rows = held * sampler.batch_size
+        return _Plan(rows, rows, large, [note])
+    window = sampler.window_rows
+    runs = 2 * len(sampler.window_at(sampler.progress.step).rows) + 4
+    rows = 2 * window + held * sampler.batch_size
+    needed = cache_bytes(shards, rows, runs)
+    if limit is not None and needed > limit:
+        raise UserError(
+            f"{shards.paths[0]}: shuffle 'block' keeps two windows of a tenth of a rank's share decoded, here "
+            f"{needed / GIB:.1f} GiB, but this rank may use {limit / GIB:.1f} GiB; take more ranks or nodes, or shards "
+            "without compression (hpc-train shard), which need no memory of their own"
+        )
+    if limit is not None and 2 * window * _contiguous_row_bytes(shards) > limit:
+        note = (
+            f"two windows of shuffle 'block' ({2 * window * _contiguous_row_bytes(shards) / GIB:.1f} GiB) do not fit "
+            "into the memory that is left for the page cache: rows are read at random. Take more ranks or nodes"
+        )
+        return _Plan(rows, runs, True, [note])
+    return _Plan(rows, runs)
+
+
+def _contiguous_row_bytes(shards: ShardSet) -> int:
+    contiguous = (isinstance(layout, Contiguous) for layout in shards.layouts[0])
+    return sum(column.row_bytes for column, is_so in zip(shards.columns, contiguous, strict=True) if is_so)

@@ -1,0 +1,76 @@
+"""The values that labels take, looked at before training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_train.data.hdf5.reader import Reader
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.errors import UserError
+
+PIECE_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """Of one label dataset in one shard: its smallest and largest value, and one that is no whole number."""
+
+    path: str
+    dataset: str
+    low: float
+    high: float
+    broken: float | None
+
+
+def label_ranges(
+    shards: ShardSet, datasets: Mapping[str, int | None], rank: int, size: int, threads: int
+) -> list[LabelRange]:
+    """Reads those labels that are one number a row, in this rank's part of the shards. Local.
+
+    Args:
+        datasets: Which labels, and the value that each one's loss leaves out.
+
+    Raises:
+        OSError: A shard cannot be read.
+    """
+    found: list[LabelRange] = []
+    for number, column in enumerate(shards.labels):
+        if column.name not in datasets or math.prod(column.shape) != 1 or column.dtype.startswith(("bool", "complex")):
+            continue
+        ignored = datasets[column.name]
+        only = shards.only(len(shards.features) + number)
+        with Reader(only, threads, 2 * PIECE_ROWS, 2) as reader:
+            for shard in range(rank, len(shards.paths), size):
+                first, end = int(shards.starts[shard]), int(shards.starts[shard]) + shards.shard_rows[shard]
+                low, high, broken = math.inf, -math.inf, None
+                for start in range(first, end, PIECE_ROWS):
+                    values = reader.read(np.arange(start, min(start + PIECE_ROWS, end)))[0]
+                    values = values if ignored is None else values[values != ignored]
+                    if values.size:
+                        low, high = min(low, float(values.min())), max(high, float(values.max()))
+                        fractions = values[values != np.floor(values)] if values.dtype.kind == "f" else values[:0]
+                        broken = float(fractions.flat[0]) if fractions.size else broken
+                found.append(LabelRange(shards.paths[shard], column.name, low, high, broken))
+    return found
+
+
+def check_classes(ranges: list[LabelRange], dataset: str, classes: int) -> None:
+    """Whether labels `dataset` are the numbers of `classes` classes, as a sparse cross-entropy takes them.
+
+    Raises:
+        UserError: A shard has another label; on a GPU that gives a loss of NaN, or rubbish.
+    """
+    for found in ranges:
+        if found.dataset == dataset:
+            ends = (found.low, found.high) if found.low <= found.high else ()
+            wrong = [value for value in ends if not 0 <= value <= classes - 1]
+            wrong += [found.broken] if found.broken is not None else []
+            if wrong:
+                raise UserError(
+                    f"{found.path}: dataset {dataset!r} has the value {wrong[0]:.10g}, but the model's output has "
+                    f"{classes} classes, whose labels are 0 to {classes - 1}"
+                )

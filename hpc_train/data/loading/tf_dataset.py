@@ -1,0 +1,268 @@
+"""Batches for one rank, as a tf.data.Dataset: from HDF5 shards or from the user's own function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.layout import Chunked, Opaque
+from hpc_train.data.hdf5.shards import Column, ShardSet
+from hpc_train.data.loading.batch_source import (
+    BEGINNING,
+    ONE_THREAD,
+    Means,
+    Reading,
+    evaluation_reading,
+    training_reading,
+)
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
+from hpc_train.data.sampling.shuffle import derive_seed
+from hpc_train.errors import UserError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+PREFETCH_BYTES = 64 << 20
+MIN_PREFETCH, MAX_PREFETCH = 2, 16
+"""Batches that are kept ready: as many as fit into 64 MiB, within these bounds."""
+
+FUNCTION_ADVICE = (
+    "let input_fn do less for each row, in parallel (Dataset.map with num_parallel_calls, after batch) and ahead "
+    "(prefetch), or give the data as HDF5 shards"
+)
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """Tells an `input_fn` which of the job's input pipelines it is asked for (as tf.distribute.InputContext does).
+
+    Attributes:
+        input_pipeline_id: This pipeline's number, from 0: the rank.
+        num_input_pipelines: How many there are: one a rank.
+        seed: A 64-bit seed of this pipeline's own.
+    """
+
+    input_pipeline_id: int
+    num_input_pipelines: int
+    seed: int
+
+
+Loader = Callable[[str], Callable[..., Any]]
+"""Finds the function that a job file names."""
+
+
+def refuse_name(name: str) -> Callable[..., Any]:
+    """The Loader of programs without a job file: UserError."""
+    raise UserError(f"map_fn is {name!r}; names are for job files, HDF5Input needs the function itself")
+
+
+@dataclass
+class OpenInput:
+    """An input that batches can be taken from.
+
+    Attributes:
+        dataset: The batches; its steps are counted over the whole job.
+        sampler: Their order, and `order` what a checkpoint keeps of it; None for an `input_fn`.
+        notes: What the user should know about reading this data.
+        advice: What to change where training waits for it.
+    """
+
+    dataset: tf.data.Dataset
+    advice: str
+    sampler: Sampler | None = None
+    order: DataOrder | None = None
+    notes: tuple[str, ...] = ()
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What reading raised, which TensorFlow reports in words of its own."""
+        return self.failures[0] if self.failures else None
+
+    def progress_at(self, step: int, batches: int | None = None) -> DataProgress:
+        """How far the data is read when `step` steps are done (see Sampler.progress_at)."""
+        return self.sampler.progress_at(step, batches) if self.sampler else DataProgress(step)
+
+
+@contextmanager
+def open_training(
+    source: HDF5Input | Callable[..., Any],
+    shards: ShardSet | None,
+    context: InputContext,
+    progress: DataProgress = BEGINNING,
+    means: Means = ONE_THREAD,
+    load: Loader = refuse_name,
+) -> Iterator[OpenInput]:
+    """Opens the batches that this rank trains on from `progress` on. Local.
+
+    An HDF5Input starts at any step at once; a function's dataset resumes by skipping `progress.step` batches.
+
+    Raises:
+        UserError: Too few rows, or too little memory for the shuffle buffer.
+    """
+    if not isinstance(source, HDF5Input):
+        dataset = _call(source, context).skip(progress.step)
+        yield OpenInput(_to_device(_with_own_threads(dataset, means.threads)), FUNCTION_ADVICE)
+        return
+    assert shards is not None
+    rank, size = context.input_pipeline_id, context.num_input_pipelines
+    with (
+        training_reading(source, shards, rank, size, progress, means) as reading,
+        _opened(source, shards, reading, means.threads, load) as opened,
+    ):
+        yield opened
+
+
+@contextmanager
+def open_evaluation(
+    source: HDF5Input | Callable[..., Any],
+    shards: ShardSet | None,
+    context: InputContext,
+    steps: int | None,
+    means: Means = ONE_THREAD,
+    load: Loader = refuse_name,
+) -> Iterator[OpenInput]:
+    """Opens the batches that this rank evaluates; all ranks together evaluate `steps` batches, or all rows. Local.
+
+    A function's dataset gives this rank's part of the data, of which it takes its part of `steps`.
+    """
+    rank, size = context.input_pipeline_id, context.num_input_pipelines
+    if not isinstance(source, HDF5Input):
+        dataset = _call(source, context)
+        part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
+        yield OpenInput(_to_device(_with_own_threads(part, means.threads)), FUNCTION_ADVICE)
+        return
+    assert shards is not None
+    with (
+        evaluation_reading(source, shards, rank, size, steps, means) as reading,
+        _opened(source, shards, reading, means.threads, load) as opened,
+    ):
+        yield opened
+
+
+def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
+    import tensorflow as tf
+
+    dataset = source(context)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise UserError(f"input_fn returned {type(dataset).__name__}; it must return a tf.data.Dataset of batches")
+    return dataset
+
+
+@contextmanager
+def _opened(
+    source: HDF5Input, shards: ShardSet, reading: Reading, threads: int, load_map_fn: Loader
+) -> Iterator[OpenInput]:
+    import tensorflow as tf
+
+    columns = shards.columns
+    map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
+    types = [tf.as_dtype(column.dtype) for column in columns]
+    parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
+    failures: list[BaseException] = []
+    # TensorFlow keeps the functions below for as long as the process lives; what they read from must go before.
+    box = [reading]
+
+    def load(number: np.int64) -> list[np.ndarray]:
+        try:
+            groups = box[0].groups
+            first = box[0].first + int(number) * groups.steps
+            end = first + groups.steps if box[0].end is None else min(first + groups.steps, box[0].end)
+            seeds = [box[0].seed_of(step) if map_fn is not None else 0 for step in range(first, end)]
+            return [*groups.group(int(number)), np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    def group_of(number: tf.Tensor) -> tf.data.Dataset:
+        *arrays, seeds = tf.numpy_function(load, [number], [*types, tf.int32])
+        seeds.set_shape([None, 2])
+        for array, column in zip(arrays, columns, strict=True):
+            array.set_shape([None, *column.shape])
+        return _features_and_label(shards, arrays), seeds
+
+    def batches_of(batch: Any, seeds: tf.Tensor) -> tf.data.Dataset:
+        steps = tf.shape(seeds, out_type=tf.int64)[0]
+
+        def step_of(k: tf.Tensor) -> Any:
+            rows = slice(k * source.batch_size, (k + 1) * source.batch_size)
+            own = tf.nest.map_structure(lambda array: array[rows], batch)
+            return (own, seeds[k]) if map_fn is not None else own if len(own) > 1 else own[0]
+
+        return tf.data.Dataset.range(steps).map(step_of)
+
+    count = np.iinfo(np.int64).max
+    if reading.end is not None:
+        count = max(0, -(-(reading.end - reading.first) // reading.groups.steps))
+    dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
+    if map_fn is not None:
+        takes_seed = "seed" in inspect.signature(map_fn).parameters
+
+        def mapped(batch: tuple[Any, ...], seed: Any) -> Any:
+            return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
+
+        dataset = dataset.map(mapped, **parallel)
+    depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = _to_device(_with_own_threads(dataset.prefetch(depth).with_options(options), threads))
+    try:
+        yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.order, reading.notes, failures)
+    finally:
+        box.clear()
+
+
+def _with_own_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
+    """`dataset` with threads apart from those that compute, unless it has some; one more, which waits for the others.
+
+    A rank of one core has one thread to compute, which would wait for the dataset while the dataset waited for it.
+    """
+    import tensorflow as tf
+
+    if dataset.options().threading.private_threadpool_size:
+        return dataset
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads + 1
+    return dataset.with_options(options)
+
+
+def _advice(source: HDF5Input, shards: ShardSet) -> str:
+    compressed = any(isinstance(layout, Chunked) and layout.filters for shard in shards.layouts for layout in shard)
+    opaque = {layout.reason for shard in shards.layouts for layout in shard if isinstance(layout, Opaque)}
+    ways = ["a lighter map_fn"] if source.map_fn else []
+    ways += ["shards without compression (hpc-train shard)"] if compressed else []
+    ways += [f"shards that this package reads by itself (now only HDF5 can: {min(opaque)})"] if opaque else []
+    ways += ["shuffle: block"] if source.shuffle == "global" else []
+    return f"what helps: {', '.join([*ways, 'more cores a rank'])}"
+
+
+def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
+    count = len(shards.features)
+    features = _tensor_or_dict(shards.features, arrays[:count])
+    return (features, _tensor_or_dict(shards.labels, arrays[count:])) if shards.labels else (features,)
+
+
+def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
+    return arrays[0] if len(columns) == 1 else {c.name: a for c, a in zip(columns, arrays, strict=True)}
+
+
+def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Batches that are already on this rank's GPU when they are asked for, where it has one."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return dataset
+    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, buffer_size=2))
+
+
+def context_for(part: int, parts: int, source: Any, tf_random_seed: int | None) -> InputContext:
+    """The input pipeline of one of so many parts."""
+    seed = source.seed if isinstance(source, HDF5Input) else tf_random_seed or 0
+    return InputContext(part, parts, derive_seed(seed, 0, part))

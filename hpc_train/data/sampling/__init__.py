@@ -1,0 +1,1 @@
+"""Which rows each rank reads at each step. Pure."""

@@ -1,0 +1,1 @@
+"""Shards written, found whole or not, and inspected."""

@@ -1,0 +1,164 @@
+"""Converts files of other formats to shards: `hpc-train shard`. A conversion that was killed goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_train.data.sources import Named, expand, open_part
+from hpc_train.data.sources.combine import Joined, OfKind, combine
+from hpc_train.data.sources.idx import read_idx
+from hpc_train.data.sources.recipe import parse_recipe
+from hpc_train.data.sources.spool import Report, Spool
+from hpc_train.data.sources.table import Field, Table
+from hpc_train.data.writing import resume_plan
+from hpc_train.data.writing.shard_file import Storage
+from hpc_train.data.writing.writer import check_rows, clean, nothing, spooled, write_tables
+from hpc_train.errors import UserError
+
+__all__ = ["Options", "Written", "convert", "read_idx"]
+
+MAX_SHARDS = 99_999
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `hpc-train shard`, as they are given.
+
+    Attributes:
+        columns, stack, dtype: See hpc_train.data.sources.recipe.
+        header: Whether the first line of a CSV file names its columns.
+        compression, chunk_rows: See `Storage`.
+    """
+
+    shards: int = 8
+    shuffle: bool = False
+    seed: int = 0
+    compression: str = "none"
+    chunk_rows: int | None = None
+    columns: str | None = None
+    stack: Sequence[str] = ()
+    dtype: Sequence[str] = ()
+    header: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise UserError(f"--shards {self.shards}: give 1 to {MAX_SHARDS}")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: give 0 or more")
+
+    def to_plan(self) -> dict[str, Any]:
+        """By the names that they have on the command line."""
+        return {
+            "shards": self.shards,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "compression": self.compression,
+            "chunk-rows": self.chunk_rows,
+            "columns": self.columns,
+            "stack": list(self.stack),
+            "dtype": list(self.dtype),
+            "no-header": not self.header,
+        }
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a conversion wrote.
+
+    Attributes:
+        paths: All shards.
+        kept: How many of them were there already, from an earlier run.
+    """
+
+    rows: int
+    fields: Sequence[Field]
+    paths: Sequence[Path]
+    kept: int
+
+
+def convert(prefix: str | Path, sources: Sequence[str], options: Options, report: Report = nothing) -> Written:
+    """Writes the rows of `sources` as shards `<prefix>-00000.h5` …. Local; memory is bounded whatever their size.
+
+    A file `.<name>.plan.json` stays beside the shards: with it the same command goes on where a run was killed.
+
+    Args:
+        prefix: Folder and beginning of the file names.
+        sources: FILE or NAME=FILE each; files with the same columns follow each other, others stand side by side.
+        options: What to write and how.
+        report: Is told of the progress.
+
+    Raises:
+        UserError: Options or sources that cannot be used, or shards of another command there.
+        OSError: Something cannot be written; the message is a sentence with path and cause.
+    """
+    if str(prefix).endswith("/") or Path(prefix).name in ("", ".."):
+        raise UserError(f"PREFIX {prefix}: give the beginning of the file names too, as in data/train")
+    prefix, storage = Path(prefix), Storage(options.compression, options.chunk_rows)
+    recipe = parse_recipe(options.columns, options.stack, options.dtype)
+    files = expand(sources)
+    _check_twice(files)
+    tables = combine([open_part(name, path, recipe, options.header) for name, path in files], recipe)
+    check_rows(tables, options.shards)
+    with resume_plan.alone(prefix):
+        try:
+            here = _begin(prefix, options, files)
+            filled = _fill(prefix, tables, options, here, report)
+            typed: list[Table] = [OfKind(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled]
+            rows, kept = check_rows(typed, options.shards), len(resume_plan.shards(prefix))
+            paths = write_tables(prefix, typed, options.shards, storage, options.shuffle, options.seed, report)
+            clean(prefix, resume_plan.spools(prefix))
+        except UserError:
+            if not resume_plan.shards(prefix):
+                clean(prefix, resume_plan.spools(prefix))
+                resume_plan.Plan(prefix, {}, []).remove()
+            raise
+    return Written(rows, [field for table in typed for field in table.fields.values()], paths, kept)
+
+
+def _check_twice(files: Sequence[Named]) -> None:
+    seen: set[tuple[str, Path]] = set()
+    for name, path in files:
+        if (name, path.resolve()) in seen:
+            raise UserError(f"{path}: named twice")
+        seen.add((name, path.resolve()))
+
+
+def _begin(prefix: Path, options: Options, files: Sequence[Named]) -> resume_plan.Plan:
+    """The plan of this run, written down; what earlier runs left is removed, unless this run can use it."""
+    here = resume_plan.Plan(prefix, options.to_plan(), files)
+    differences, there = here.differences(), resume_plan.shards(prefix)
+    if there and differences is None:
+        raise UserError(
+            f"{there[0]}: already there, with {len(there) - 1} more, and not from this command; remove them or choose "
+            "another prefix"
+        )
+    if there and differences:
+        raise UserError(
+            f"{there[0]}: already there, with {len(there) - 1} more, from another command: {'; '.join(differences)}. "
+            f"Give that command again to go on with it, remove {prefix}-*.h5 to start anew, or choose another prefix"
+        )
+    clean(prefix, resume_plan.spools(prefix) if differences is None or differences else ())
+    if differences is None or differences:
+        here.spools = {}
+        here.write()
+    return here
+
+
+def _fill(
+    prefix: Path, tables: Sequence[Joined], options: Options, here: resume_plan.Plan, report: Report
+) -> list[Joined | Spool]:
+    """The tables, those that need a spool in one: the one of an earlier run where it is whole."""
+    filled: list[Joined | Spool] = []
+    for number, table in enumerate(tables):
+        path = prefix.parent / f".{prefix.name}.spool-{number}"
+        if str(number) in here.spools and path.exists():
+            filled.append(Spool.from_json(path, here.spools[str(number)]))
+            continue
+        filled.append(spooled(table, prefix, number, options.shuffle, report))
+        if isinstance(filled[-1], Spool):
+            here.spools[str(number)] = filled[-1].to_json()
+            here.write()
+    return filled

@@ -1,0 +1,179 @@
+"""What HDF5 shards hold and how fast it can be read, file by file: `hpc-train shard inspect`."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpc_train.data.hdf5.codecs import filters_of, name_of
+from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
+from hpc_train.data.hdf5.shards import open_file
+from hpc_train.errors import UserError
+
+_ORDERS = {"<": "little", ">": "big", "|": "", "=": sys.byteorder}
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """One dataset at a file's top level.
+
+    Attributes:
+        shape: Of a row; `dtype` without its byte order, which `byte_order` tells ("" where there is none).
+        layout: "contiguous", "chunked", or what else HDF5 has; `chunk` with its rows first.
+        compression: The filters' names, or "none".
+        read_by: "memory map", "parallel chunks" or "through HDF5", and then `reason` says why; "not at all" where it
+            holds no numbers in rows.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    rows: int
+    layout: str
+    chunk: tuple[int, ...] | None
+    compression: str
+    byte_order: str
+    stored_bytes: int
+    raw_bytes: int
+    read_by: str
+    reason: str | None
+
+    @property
+    def alike(self) -> tuple[Any, ...]:
+        """What shards of one kind have in common."""
+        return (
+            *(self.name, self.dtype, self.shape, self.layout, self.chunk, self.compression, self.byte_order),
+            *(self.read_by, self.reason),
+        )
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """One file.
+
+    Attributes:
+        rows: Of its first dataset of numbers.
+        problems: What keeps it from being trained on, alone or together with the others.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    datasets: tuple[DatasetReport, ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def inspect(patterns: Sequence[str]) -> list[FileReport]:
+    """Looks at the files that `patterns` name, without reading their rows. Local.
+
+    Raises:
+        UserError: A pattern that matches no file.
+    """
+    paths: list[Path] = []
+    for pattern in patterns:
+        found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
+        if not found:
+            raise UserError(f"{pattern}: no such file")
+        paths += map(Path, found)
+    reports: list[FileReport] = []
+    first: FileReport | None = None
+    for path in dict.fromkeys(paths):
+        report = _file(path, first)
+        first = first or (None if report.problems else report)
+        reports.append(report)
+    return reports
+
+
+def _file(path: Path, first: FileReport | None) -> FileReport:
+    try:
+        size = path.stat().st_size
+        with open_file(path) as file:
+            items = {name: file.get(name) for name in file}
+            problems = [f"{name!r} is a link to nothing" for name, item in items.items() if item is None]
+            found = [_dataset(name, item) for name, item in items.items() if isinstance(item, h5py.Dataset)]
+    except (OSError, RuntimeError, KeyError) as error:
+        return FileReport(str(path), path.stat().st_size if path.exists() else 0, 0, (), (_unreadable(path, error),))
+    numbers = [dataset for dataset in found if dataset.read_by != "not at all"]
+    problems += _own_problems(numbers)
+    if first is not None and not problems:
+        problems += _compared(numbers, [d for d in first.datasets if d.read_by != "not at all"], first.path)
+    return FileReport(str(path), size, numbers[0].rows if numbers else 0, tuple(found), tuple(problems))
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    if path.is_dir():
+        return "is a folder"
+    text = str(error)
+    if "truncated file" in text:
+        return "is cut short: write or copy it again"
+    if "file signature not found" in text:
+        return "is not an HDF5 file"
+    return f"cannot be read as HDF5: {text}"
+
+
+def _dataset(name: str, dataset: h5py.Dataset) -> DatasetReport:
+    shape, dtype = dataset.shape or (), dataset.dtype
+    filters = filters_of(dataset)
+    read_by, reason, layout = "not at all", "it does not hold numbers in rows", "-"
+    chunk = dataset.chunks
+    if shape and dtype.kind in "buifc":
+        how = layout_of(dataset)
+        if isinstance(how, Contiguous):
+            read_by, reason = "memory map", ""
+        elif isinstance(how, Chunked):
+            read_by, reason = "parallel chunks", ""
+        else:
+            read_by, reason = "through HDF5" if how.readable else "not at all", how.reason
+    kinds = {h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.CHUNKED: "chunked", h5py.h5d.COMPACT: "compact"}
+    layout = kinds.get(dataset.id.get_create_plist().get_layout(), "virtual")
+    return DatasetReport(
+        name=name,
+        dtype=dtype.newbyteorder("=").name,
+        shape=tuple(map(int, shape[1:])),
+        rows=int(shape[0]) if shape else 0,
+        layout=layout,
+        chunk=None if chunk is None else tuple(map(int, chunk)),
+        compression=name_of(filters),
+        byte_order=_ORDERS[dtype.byteorder],
+        stored_bytes=int(dataset.id.get_storage_size()),
+        raw_bytes=int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,
+        read_by=read_by,
+        reason=reason or None,
+    )
+
+
+def _own_problems(numbers: Sequence[DatasetReport]) -> list[str]:
+    if not numbers:
+        return ["has no dataset of numbers in rows at its top level"]
+    rows = {dataset.rows for dataset in numbers}
+    if len(rows) > 1:
+        return [f"rows differ: {', '.join(f'{d.name!r} has {d.rows}' for d in numbers)}"]
+    return ["has no rows"] if rows == {0} else []
+
+
+def _compared(numbers: Sequence[DatasetReport], others: Sequence[DatasetReport], path: str) -> list[str]:
+    here = {d.name: (d.dtype, d.shape) for d in numbers}
+    there = {d.name: (d.dtype, d.shape) for d in others}
+    problems = [f"has no dataset {name!r}, which {path} has" for name in there if name not in here]
+    problems += [f"has a dataset {name!r}, which {path} has not" for name in here if name not in there]
+    problems += [
+        f"dataset {name!r} is {_shown(*here[name])}, but {_shown(*there[name])} in {path}"
+        for name in here
+        if name in there and here[name] != there[name]
+    ]
+    return problems
+
+
+def _shown(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} [rows{''.join(f', {n}' for n in shape)}]"

@@ -1,0 +1,246 @@
+"""Files of predictions: one dataset for each output, the rows in the order of the shard that they were made from.
+
+    attribute `hpc_train_predictions`    JSON: what they were made of (see Origin) and which rows, `[first, end]`
+
+While a shard is predicted, pieces of it lie beside its file as hidden `.part` files of the same kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.reader import Reader
+from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches, open_file
+from hpc_train.data.sampling.work_split import Piece, part_path
+from hpc_train.data.sources.spool import writing
+from hpc_train.data.writing.shard_file import _discard
+from hpc_train.errors import UserError
+
+ATTRIBUTE = "hpc_train_predictions"
+COPIED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What predictions were made of: two with the same origin are the same.
+
+    Attributes:
+        export, step: The export's path, and the global step of its model.
+        export_digest: Of its graph and variables.
+        shard, shard_bytes, shard_time_ns: The file that was read, its size and when it was written.
+        inputs: The dataset that each input was read from.
+        batch_size: Rows that were predicted together.
+    """
+
+    export: str
+    step: int | None
+    export_digest: str
+    shard: str
+    shard_bytes: int
+    shard_time_ns: int
+    inputs: dict[str, str]
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an input takes: numpy's name of its dtype, and the shape of a row; None stands for any number, or shape."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        shape = "" if self.shape is None else "".join(f", {'any' if n is None else n}" for n in self.shape)
+        return f"{self.dtype} [rows{shape}]"
+
+
+def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, Wanted]) -> ShardSet:
+    """The shards that `patterns` name, with the datasets of `wanted` as features.
+
+    Raises:
+        UserError: No such file, or one that cannot be read; else with every dataset of every file that is missing, or
+            that its input does not take.
+    """
+    paths = list(dict.fromkeys(str(path) for pattern in patterns for path in matches(pattern)))
+    problems = [text for path in paths for text in _mistakes(path, wanted)]
+    if problems:
+        shown = problems[:100]
+        raise UserError("\n".join([*shown, *([f"and {len(problems) - 100} more"] if len(problems) > 100 else [])]))
+    return find_shards(HDF5Input(tuple(patterns), features=tuple(wanted), label=()))
+
+
+def _mistakes(path: str, wanted: Mapping[str, Wanted]) -> list[str]:
+    problems = []
+    try:
+        with open_file(path) as file:
+            found = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
+            for name, input_ in wanted.items():
+                if name not in found:
+                    has = ", ".join(found) or "none"
+                    problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
+                elif found[name].shape and not _takes(input_, found[name]):
+                    dtype = found[name].dtype.newbyteorder("=").name
+                    own = f"{dtype} [rows{''.join(f', {n}' for n in found[name].shape[1:])}]"
+                    problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
+    except HDF5_ERRORS:
+        return []  # find_shards tells
+    return problems
+
+
+def _takes(wanted: Wanted, dataset: Any) -> bool:
+    """Whether the input takes the dataset as it is, or in a wider dtype that holds all of its values."""
+    dtype = np.dtype(wanted.dtype)
+    if dtype.kind == "O" or not np.can_cast(dataset.dtype, dtype, "safe"):
+        return False
+    shape = dataset.shape[1:]
+    return wanted.shape is None or (
+        len(shape) == len(wanted.shape) and all(n in (None, own) for n, own in zip(wanted.shape, shape, strict=True))
+    )
+
+
+def read_batches(
+    reader: Reader, shards: ShardSet, piece: Piece, batch_size: int, ahead: ThreadPoolExecutor
+) -> Iterator[list[np.ndarray]]:
+    """The batches of `piece`, one array `[B, ...]` a column; the next one is read meanwhile."""
+    start = int(shards.starts[piece.shard])
+    firsts = range(piece.first, piece.end, batch_size)
+
+    def rows(first: int) -> np.ndarray:
+        return np.arange(start + first, start + min(first + batch_size, piece.end))
+
+    coming = ahead.submit(reader.read, rows(firsts[0]))
+    for first in firsts:
+        batch = coming.result()
+        if first + batch_size < piece.end:
+            coming = ahead.submit(reader.read, rows(first + batch_size))
+        yield batch
+
+
+def is_whole(path: Path, origin: Origin, first: int, end: int) -> bool:
+    """Whether `path` holds the predictions of these rows, of this origin."""
+    try:
+        with open_file(path) as file:
+            return bool(file.attrs.get(ATTRIBUTE) == _attribute(origin, first, end)) and all(
+                len(dataset) == end - first for dataset in file.values()
+            )
+    except HDF5_ERRORS:
+        return False
+
+
+def why_not_ours(path: Path, origin: Origin) -> str:
+    """What the file that is there in place of the predictions of `origin` is, in words."""
+    try:
+        with open_file(path) as file:
+            told = json.loads(file.attrs[ATTRIBUTE])["origin"]
+    except HDF5_ERRORS:
+        return "is no file of predictions"
+    differing = [key for key, value in asdict(origin).items() if told.get(key) != value]
+    names = {"shard_bytes": "shard", "shard_time_ns": "shard", "export_digest": "export", "step": "export"}
+    kinds = sorted({names.get(key, key) for key in differing})
+    return f"holds predictions of another {' and '.join(kinds)}" if kinds else "is not whole"
+
+
+def _attribute(origin: Origin, first: int, end: int) -> str:
+    return json.dumps({"origin": asdict(origin), "rows": [first, end]}, sort_keys=True)
+
+
+def write_predictions(
+    path: Path, origin: Origin, first: int, end: int, batches: Iterable[Mapping[str, np.ndarray]]
+) -> None:
+    """Writes a file of predictions, which appears whole, by rename.
+
+    Args:
+        batches: Outputs by name, `[B, ...]`, from row `first` to row `end` of the shard.
+
+    Raises:
+        UserError: An output has not one row for each row of the input, or changes its shape.
+        OSError: The file cannot be written; the message is a sentence with path and cause.
+    """
+    temporary = path.with_name(f".{path.name.lstrip('.')}.{os.uname().nodename}-{os.getpid()}.tmp")
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = h5py.File(temporary, "w")
+        try:
+            _write(file, path, origin, first, end, batches)
+        except BaseException:
+            _discard(file)
+            raise
+        with writing(path):
+            file.close()
+            with open(temporary, "rb") as whole:
+                os.fsync(whole.fileno())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(
+    file: h5py.File, path: Path, origin: Origin, first: int, end: int, batches: Iterable[Mapping[str, np.ndarray]]
+) -> None:
+    with writing(path):
+        file.attrs[ATTRIBUTE] = _attribute(origin, first, end)
+    datasets: dict[str, Any] = {}
+    position = 0
+    for batch in batches:
+        count = len(next(iter(batch.values()))) if all(np.ndim(array) for array in batch.values()) else 0
+        with writing(path):
+            for name, array in batch.items():
+                array = _storable(array)
+                if name not in datasets:
+                    dtype = h5py.string_dtype() if array.dtype == object else array.dtype
+                    datasets[name] = file.create_dataset(name, (end - first, *array.shape[1:]), dtype)
+                if array.shape[1:] != datasets[name].shape[1:]:
+                    raise UserError(
+                        f"output {name!r} has rows of shape {list(array.shape[1:])} after rows of shape "
+                        f"{list(datasets[name].shape[1:])}; all must be alike to be stored"
+                    )
+                datasets[name][position : position + count] = array
+        position += count
+    if position != end - first:
+        raise UserError(f"the export gave {position} rows of outputs for {end - first} rows of inputs")
+    with writing(path):
+        file.flush()
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """bfloat16 and the like, which HDF5 lacks, as float32, which holds all their values."""
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def join_parts(path: Path, origin: Origin, pieces: Sequence[Piece]) -> None:
+    """Makes one file of the parts of all `pieces` of a shard, in order; removes them, and what killed runs left.
+
+    Raises:
+        OSError: As write_predictions.
+    """
+    write_predictions(path, origin, 0, pieces[-1].end, _batches_of(part_path(path, piece) for piece in pieces))
+    left = re.compile(rf"\.{re.escape(path.name)}\.(rows-\d+-\d+\.part|(rows-\d+-\d+\.part\.)?[^/]*-\d+\.tmp)")
+    for name in os.listdir(path.parent):
+        if left.fullmatch(name):
+            with suppress(FileNotFoundError):
+                (path.parent / name).unlink()
+
+
+def _batches_of(parts: Iterable[Path]) -> Iterator[dict[str, np.ndarray]]:
+    for part in parts:
+        with open_file(part) as file:
+            datasets = dict(file.items())
+            total = len(next(iter(datasets.values())))
+            row_bytes = sum(Column("", d.shape[1:], "u1").row_bytes * d.dtype.itemsize for d in datasets.values())
+            step = max(1, COPIED_BYTES // max(1, row_bytes))
+            for first in range(0, total, step):
+                yield {name: dataset[first : first + step] for name, dataset in datasets.items()}

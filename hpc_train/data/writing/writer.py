@@ -1,0 +1,147 @@
+"""Writes tables as HDF5 shards, of which those that are there already stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_train.data.sampling.shuffle import Shuffle
+from hpc_train.data.sources.arrays import Arrays, InMemory, Slices, plain_or_refused
+from hpc_train.data.sources.combine import Joined, check_name, combine
+from hpc_train.data.sources.recipe import Recipe
+from hpc_train.data.sources.spool import Report, Spool, fill
+from hpc_train.data.sources.table import Cursor, Shuffled, Table
+from hpc_train.data.writing import resume_plan
+from hpc_train.data.writing.shard_file import Storage, check_shard, write_shard
+from hpc_train.errors import UserError
+
+
+def nothing(what: str, done: int, total: int) -> None:
+    """A report to nobody."""
+
+
+def write_shards(
+    prefix: str | Path,
+    columns: Mapping[str, Any],
+    shards: int = 8,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    compression: str = "none",
+    chunk_rows: int | None = None,
+) -> list[Path]:
+    """Writes `<prefix>-00000.h5` … with the same number of rows each, give or take one. Local.
+
+    Args:
+        prefix: Folder and beginning of the file names; the folder is made where it is missing.
+        columns: Arrays `[rows, ...]` by dataset name, all with as many rows: numpy arrays, memory maps or HDF5
+            datasets. They are read piece by piece, never whole.
+        shards: Number of files.
+        shuffle: Whether rows are written in another order, a permutation of all rows chosen by `seed`.
+        seed: Chooses the permutation, from 0.
+        compression: "none", "gzip" (or "gzip-1" to "gzip-9"), "lzf", or with hdf5plugin "zstd", "lz4", "blosc".
+        chunk_rows: Rows of a chunk. Without it datasets are contiguous where they are not compressed, which is the
+            fastest to read, and else have chunks of about 256 KiB.
+
+    Returns:
+        The files. Each has an attribute `hpc_train_schema`: JSON with `version`, `rows` and, for each column, its
+        `shape` without the rows and its `dtype`.
+
+    Raises:
+        UserError: Columns without numbers or of different lengths, more shards than rows, or shards of that prefix
+            already there (reading would mix old and new rows).
+        OSError: The files cannot be written; the message is a sentence with path and cause.
+    """
+    prefix, storage = Path(prefix), Storage(compression, chunk_rows)
+    for name in columns:
+        check_name(name)
+    if not columns:
+        raise UserError("no columns to write")
+    arrays, refused = plain_or_refused(
+        {n: InMemory(a) if isinstance(a, np.ndarray) else Slices(a, tuple(a.shape)) for n, a in columns.items()}
+    )
+    for name, reason in refused.items():
+        raise UserError(f"column {name!r}: {reason}")
+    (table,) = combine([Arrays(str(prefix), arrays)], Recipe())
+    check_rows([table], shards)
+    with resume_plan.alone(prefix):
+        old = resume_plan.shards(prefix)
+        if old:
+            raise UserError(f"{old[0]}: already there, with {len(old) - 1} more; remove them or choose another prefix")
+        clean(prefix, resume_plan.spools(prefix))
+        resume_plan.Plan(prefix, {}, []).remove()
+        try:
+            return write_tables(prefix, [spooled(table, prefix, 0, shuffle, nothing)], shards, storage, shuffle, seed)
+        finally:
+            clean(prefix, resume_plan.spools(prefix))
+
+
+def clean(prefix: Path, more: Iterable[Path] = ()) -> None:
+    """Removes what killed runs left behind, and `more`."""
+    for path in (*resume_plan.leftovers(prefix), *more):
+        path.unlink(missing_ok=True)
+
+
+def spooled(table: Joined, prefix: Path, number: int, shuffle: bool, report: Report) -> Joined | Spool:
+    """`table`, or its rows in a spool where its rows are not counted, or `shuffle` needs them at random."""
+    if table.rows is not None and (table.random or not shuffle):
+        return table
+    return fill(table, prefix.parent / f".{prefix.name}.spool-{number}", report)
+
+
+def check_rows(tables: Sequence[Table], shards: int) -> int:
+    """The rows of all `tables`, which are to fill `shards` shards; tables that are not counted yet are left out.
+
+    Raises:
+        UserError: Tables with different numbers of rows, or fewer rows than shards.
+    """
+    counted = {table.name: table.rows for table in tables if table.rows is not None}
+    if len(set(counted.values())) > 1:
+        listed = ", ".join(f"{name} has {rows} rows" for name, rows in counted.items())
+        raise UserError(f"columns of different lengths: {listed}")
+    rows = next(iter(counted.values()), None)
+    if rows is not None and not 1 <= shards <= rows:
+        raise UserError(f"cannot write {rows} rows to {shards} shards: between 1 and {max(rows, 1)} are possible")
+    return rows or 0
+
+
+def write_tables(
+    prefix: Path,
+    tables: Sequence[Table],
+    shards: int,
+    storage: Storage,
+    shuffle: bool = False,
+    seed: int = 0,
+    report: Report = nothing,
+) -> list[Path]:
+    """Writes the columns of `tables`, side by side, to those of the shards that are not there yet.
+
+    Raises:
+        UserError: A shard that is there is not what would be written.
+        OSError: The files cannot be written; the message is a sentence with path and cause.
+    """
+    rows = check_rows(tables, shards)
+    fields = [field for table in tables for field in table.fields.values()]
+    if shuffle:
+        order = Shuffle(rows, seed)
+        tables = [Shuffled(table, order) for table in tables]
+    bounds = [rows * i // shards for i in range(shards + 1)]
+    paths = [prefix.parent / f"{prefix.name}-{i:05d}.h5" for i in range(shards)]
+    row_bytes = sum(field.row_bytes for field in fields)
+    cursors, position = [Cursor(table, 0) for table in tables], 0
+    for path, first, end in zip(paths, bounds, bounds[1:], strict=False):
+        if path.exists():
+            check_shard(path, fields, end - first)
+            continue
+        if position != first:
+            cursors = [Cursor(table, first) for table in tables]
+
+        def count(written: int, path: Path = path, first: int = first) -> None:
+            report(f"writing {path}", first * row_bytes + written, rows * row_bytes)
+
+        write_shard(path, fields, cursors, end - first, storage, count)
+        position = end
+    return paths

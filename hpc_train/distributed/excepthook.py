@@ -1,0 +1,44 @@
+"""An exception that nobody caught: told once, by the rank that it came from, and no rank left waiting for another."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from types import TracebackType
+
+from hpc_train.distributed.world import World
+from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, JobEndedError, RankError, UserError
+
+
+def tell(world: World, error: BaseException) -> int:
+    """Prints `error` unless another rank does, and returns the exit code. Local.
+
+    Where the other ranks know nothing of it, they are ended here; MPI would have this rank wait for them at its end.
+    """
+    known = world.knows_of(error)
+    code = EXIT_BAD_INPUT if isinstance(error, UserError) else EXIT_FAILED
+    if isinstance(error, JobEndedError):
+        code = error.code
+    if isinstance(error, UserError | JobEndedError):
+        if world.is_chief or not known:
+            for line in str(error).splitlines():
+                print(f"hpc-train: error: {line}", file=sys.stderr)
+    elif not isinstance(error, RankError):
+        if world.size > 1:
+            print(f"rank {world.rank} failed:", file=sys.stderr)
+        traceback.print_exception(error)
+    if not known:
+        world.abort(code)
+    return code
+
+
+def tell_uncaught(world: World) -> None:
+    """From now on `tell` decides what an uncaught exception prints, and the exit code. For jobs of several ranks."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            raise SystemExit(tell(world, error))
+        before(kind, error, trace)
+
+    sys.excepthook = hook

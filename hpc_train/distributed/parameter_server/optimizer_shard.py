@@ -1,0 +1,197 @@
+"""KerasPart: a server's part of a model's trainable variables, updated by the user's own Keras optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, takes_rows
+from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
+from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.parameter_server.window_layout import places
+from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reading, tensor_of, view_of
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+class KerasPart:
+    """The pieces of one server as variables, and the optimizer built on them. All lies in the host's memory.
+
+    Whole variables are used as they are; a piece of one that is cut becomes a variable of its own.
+
+    Args:
+        variables: All trainable variables of the model that `optimizer` was compiled with.
+        optimizer: Not built yet; used up by this.
+        pushed: Whether there is a gradient, by variable.
+        mean: Whether gradients of several workers are averaged before they are clipped and applied; else each is
+            clipped by its worker, and here no more.
+        scale: Whether `apply` may be asked for part of the learning rate.
+
+    Attributes:
+        pieces: This server's, and `variables` what holds them.
+        optimizer_variables: The optimizer's, by piece.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Any],
+        optimizer: keras.optimizers.Optimizer,
+        partition: Partition,
+        server: int,
+        pushed: Sequence[bool],
+        mean: bool = False,
+        scale: bool = False,
+    ) -> None:
+        import tensorflow as tf
+
+        self._tf, self._origin, self._mean = tf, partition.cuts[server], mean
+        self.pieces = partition.pieces(server)
+        self._used = [number for number, piece in enumerate(self.pieces) if pushed[piece.variable]]
+        rows = any(partition.variables[piece.variable].rows for piece in self.pieces)
+        self._as_rows = rows and not mean and takes_rows(optimizer)
+        with on_host():
+            self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
+            _exclude_alike(optimizer, variables, self)
+            self.optimizer_variables: OptimizerVariables = build(optimizer, self.variables)
+        self._optimizer = optimizer
+        optimizer.loss_scale_factor = None  # workers send gradients of the loss itself
+        if not mean:
+            optimizer.clipnorm = optimizer.global_clipnorm = optimizer.clipvalue = None
+        self._rate = tf.Variable(1.0, trainable=False) if scale else None
+        self._learning_rate = optimizer._get_current_learning_rate
+        if self._rate is not None:
+            _scale_learning_rate(optimizer, self._rate)
+        self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
+        self._tensors: dict[int, list[Any]] = {}
+        self._looked = self._copies = False
+        self._read = reading(self.variables)
+        slots, common = self.optimizer_variables.slots, self.optimizer_variables.common
+        self.state = [*self.variables, *(slot for own in slots for slot in own), *common]
+        self._read_state = reading(self.state)
+        self._places, self.state_nbytes = places([nbytes_of(v) for v in self.state])
+
+    def load(self, variables: Sequence[Any], whole: OptimizerVariables) -> None:
+        """Takes over the values of a model's trainable variables and of an optimizer built on them."""
+        for piece, held, slots in zip(self.pieces, self.variables, self.optimizer_variables.slots, strict=True):
+            for mine, theirs in zip(
+                [held, *slots], [variables[piece.variable], *whole.slots[piece.variable]], strict=True
+            ):
+                mine.assign(np.ravel(theirs.numpy())[piece.start : piece.stop].reshape(piece.shape))
+        for mine, theirs in zip(self.optimizer_variables.common, whole.common, strict=True):
+            mine.assign(theirs.numpy())
+
+    def bind(self, boxes: Sequence[Mailbox]) -> None:
+        """Sees the gradients in mailboxes as tensors, without a copy."""
+        for box in boxes:
+            gradients = [box.gradients[number] for number in self._used]
+            self._tensors[box.worker] = [None if isinstance(g, Rows) else tensor_of(g) for g in gradients]
+
+    def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
+        """Applies the mean of the gradients in `boxes`, with `rate` times the learning rate."""
+        given = [self._gradients(box) for box in boxes]
+        if self._rate is not None:
+            self._rate.assign(rate)
+        with on_host():
+            self._apply(given if self._mean else given[0])
+        if not self._looked:
+            self._looked = True
+            self._part_from(boxes[0])
+
+    def _gradients(self, box: Mailbox) -> list[Any]:
+        tensors = list(self._tensors[box.worker])
+        for place, number in enumerate(self._used):
+            gradient = box.gradients[number]
+            if isinstance(gradient, Rows):
+                count = int(gradient.count[0])
+                tensors[place] = tensor_of(gradient.values[:count]), tensor_of(gradient.numbers[:count])
+        return self._tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
+
+    def _part_from(self, box: Mailbox) -> None:
+        """Where the optimizer has kept a gradient as it is, it has kept the mailbox: gives it copies from now on."""
+        arrays = [g.values if isinstance(g, Rows) else g for g in box.gradients]
+        bounds = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays]
+        for variable, tensor in zip(self.state, self._read_state(), strict=True):
+            view = view_of(tensor)
+            if any(low <= view.ctypes.data < high for low, high in bounds):
+                self._copies = True
+                variable.assign(copy_of(tensor))
+
+    def _of_rows(self, gradients: list[Any]) -> list[Any]:
+        found = []
+        for number, gradient in zip(self._used, gradients, strict=True):
+            if isinstance(gradient, tuple):
+                shape = self.pieces[number].shape
+                gradient = self._tf.IndexedSlices(*gradient, self._tf.constant(shape, self._tf.int64))
+                if not self._as_rows:
+                    gradient = self._tf.ensure_shape(self._tf.convert_to_tensor(gradient), shape)
+            found.append(gradient)
+        return found
+
+    def _apply_one(self, gradients: list[Any]) -> None:
+        self._update(self._of_rows(gradients))
+
+    def _apply_mean(self, given: list[list[Any]]) -> None:
+        """Sums in the order of the workers, so that the same gradients give the same bits."""
+        tf = self._tf
+        means = []
+        for gradients in zip(*map(self._of_rows, given), strict=True):
+            means.append(tf.add_n(gradients) / tf.cast(len(gradients), gradients[0].dtype))
+        self._update(means)
+
+    def _update(self, gradients: list[Any]) -> None:
+        from hpc_train.optimizers.fused import fused_updates
+
+        if self._used:
+            with fused_updates(self._optimizer):
+                self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
+        else:
+            self._optimizer._iterations.assign_add(1)
+
+    def write_parameters(self, into: np.ndarray) -> None:
+        """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
+        for piece, tensor in zip(self.pieces, self._read(), strict=True):
+            np.copyto(piece.view(into, self._origin), view_of(tensor))
+
+    def write_state(self, into: np.ndarray) -> None:
+        """Copies parameters, slots and the optimizer's other variables into `into` (uint8 `[state_nbytes]`)."""
+        for place, tensor in zip(self._places, self._read_state(), strict=True):
+            flat = np.ravel(view_of(tensor)).view(np.uint8)
+            into[place : place + flat.size] = flat
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next update, were its gradient fresh."""
+        return float(self._learning_rate())
+
+
+def _variable_of(variable: Any, piece: Piece) -> Any:
+    import keras
+
+    if piece.shape == tuple(variable.shape):
+        return variable
+    return keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
+
+
+def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], part: KerasPart) -> None:
+    """Weight decay leaves out the pieces of the variables that it was told to leave out (exclude_from_weight_decay)."""
+    cut = [(h, variables[p.variable]) for p, h in zip(part.pieces, part.variables, strict=True)]
+    left_out = {optimizer._var_key(held) for held, whole in cut if not optimizer._use_weight_decay(whole.value)}
+    if left_out:
+        optimizer._exclude_from_weight_decay = getattr(optimizer, "_exclude_from_weight_decay", set()) | left_out
+    optimizer._exclude_from_weight_decay_cache = {}
+
+
+def _scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: tf.Variable) -> None:
+    """Multiplies every learning rate of `optimizer` by `factor`."""
+    import tensorflow as tf
+
+    given = optimizer._get_current_learning_rate
+
+    def scaled() -> Any:
+        return tf.cast(tf.convert_to_tensor(given()), factor.dtype) * factor
+
+    optimizer._get_current_learning_rate = scaled

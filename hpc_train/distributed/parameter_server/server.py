@@ -1,0 +1,281 @@
+"""Server: applies each gradient as it arrives to its part of the parameters, and publishes what comes of it.
+
+Dean et al., "Large scale distributed deep networks", NIPS 2012 (Downpour SGD), with Ho et al.'s bound (clocks.py). With
+bound 0 the gradients of a round, one from each worker, are averaged and applied as one: synchronous training, as in
+Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpc_train.distributed.parameter_server.clocks import Clocks
+from hpc_train.distributed.parameter_server.mailboxes import Mailbox, control_words, mailboxes
+from hpc_train.distributed.parameter_server.partition import Partition
+from hpc_train.distributed.parameter_server.window import Patience, Window
+from hpc_train.distributed.parameter_server.window_layout import (
+    APPLIED,
+    BAD,
+    BUSY,
+    FINISH,
+    FLAG,
+    GRADIENT,
+    HEAD,
+    HEADER_WORDS,
+    HOLD,
+    LEAVES,
+    LOSS,
+    OUT_OF_ROUNDS,
+    PUBLICATION,
+    RELEASED,
+    ROWS,
+    SIGNALLED,
+    SLOWEST,
+    SPENT,
+    STATE_AGE,
+    STATE_READY,
+    STATE_WANTED,
+    STOP,
+    VERSION,
+    ServerLayout,
+)
+
+
+class Part(Protocol):
+    """The parameters of one server."""
+
+    def bind(self, boxes: Sequence[Mailbox]) -> None:
+        """Says where gradients will come from."""
+        ...
+
+    def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
+        """Applies the mean of the gradients in `boxes`, with `rate` times the learning rate."""
+        ...
+
+    def write_parameters(self, into: np.ndarray) -> None:
+        """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
+        ...
+
+    def write_state(self, into: np.ndarray) -> None:
+        """Copies parameters and optimizer into `into` (uint8), for another server to fetch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One update, or one that was left out because its numbers were bad.
+
+    Attributes:
+        workers: Whose gradients it was made of; bad: those of them whose numbers were not finite.
+        staleness: In updates. loss: mean over the workers. examples: all together.
+        spent: By worker, the seconds that layout.SPENT names.
+    """
+
+    workers: tuple[int, ...]
+    staleness: int
+    loss: float
+    examples: int
+    spent: tuple[Mapping[str, float], ...]
+    bad: tuple[int, ...]
+
+
+class Events(Protocol):
+    """What happens beside the updates."""
+
+    def applying(self) -> None:
+        """An update begins."""
+        ...
+
+    def applied(self, update: Applied) -> None:
+        """An update has been made, or left out; the next one has not begun."""
+        ...
+
+    def idle(self) -> None:
+        """There is nothing to apply. Called often."""
+        ...
+
+
+class Server:
+    """One parameter server. Its window is shared with all other ranks.
+
+    Args:
+        server: Its number, which is its rank.
+        bound: max_staleness; None: no bound.
+        scale: Divide the learning rate of an update by its staleness, where that is above 1.
+
+    Attributes:
+        version: Updates made so far (those left out count too). clocks: what the workers have done.
+        carried: What each worker carried last (uint8), None before its first gradient. On the first server.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        layout: ServerLayout,
+        partition: Partition,
+        server: int,
+        part: Part,
+        carried_nbytes: int = 0,
+        bound: int | None = None,
+        scale: bool = False,
+    ) -> None:
+        self._window, self._layout, self._part = window, layout, part
+        self._bound, self._scale = bound, scale
+        memory = window.memory
+        self._control = control_words(memory, layout)
+        self._boxes = mailboxes(memory, layout, partition, server, carried_nbytes)
+        headers = memory[layout.headers : layout.header(layout.workers)].view(np.int64)
+        self._flags = headers.reshape(layout.workers, HEADER_WORDS)[:, FLAG]
+        self._taken = np.zeros(layout.workers, np.int64)
+        self._copies = [
+            (memory[start : start + HEAD].view(np.int64), memory[start + HEAD : start + HEAD + layout.part])
+            for start in layout.parameters
+        ]
+        self._state = memory[layout.state :]
+        self._round: dict[int, Mailbox] = {}
+        self._next = 0
+        self.version = self._published = 0
+        self.clocks = Clocks(layout.workers)
+        self.carried: list[np.ndarray | None] = [None] * layout.workers
+        part.bind(self._boxes)
+        self.publish()
+
+    def publish(self) -> None:
+        """Lets the workers see the parameters as they are now.
+
+        They go into the copy that was not published last; a worker that still reads what was there finds out, since
+        the number in its head has changed.
+        """
+        publication = int(self._control[PUBLICATION]) + 1
+        head, copy = self._copies[publication % 2]
+        head[0] = publication
+        self._window.sync()
+        self._part.write_parameters(copy)
+        head[1] = self._published = self.version
+        self._window.sync()
+        self._control[PUBLICATION] = publication
+        self._window.sync()
+
+    def stop(self, because: int = SIGNALLED) -> None:
+        """Asks all workers to leave, because of a signal or another reason (see layout); for the first server."""
+        self._control[STOP] = because
+
+    @property
+    def asked_to_finish(self) -> bool:
+        """Whether all workers have been asked to leave because a rule or a hook ends training; on the first server."""
+        return bool(self._control[STOP] == FINISH)
+
+    @property
+    def signalled(self) -> bool:
+        """Whether all workers have been asked to leave because of a signal; on the first server."""
+        return bool(self._control[STOP] == SIGNALLED)
+
+    def serve(self, events: Events) -> None:
+        """Serves until all workers have left, which they do by themselves."""
+        self._serve(events, lambda: bool(self.clocks.training))
+
+    def serve_until_released(self, events: Events) -> None:
+        """Serves until all workers have left and the first server, which fetches the state before, lets this one go."""
+        self._serve(events, lambda: bool(self.clocks.training) or not self._control[RELEASED])
+
+    def _serve(self, events: Events, going_on: Callable[[], bool]) -> None:
+        patience = Patience()
+        while going_on():
+            if self._window.shared:
+                self._window.sync()
+            else:
+                self._window.progress()
+            if self._control[STATE_WANTED] != self._control[STATE_READY] and self.version >= self._control[STATE_AGE]:
+                wanted = int(self._control[STATE_WANTED])
+                self._part.write_state(self._state)
+                self._window.sync()
+                self._control[STATE_READY] = wanted
+            if not self._control[HOLD] and self._take_what_has_come(events):
+                patience.reset()
+                continue
+            events.idle()
+            if self._control[BUSY] > 0:
+                patience.reset()
+            patience.wait()
+
+    def _take_what_has_come(self, events: Events) -> bool:
+        """Applies what lies in the mailboxes; False where there is nothing.
+
+        Each update is published, and its worker let go, before the next one: workers that came together would
+        otherwise wait together, compute together, and come together again.
+        """
+        have = np.flatnonzero(self._flags > self._taken)
+        if not have.size:
+            return False
+        self._window.sync()  # what the flags stand for is read after them
+        first = int(np.searchsorted(have, self._next))
+        for worker in np.roll(have, -first).tolist():
+            box = self._boxes[worker]
+            self._taken[worker] += 1
+            assert box.flag == self._taken[worker], "a worker pushed before its last push was taken"
+            if box.kind == LEAVES:
+                self.clocks.leave(worker)
+                self._let_go([worker])
+            elif self._bound == 0:
+                self._round[worker] = box
+            else:
+                self._update([box], events)
+                self._let_go([worker])
+            self._next = worker + 1
+        self._let_go(self._close_round(events))
+        return True
+
+    def _let_go(self, workers: Sequence[int]) -> None:
+        if self.version != self._published:
+            self.publish()
+        self._control[SLOWEST] = self.clocks.slowest
+        for worker in workers:
+            self._control[APPLIED + worker] = self._taken[worker]
+
+    def _close_round(self, events: Events) -> list[int]:
+        """Bound 0: the workers whose round is over; one that nobody can complete any more is dismissed."""
+        if not self._round:
+            return []
+        workers = sorted(self._round)
+        if len(workers) == self._layout.workers:
+            self._update([self._round[worker] for worker in workers], events)
+        elif len(self.clocks.training) == self._layout.workers:
+            return []
+        elif not self._control[STOP]:
+            self._control[STOP] = OUT_OF_ROUNDS
+        self._round.clear()
+        return workers
+
+    def _update(self, boxes: list[Mailbox], events: Events) -> None:
+        events.applying()
+        workers = tuple(box.worker for box in boxes)
+        bad = tuple(box.worker for box in boxes if box.kind == BAD)
+        staleness = max(self.version - int(box.header[VERSION]) for box in boxes)
+        if not bad:
+            assert all(box.kind == GRADIENT for box in boxes)
+            self._part.apply(boxes, 1 / staleness if self._scale and staleness > 1 else 1.0)
+            for box in boxes:
+                self.carried[box.worker] = _copied(self.carried[box.worker], box.carried)
+        self.version += 1
+        for worker in workers:
+            self.clocks.tick(worker, staleness)
+        events.applied(
+            Applied(
+                workers,
+                staleness,
+                sum(box.number(LOSS) for box in boxes) / len(boxes),
+                sum(int(box.number(ROWS)) for box in boxes),
+                tuple({name: box.number(word) for name, word in SPENT.items()} for box in boxes),
+                bad,
+            )
+        )
+
+
+def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    copy = np.empty_like(array) if before is None else before
+    copy[:] = array
+    return copy

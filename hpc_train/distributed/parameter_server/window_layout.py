@@ -1,0 +1,123 @@
+"""What lies where in a server's window. Pure.
+
+control       words of 8 bytes, see the constants below; from APPLIED on, one for each worker
+headers       HEADER_WORDS words for each worker, written by it: its flag last
+parameters    two copies, each with a head of two words: the publication that was begun there, its version
+mailboxes     for each worker: the server's range of the arena, then for each piece whose gradient is
+              rows a count and the rows' numbers, then what the worker carries (on the first server)
+state         parameters and optimizer of this server, for the first one to fetch (on the others)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpc_train.distributed.parameter_server.partition import ALIGNMENT, Partition
+
+WORD = 8
+LINE = 64
+
+TICKETS, STOP, PUBLICATION, SLOWEST, STATE_WANTED, STATE_READY, STATE_AGE, RELEASED, BUSY, HOLD, TEST = range(11)
+"""Control words. TICKETS, STOP: on the first server. SLOWEST: the fewest gradients applied of any worker that trains.
+STATE_WANTED, STATE_READY: the snapshot that is asked for, and the one in `state`; STATE_AGE: how many updates it is to
+contain at least. RELEASED: the server may leave. BUSY:
+ranks that wait for the server's help right now. HOLD: workers whose pulls are overtaken by publications, which wait."""
+APPLIED = 16
+"""Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
+
+HEADER_WORDS = 16
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION = range(9)
+"""Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
+loss, the examples, and the seconds that SPENT names."""
+SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
+"""What a worker tells of the time since its push before: all of it, and what of it went where; 0 where not known."""
+SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
+"""Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
+and rounds cannot be completed."""
+GRADIENT, BAD, LEAVES = range(3)
+"""Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word."""
+
+HEAD = LINE
+"""Bytes of the head of parameters, and of the count before rows' numbers."""
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to whole lines."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class ServerLayout:
+    """Offsets in one server's window, bytes.
+
+    Attributes:
+        nbytes: Of the window. part: of the server's range of the arena.
+        parameters: Of the two copies' heads; what they hold begins HEAD bytes later.
+        rows: Of the counts of pieces whose gradient is rows, by piece, from the begin of a mailbox.
+        carried: Of what the worker carries, from the begin of a mailbox.
+    """
+
+    workers: int
+    part: int
+    headers: int
+    parameters: tuple[int, int]
+    mailboxes: int
+    mailbox_nbytes: int
+    rows: tuple[int | None, ...]
+    carried: int
+    state: int
+    nbytes: int
+
+    def word(self, number: int) -> int:
+        """Of a control word."""
+        return number * WORD
+
+    def header(self, worker: int) -> int:
+        """Of a worker's header."""
+        return self.headers + worker * HEADER_WORDS * WORD
+
+    def mailbox(self, worker: int) -> int:
+        """Of a worker's mailbox."""
+        return self.mailboxes + worker * self.mailbox_nbytes
+
+
+def server_layout(
+    partition: Partition, server: int, workers: int, carried_nbytes: int, state_nbytes: int
+) -> ServerLayout:
+    """The window of `server`; what workers carry goes to the first one, what servers hand over lies on the others."""
+    part = partition.nbytes_of(server)
+    headers = aligned((APPLIED + workers) * WORD)
+    first = headers + workers * HEADER_WORDS * WORD
+    second = first + HEAD + part
+    mailboxes = second + HEAD + part
+    rows: list[int | None] = []
+    end = part
+    for piece in partition.pieces(server):
+        of_rows = partition.variables[piece.variable].rows
+        rows.append(end if of_rows else None)
+        end += HEAD + aligned(piece.shape[0] * WORD) if of_rows else 0
+    carried = end
+    mailbox_nbytes = aligned(end + (carried_nbytes if server == 0 else 0))
+    state = mailboxes + workers * mailbox_nbytes
+    return ServerLayout(
+        workers,
+        part,
+        headers,
+        (first, second),
+        mailboxes,
+        mailbox_nbytes,
+        tuple(rows),
+        carried,
+        state,
+        state + (aligned(state_nbytes) if server > 0 else 0),
+    )
+
+
+def places(nbytes: Sequence[int]) -> tuple[list[int], int]:
+    """Aligned offsets for arrays of so many bytes, one after the other, and the bytes they take together."""
+    offsets, end = [], 0
+    for size in nbytes:
+        offsets.append(end)
+        end += aligned(size)
+    return offsets, end

@@ -1,0 +1,265 @@
+"""Worker: takes tickets, pulls parameters and pushes gradients. What it does is local; servers need not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.parameter_server.window import Patience, Window
+from hpc_train.distributed.parameter_server.window_layout import (
+    APPLIED,
+    BAD,
+    BUSY,
+    FLAG,
+    GRADIENT,
+    HEAD,
+    HEADER_WORDS,
+    HOLD,
+    KIND,
+    LEAVES,
+    LOSS,
+    PUBLICATION,
+    ROWS,
+    SIGNALLED,
+    SLOWEST,
+    SPENT,
+    STOP,
+    TICKETS,
+    VERSION,
+    WORD,
+    ServerLayout,
+    aligned,
+)
+
+FIRST = 0
+"""The server that gives out tickets."""
+MAX_ATTEMPTS = 3
+"""At so many attempts to copy parameters a server is asked to wait."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What servers tell: whether to leave, and the clock of the slowest worker."""
+
+    stop: bool
+    slowest: int
+
+
+class Worker:
+    """One worker's side of the window.
+
+    Args:
+        layouts: Of all servers. worker: this worker's number.
+
+    Attributes:
+        arena: The parameters, uint8, as `pull` found them; versions: of each server.
+        pushed: Gradients pushed so far.
+    """
+
+    def __init__(self, window: Window, layouts: Sequence[ServerLayout], partition: Partition, worker: int) -> None:
+        self._window, self._layouts, self._partition, self._worker = window, layouts, partition, worker
+        self._pieces: list[list[tuple[int, int, Piece]]] = [[] for _ in partition.variables]
+        for server in range(len(layouts)):
+            for number, piece in enumerate(partition.pieces(server)):
+                self._pieces[piece.variable].append((server, number, piece))
+        self.arena = aligned_zeros(partition.nbytes)
+        self.versions = [0] * len(layouts)
+        self._header = np.zeros(HEADER_WORDS, np.int64)
+        self._heads = aligned_zeros(len(layouts) * HEAD).view(np.int64).reshape(len(layouts), -1)
+        self.pushed = 0
+
+    def take_ticket(self) -> int:
+        """The number of the gradient that this worker may compute next: 0, 1, 2 …, each once among all workers."""
+        return self._window.add(FIRST, self._layouts[FIRST].word(TICKETS), 1)
+
+    def state(self) -> State:
+        """What the servers tell now; a gradient that has not reached all of them does not count."""
+        words = self._window.words(FIRST, 0, APPLIED)
+        others = list(enumerate(self._layouts))[1:]
+        slowest = [int(self._window.words(server, layout.word(SLOWEST))[0]) for server, layout in others]
+        return State(bool(words[STOP]), min([int(words[SLOWEST]), *slowest]))
+
+    def ask_to_stop(self, because: int = SIGNALLED) -> None:
+        """Asks all workers to leave, because of a signal or another reason (see layout)."""
+        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), because)
+
+    def pull(self, arena: np.ndarray | None = None) -> list[int]:
+        """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.
+
+        Never torn: a copy that a server has begun to overwrite meanwhile is fetched again; if that happens again, the
+        server is asked to hold on.
+        """
+        with self._helped():
+            return self._pull(self.arena if arena is None else arena)
+
+    def _pull(self, target: np.ndarray) -> list[int]:
+        cuts = self._partition.cuts
+        waiting = dict.fromkeys(range(len(self._layouts)), 0)
+        attempts, held = 0, []
+        while waiting:
+            attempts += 1
+            if attempts == MAX_ATTEMPTS:
+                held = list(waiting)
+                for server in held:
+                    self._window.add(server, self._layouts[server].word(HOLD), 1)
+            for server in waiting:
+                layout = self._layouts[server]
+                waiting[server] = int(self._window.words(server, layout.word(PUBLICATION))[0])
+                start = layout.parameters[waiting[server] % 2]
+                self._window.get(self._heads[server].view(np.uint8), server, start)
+                self._window.get(target[cuts[server] : cuts[server + 1]], server, start + HEAD)
+            for server in list(waiting):
+                layout = self._layouts[server]
+                self._window.flush(server)
+                begun = int(self._window.words(server, layout.parameters[waiting[server] % 2])[0])
+                if begun == waiting[server]:
+                    del waiting[server]
+        for server in held:
+            self._window.add(server, self._layouts[server].word(HOLD), -1)
+        return [int(head[1]) for head in self._heads]
+
+    def push(
+        self,
+        gradients: Sequence[np.ndarray | tuple[np.ndarray, np.ndarray] | None],
+        carried: Sequence[np.ndarray],
+        loss: float,
+        examples: int,
+        spent: Mapping[str, float] | None,
+    ) -> None:
+        """Writes one gradient into this worker's mailboxes, out of which the one before has been taken.
+
+        Args:
+            gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
+            carried: Arrays that the first server keeps.
+            spent: The seconds that SPENT names; None: unknown.
+        """
+        with self._helped():
+            for variable, gradient in enumerate(gradients):
+                if isinstance(gradient, tuple):
+                    self._put_rows(variable, *gradient)
+                elif gradient is not None:
+                    self._put_whole(variable, gradient)
+            place = self._layouts[FIRST].mailbox(self._worker) + self._layouts[FIRST].carried
+            for array in carried:
+                flat = array.reshape(-1).view(np.uint8)
+                self._window.put(flat, FIRST, place)
+                place += aligned(flat.size)
+            self._announce(GRADIENT, loss, examples, spent)
+
+    def push_bad(self, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
+        """Tells that the gradient is not finite, and sends none."""
+        self._announce(BAD, loss, examples, spent)
+
+    def leave(self) -> None:
+        """Tells the servers that this worker pushes no more."""
+        self._announce(LEAVES, 0.0, 0, None)
+
+    def _put_whole(self, variable: int, gradient: np.ndarray) -> None:
+        flat = gradient.reshape(-1)
+        for server, _, piece in self._pieces[variable]:
+            part = flat[piece.start : piece.stop].view(np.uint8)
+            self._window.put(part, server, self._place(server, piece))
+
+    def _put_rows(self, variable: int, numbers: np.ndarray, values: np.ndarray) -> None:
+        """Rows go to the servers that hold them, numbered within their piece."""
+        order = np.argsort(numbers, kind="stable")
+        numbers, values = numbers[order], values[order]
+        for server, number, piece in self._pieces[variable]:
+            row = (piece.stop - piece.start) // piece.shape[0]
+            low, high = np.searchsorted(numbers, [piece.start // row, piece.stop // row])
+            own = numbers[low:high] - piece.start // row
+            layout = self._layouts[server]
+            place = layout.rows[number]
+            assert place is not None
+            start = layout.mailbox(self._worker) + place
+            count = np.array([high - low], np.int64)
+            self._window.put(count.view(np.uint8), server, start)
+            if high > low:
+                self._window.put(own.view(np.uint8), server, start + HEAD)
+                part = values[low:high].reshape(-1).view(np.uint8)
+                self._window.put(part, server, self._place(server, piece))
+            self._window.flush(server)
+
+    def _place(self, server: int, piece: Piece) -> int:
+        return self._layouts[server].mailbox(self._worker) + piece.offset - self._partition.cuts[server]
+
+    def _announce(self, kind: int, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
+        """The header, then its flag, once all that it stands for has arrived."""
+        self.pushed += 1
+        header = self._header
+        header[KIND] = kind
+        numbers = header.view(np.float64)
+        numbers[LOSS], numbers[ROWS] = loss, examples
+        for name, word in SPENT.items():
+            numbers[word] = 0.0 if spent is None else spent[name]
+        for server, layout in enumerate(self._layouts):
+            header[VERSION] = self.versions[server]
+            place = layout.header(self._worker)
+            self._window.put(header[VERSION:].view(np.uint8), server, place + VERSION * WORD)
+            self._window.flush(server)
+            self._window.replace(server, place + FLAG * WORD, self.pushed)
+
+    def wait_until_taken(self) -> None:
+        """Waits until all servers have applied what this worker has pushed, and published what came of it."""
+        for server, layout in enumerate(self._layouts):
+            patience = Patience()
+            while self._window.words(server, layout.word(APPLIED + self._worker))[0] < self.pushed:
+                patience.wait()
+
+    @contextmanager
+    def _helped(self) -> Iterator[None]:
+        """Around transfers: servers that have to help do not sleep meanwhile."""
+        servers = [] if self._window.shared else list(enumerate(self._layouts))
+        for server, layout in servers:
+            self._window.add(server, layout.word(BUSY), 1)
+        try:
+            yield
+        finally:
+            for server, layout in servers:
+                self._window.add(server, layout.word(BUSY), -1)
+
+
+class Prefetch:
+    """Pulls parameters in a thread while the worker computes, as soon as its last push has been applied."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._arena = worker, aligned_zeros(worker.arena.size)
+        self._versions: list[int] = []
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def begin(self) -> None:
+        """Begins to pull."""
+        self._thread = threading.Thread(target=self._pull, name="hpc_train-prefetch", daemon=True)
+        self._thread.start()
+
+    def _pull(self) -> None:
+        try:
+            self._worker.wait_until_taken()
+            self._versions = self._worker.pull(self._arena)
+        except BaseException as error:
+            self._failure = error
+
+    def wait(self) -> None:
+        """Waits for what was begun."""
+        assert self._thread is not None
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def take(self) -> None:
+        """Makes it the worker's parameters."""
+        np.copyto(self._worker.arena, self._arena)
+        self._worker.versions = self._versions
+
+
+def aligned_zeros(nbytes: int) -> np.ndarray:
+    """Memory of its own, uint8 `[nbytes]`, aligned to 64 bytes."""
+    memory = np.zeros(nbytes + HEAD, np.uint8)
+    shift = -memory.ctypes.data % HEAD
+    return memory[shift : shift + nbytes]

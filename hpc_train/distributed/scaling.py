@@ -1,0 +1,37 @@
+"""The linear scaling rule for the learning rate of big batches. Pure."""
+
+from __future__ import annotations
+
+import os
+
+from hpc_train.distributed.launch_env import launch_place
+from hpc_train.errors import UserError
+
+
+def launched_ranks() -> int:
+    """How many ranks the launcher started (mpirun -np, srun -n); 1 without one. Reads the environment; needs no MPI.
+
+    All of them train where `run.strategy` is sync and no chief is dedicated; else take off the chief or the servers.
+    """
+    return launch_place(os.environ).size
+
+
+def scaled_learning_rate(base_rate: float, batch_size: int, ranks: int = 1, base_batch: int = 256) -> float:
+    """The learning rate for a global batch of `batch_size` x `ranks` rows: `base_rate` times how much larger it is.
+
+    "When the minibatch size is multiplied by k, multiply the learning rate by k": Goyal et al., "Accurate, Large
+    Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, section 2.1. It is a rule for SGD, and
+    needs a warm-up (WarmUp).
+
+    Args:
+        base_rate: What is right for a global batch of `base_batch` rows. batch_size: rows a rank gives to one step
+            (HDF5Input.batch_size). ranks: those that train.
+
+    Raises:
+        UserError: An argument that is not above 0.
+    """
+    given = {"base_rate": base_rate, "batch_size": batch_size, "ranks": ranks, "base_batch": base_batch}
+    for name, value in given.items():
+        if not value > 0:
+            raise UserError(f"scaled_learning_rate: {name} is {value!r}; it must be above 0")
+    return float(base_rate) * batch_size * ranks / base_batch

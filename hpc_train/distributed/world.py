@@ -1,0 +1,344 @@
+"""World: this process among its peers. The one place that starts MPI and Horovod, pins devices, and aborts."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+import numpy as np
+
+from hpc_train.distributed.launch_env import (
+    LaunchPlace,
+    fair_cores,
+    launch_place,
+    settings_before_mpi,
+    threads_wanted,
+    visible_device,
+)
+from hpc_train.distributed.roles import CHIEF_RANK
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.errors import RankError, UserError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+Threads = Literal["multiple", "serialized"]
+
+_PIECE_BYTES = 1 << 30
+"""MPI-3 counts are 32-bit."""
+ASLEEP_SECS = 0.005
+"""Between two looks of a rank that waits asleep."""
+
+
+class World:
+    """The ranks of one job, seen from one of them.
+
+    Methods marked *collective* must be called by all ranks in the same order. Objects travel as JSON, arrays as
+    they are; nothing is pickled. With one rank, no method needs MPI.
+
+    Attributes:
+        rank, size: This rank's number, and how many there are.
+        local_rank, local_size: The same on this node.
+        host: Name of this node.
+        offset: What is to be added to this world's rank numbers to name them to a user (see `part`).
+        on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
+        cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank() if comm else 0
+        self.size: int = comm.Get_size() if comm else 1
+        self.local_rank, self.local_size, self.cores = local_rank, local_size, 1
+        self.host, self.offset = socket.gethostname(), 0
+        self.on_wait: Callable[[bool], None] = lambda begins: None
+        self._horovod: Any = None
+        self._known: BaseException | None = None
+
+    @staticmethod
+    def alone() -> World:
+        """This process without the others, for what it does by itself with code that is made for several ranks."""
+        return World(None, 0, 1)
+
+    def part(self, first: int) -> World | None:
+        """The ranks from `first` on as a world of their own; None on the others. Collective."""
+        assert self._comm is not None, "one rank has no part"
+        comm: Any = self._comm.Split(0 if self.rank >= first else 1, self.rank)
+        if self.rank < first:
+            comm.Free()
+            return None
+        world = World(comm if comm.Get_size() > 1 else None, self.local_rank, self.local_size)
+        world.cores, world.offset = self.cores, first
+        world.on_wait = lambda begins: self.on_wait(begins)
+        return world
+
+    def wait_asleep(self) -> None:
+        """Waits for all ranks without keeping a core busy. Collective."""
+        if self._comm is None:
+            return
+        with self._waiting() as comm:
+            request = comm.Ibarrier()
+            while not request.Test():
+                time.sleep(ASLEEP_SECS)
+
+    @property
+    def comm(self) -> MPI.Intracomm | None:
+        """The communicator of all ranks, for what these methods cannot do; None with one rank."""
+        return self._comm
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == CHIEF_RANK
+
+    def horovod(self) -> Any:
+        """Horovod's TensorFlow module, started over all ranks at the first call. Collective.
+
+        Raises:
+            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do.
+        """
+        if self._horovod is None:
+            assert self._comm is not None, "one rank has nobody to reduce with"
+            self.check_threads("Horovod")
+            import horovod.tensorflow as hvd
+
+            affinity = os.sched_getaffinity(0)
+            hvd.init(comm=self._comm)
+            # hvd.init() can shrink the affinity of the process (horovod#2804).
+            os.sched_setaffinity(0, affinity)
+            self._horovod = hvd
+        return self._horovod
+
+    def check_threads(self, what: str) -> None:
+        """UserError where this MPI does not let several threads call it at once, as `what` does. Local."""
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UserError(
+                f"{MPI.Get_library_version().splitlines()[0]}: does not provide MPI_THREAD_MULTIPLE, which {what} "
+                "needs; load another MPI, or set HPC_TRAIN_MPI=wheel and run `make setup` again"
+            )
+
+    @contextmanager
+    def _waiting(self) -> Iterator[MPI.Intracomm]:
+        assert self._comm is not None
+        self.on_wait(True)
+        yield self._comm
+        self.on_wait(False)
+
+    def broadcast(self, value: T) -> T:
+        """The chief's `value` (anything JSON can hold), on every rank. Collective."""
+        if self._comm is None:
+            return value
+        data = np.frombuffer(json.dumps(value).encode() if self.is_chief else b"", np.uint8)
+        length = np.array([data.size], np.int64)
+        with self._waiting() as comm:
+            comm.Bcast(length, root=CHIEF_RANK)
+            data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
+            comm.Bcast(data, root=CHIEF_RANK)
+        sent: T = json.loads(data.tobytes())
+        return sent
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's `value` (anything JSON can hold), by rank. Collective."""
+        if self._comm is None:
+            return [value]
+        data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = np.empty(self.size, np.int64)
+        with self._waiting() as comm:
+            comm.Allgather(np.array([data.size], np.int64), lengths)
+            gathered = np.empty(int(lengths.sum()), np.uint8)
+            comm.Allgatherv(data, [gathered, lengths])
+        ends = np.cumsum(lengths)
+        return [json.loads(gathered[end - n : end].tobytes()) for end, n in zip(ends, lengths, strict=True)]
+
+    def broadcast_arrays(self, arrays: list[np.ndarray]) -> None:
+        """Overwrites every rank's `arrays` (C-contiguous, same shapes and dtypes) with the chief's. Collective."""
+        if self._comm is None:
+            return
+        for array in arrays:
+            flat = array.reshape(-1).view(np.uint8)
+            for start in range(0, flat.size, _PIECE_BYTES):
+                with self._waiting() as comm:
+                    comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
+
+    def gather_arrays(self, array: np.ndarray) -> np.ndarray | None:
+        """Every rank's `array` (C-contiguous, one shape and dtype) stacked by rank, on the chief alone. Collective."""
+        if self._comm is None:
+            return np.stack([array])
+        stacked = np.empty((self.size, *array.shape), array.dtype) if self.is_chief else None
+        with self._waiting() as comm:
+            received = None if stacked is None else stacked.reshape(-1).view(np.uint8)
+            comm.Gather(array.reshape(-1).view(np.uint8), received, root=CHIEF_RANK)
+        return stacked
+
+    def sum(self, array: np.ndarray) -> np.ndarray:
+        """The sum of every rank's `array` (float64, one shape on all ranks). Collective."""
+        if self._comm is None:
+            return array
+        total = np.empty_like(array)
+        with self._waiting() as comm:
+            comm.Allreduce(array, total)
+        return total
+
+    def each(self, action: Callable[[], T]) -> T:
+        """Runs `action` on every rank; gives each its own result. Collective.
+
+        A rank that raises does not leave the others waiting: they all learn of it here, at the end.
+
+        Raises:
+            Whatever `action` raised, on the lowest rank where it did; on the others UserError with the same
+            message where it was one, else RankError. What is raised here is known to all ranks: `knows_of`.
+        """
+        failure: BaseException | None = None
+        try:
+            result = action()
+        except BaseException as error:  # also SystemExit: a rank must not leave before it has told the others
+            failure = error
+        for rank, said in enumerate(self.all_gather(_describe(failure))):
+            if said is None:
+                continue
+            if rank != self.rank or failure is None:
+                failure = UserError(said[1]) if said[0] else RankError(f"rank {rank + self.offset}: {said[1]}")
+            self._known = failure
+            raise failure
+        return result
+
+    def knows_of(self, error: BaseException) -> bool:
+        """Whether every rank is raising on account of `error`, so that none is left waiting when this one leaves."""
+        return self.size == 1 or error is self._known
+
+    def on_chief(self, action: Callable[[], T]) -> T:
+        """Runs `action` on the chief and gives its result (anything JSON can hold) to all. Collective.
+
+        Raises: As `each`.
+        """
+        return self.broadcast(self.each(lambda: action() if self.is_chief else None))  # type: ignore[return-value]
+
+    def abort(self, code: int) -> NoReturn:
+        """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._comm is not None:
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Abort(code)
+        os._exit(code)
+
+
+def _describe(failure: BaseException | None) -> list[Any] | None:
+    if failure is None:
+        return None
+    if isinstance(failure, UserError):
+        return [True, str(failure)]
+    return [False, f"{type(failure).__name__}: {failure}"]
+
+
+_joined: World | None = None
+
+
+def join_world(threads: Threads = "multiple") -> World:
+    """Joins the ranks that the launcher started: sets what makes them fast, then starts MPI. Collective.
+
+    Args:
+        threads: How threads may call MPI: `"multiple"`, as Horovod needs it, or `"serialized"`, one at a time, as Open
+            MPI 4 wants it for one-sided communication over TCP (open-mpi/ompi#5200).
+
+    The first call does the work; later ones return the same World. Environment variables that the user has set
+    are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD,
+    OMPI_MCA_mpi_yield_when_idle.
+    A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, a program
+    calls tell_uncaught (uncaught.py) next, so that an exception that nobody catches ends all of them.
+
+    Raises:
+        UserError: The launcher and MPI disagree about the number of ranks, or Keras is set to another backend.
+    """
+    global _joined
+    if _joined is not None:
+        return _joined
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        raise UserError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}; unset it, or set it to tensorflow")
+    place = launch_place(os.environ)
+    mask = sorted(os.sched_getaffinity(0))
+    for name, value in settings_before_mpi(os.environ, len(mask), place, nvidia_device_count()).items():
+        os.environ.setdefault(name, value)
+    device = visible_device(os.environ, nvidia_device_count(), place)
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
+    hosts, masks = world.all_gather(world.host), world.all_gather(mask)
+    here = [rank for rank, host in enumerate(hosts) if host == world.host]
+    world.cores = threads_wanted(os.environ) or fair_cores([masks[rank] for rank in here], here.index(world.rank))
+    os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
+    _joined = world
+    return world
+
+
+def _start_mpi(place: LaunchPlace, threads: Threads) -> MPI.Intracomm | None:
+    if not place.launched:
+        return None
+    _bind_mpi_at_once()
+    import mpi4py
+
+    mpi4py.rc.thread_level = threads
+    from mpi4py import MPI
+
+    size = MPI.COMM_WORLD.Get_size()
+    if size != place.size:
+        raise UserError(
+            f"the launcher started {place.size} ranks, but MPI sees {size}: they were started by another MPI's mpirun, "
+            "or by an srun that this MPI was not built for; use the mpirun of the MPI in use"
+        )
+    return MPI.COMM_WORLD.Dup() if size > 1 else None
+
+
+def _bind_mpi_at_once() -> None:
+    """Loads the Open MPI of this environment, where it has one, before mpi4py's wheel does.
+
+    Open MPI and TensorFlow each bring an hwloc. The wheel loads MPI so that functions are bound at their first call:
+    Open MPI would begin with its own hwloc, end with TensorFlow's, and crash in MPI_Finalize. ctypes binds all at
+    once, as the import of an mpi4py that was built from source does.
+    """
+    library = Path(sys.prefix) / "lib" / "libmpi.so.40"
+    if library.exists():
+        ctypes.CDLL(str(library))
+
+
+def nvidia_device_count() -> int:
+    """GPUs of this node, counted without starting CUDA."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def set_up_tensorflow(world: World) -> str:
+    """Gives TensorFlow this rank's threads and lets GPU memory grow. Local; returns the device's name.
+
+    A program that has used TensorFlow already has fixed its threads, which is left as it is.
+    """
+    with without_chatter():
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+    try:
+        if "TF_NUM_INTRAOP_THREADS" not in os.environ:
+            tf.config.threading.set_intra_op_parallelism_threads(world.cores)
+        if "TF_NUM_INTEROP_THREADS" not in os.environ:
+            # By default as many as the machine has cores: operations of this rank would run on other ranks' cores.
+            tf.config.threading.set_inter_op_parallelism_threads(world.cores)
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        return f"{'GPU' if gpus else 'CPU'} (TensorFlow was already running)"
+    if not gpus:
+        return "CPU"
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    return f"{name} {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"

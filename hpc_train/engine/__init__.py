@@ -1,0 +1,1 @@
+"""What every strategy shares: the loop, the step, checkpoints, the end of a run."""

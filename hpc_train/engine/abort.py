@@ -1,0 +1,59 @@
+"""How a job ends that cannot go on: one report, the status set to failed, and no rank left waiting."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpc_train.distributed.world import World
+from hpc_train.errors import EXIT_FAILED, JobEndedError, RankError
+from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.job_lock import JobLock
+from hpc_train.resilience.signals import JobStopped
+from hpc_train.telemetry.metrics import note_failed
+from hpc_train.telemetry.status import mark_failed
+
+OTHERS_TELL_SECS = 10.0
+"""What the rank that tells of a failure is given before another one ends all ranks."""
+OTHERS_BEGIN_SECS = 300.0
+"""What it is given to begin: the chief finishes the checkpoint that it is writing first."""
+
+
+@contextmanager
+def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: JobLock) -> Iterator[None]:
+    """An exception of one rank ends the job, with the code of a JobEndedError or else EXIT_FAILED. Local.
+
+    JobStopped, on which all ranks agree, passes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, JobStopped):
+            raise
+        code = error.code if isinstance(error, JobEndedError) else EXIT_FAILED
+        try:
+            report = None if isinstance(error, RankError) else failure.claim(world.rank, error)
+            if report is not None:
+                if world.size > 1:
+                    sys.stderr.write(report)
+                    sys.stderr.flush()
+                mark_failed(job_dir, world.rank, error)
+                note_failed(job_dir, error)
+            elif world.size > 1:
+                _leave_it_to_others(failure)
+        finally:
+            if world.size > 1:
+                lock.release()
+                world.abort(code)
+        raise
+
+
+def _leave_it_to_others(failure: FailureReport) -> None:
+    """Waits for the rank that tells of the failure, which then ends this one."""
+    deadline = time.monotonic() + OTHERS_BEGIN_SECS
+    while not failure.path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(OTHERS_TELL_SECS)

@@ -1,0 +1,194 @@
+"""Evaluation beside other work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Protocol
+
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.manifest import DamagedError
+from hpc_train.engine.checkpointing import Saving
+from hpc_train.engine.lifecycle import Run
+from hpc_train.engine.run_context import Session
+from hpc_train.evaluation.early_stopping import evaluations_in
+from hpc_train.evaluation.runner import Assessment
+
+POLL_SECS = 0.5
+MANY_QUEUED = 10
+"""Checkpoints that wait for their evaluation, above which that is worth a line."""
+DROP_SECS = 30.0
+"""How long a batch of an evaluation that is dropped may take."""
+
+
+class _DroppedError(Exception):
+    """Nobody wants the result."""
+
+
+class _UnreadableError(Exception):
+    """A checkpoint was there, and cannot be read."""
+
+
+class Memory(Protocol):
+    """The newest snapshot, which somebody else is going to overwrite."""
+
+    def borrow(self, step: int) -> Snapshot | None:
+        """The snapshot, where it is that of `step`; it stays until `give_back`."""
+        ...
+
+    def give_back(self) -> None:
+        """It is needed no more. Any thread may call this."""
+        ...
+
+
+class Newest:
+    """The snapshot that `saving` took last, in a process that takes the next one itself."""
+
+    def __init__(self, saving: Saving) -> None:
+        self._saving, self._free = saving, threading.Event()
+        self._free.set()
+
+    def borrow(self, step: int) -> Snapshot | None:
+        """See Memory."""
+        snapshot = self._saving.snapshot
+        if snapshot is None or snapshot.step != step:
+            return None
+        self._free.clear()
+        return snapshot
+
+    def give_back(self) -> None:
+        """See Memory."""
+        self._free.set()
+
+    def wait_until_free(self) -> None:
+        """To be called before the next snapshot is taken."""
+        self._free.wait()
+
+
+class Evaluating:
+    """Evaluates and exports checkpoints in a thread, which makes no MPI calls. One at a time, as `run.plan` says.
+
+    A context manager: leaving it drops an evaluation that goes on, at its next batch.
+    """
+
+    def __init__(self, session: Session, run: Run, memory: Memory) -> None:
+        self._s, self._run, self._memory = session, run, memory
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-evaluation")
+        self._pending: Future[list[Assessment]] | None = None
+        self._now: int | None = None
+        self._moves, self._dropped, self._told_of_many = 0, False, False
+        self._queue_missed()
+        session.manager.wanted = self._wanted
+
+    def _queue_missed(self) -> None:
+        """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
+        s = self._s
+        known = evaluations_in(s.job_dir, s.first_step)
+        for number, spec in enumerate(s.eval_specs):
+            for step in s.manager.steps() if spec.eval_every_checkpoint else []:
+                newest = s.first_step - s.is_over  # the last one of all is evaluated in the end
+                if 0 < step <= newest and step not in known.get(spec.kind, {}):
+                    self._run.plan.queue(number, step)
+
+    def _wanted(self) -> set[int]:
+        """Checkpoints that an evaluation is still to come to, or is reading."""
+        return {*self._run.plan.queued, *([] if self._now is None else [self._now])}
+
+    def __enter__(self) -> Evaluating:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._dropped = True
+        if self._pending is not None:
+            wait([self._pending], DROP_SECS)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._s.manager.wanted = tuple
+
+    def look(self, step: int) -> None:
+        """Tells of an evaluation that has ended, and begins the next. `step`: where training is."""
+        if self._pending is not None and self._pending.done():
+            self._tell(step)
+        if self._pending is None:
+            self._begin_next()
+        elif not self._told_of_many and len(self._run.plan.queued) > MANY_QUEUED:
+            self._told_of_many = True
+            self._s.notes.say(
+                f"warning: {len(self._run.plan.queued)} checkpoints wait for their evaluation (eval_every_checkpoint), "
+                "and stay on the disk until then; save less often, or evaluate less"
+            )
+
+    def _begin_next(self) -> bool:
+        self._drop_what_is_gone()
+        due = self._run.plan.due(time.monotonic(), self._is_there)
+        if due is None:
+            return False
+        self._now, numbers = due
+        snapshot = self._memory.borrow(self._now)
+        self._pending = self._pool.submit(self._assess, self._now, numbers, snapshot)
+        return True
+
+    def _is_there(self, step: int) -> bool:
+        if self._memory.borrow(step) is not None:
+            self._memory.give_back()
+            return True
+        return self._s.manager.path(step).is_dir()
+
+    def _drop_what_is_gone(self) -> None:
+        """A checkpoint that could not be written, or that somebody has removed, is waited for no longer."""
+        queued = self._run.plan.queued
+        if queued and self._s.saver is not None and not self._s.saver.busy:
+            for step in sorted(queued):
+                if not self._is_there(step):
+                    self._run.plan.leave_out(step)
+                    self._s.notes.say(f"warning: the checkpoint of step {step} is not there to be evaluated")
+
+    def _assess(self, step: int, numbers: tuple[int, ...], snapshot: Snapshot | None) -> list[Assessment]:
+        try:
+            loaded = snapshot if snapshot is not None else self._load(step)
+            taken = loaded.time
+            self._s.state.assign(loaded)
+            del loaded
+        finally:
+            if snapshot is not None:
+                self._memory.give_back()
+        return list(self._run.assessor.assess(step, taken, numbers, self._move))
+
+    def _load(self, step: int) -> Snapshot:
+        try:
+            return self._s.manager.load(step)
+        except (OSError, DamagedError) as error:
+            text = f"the checkpoint of step {step} cannot be read, and is not evaluated: {error}"
+            raise _UnreadableError(text) from None
+
+    def _move(self) -> None:
+        self._moves += 1
+        if self._dropped:
+            raise _DroppedError
+
+    def _tell(self, step: int) -> None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        try:
+            for assessment in pending.result():
+                self._run.tell(assessment, step)
+        except _UnreadableError as error:
+            self._s.notes.say(f"warning: {error}")
+        finally:
+            self._now = None
+
+    def finish(self, step: int, moved: Callable[[], None]) -> None:
+        """Waits for what is to be evaluated yet, but for the last checkpoint, that of `step`; `moved` is called."""
+        self._run.plan.leave_out(step)
+        while self._pending is not None or (self._run.plan.queued and self._begin_next()):
+            seen = -1
+            while self._pending is not None and not self._pending.done():
+                if self._moves != seen:
+                    seen = self._moves
+                    moved()
+                wait([self._pending], POLL_SECS)
+            self._tell(step)

@@ -1,0 +1,279 @@
+"""Checkpoints of a running job: taken by all ranks together, written by the chief while training goes on."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpc_train.callbacks.hook_list import SavingListeners
+from hpc_train.checkpoint.async_saver import BackgroundSaver
+from hpc_train.checkpoint.format import NotFiniteError, Snapshot
+from hpc_train.checkpoint.manager import Best, CheckpointManager
+from hpc_train.checkpoint.names import step_of
+from hpc_train.config.specs import RunConfig
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.world import World
+from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
+from hpc_train.model import rng_state
+from hpc_train.resilience.job_lock import JobLock
+from hpc_train.resilience.watchdog import Watchdog
+from hpc_train.telemetry.units import size
+
+WARNING_SECS_VARIABLE = "HPC_TRAIN_WARNING_SECS"
+"""How long before it ends a job Slurm warns it; set by slurm/train.sh."""
+LONG_WAIT_SECS = 1.0
+"""Waiting so long for the checkpoint before is worth a line."""
+
+
+class Saved(Protocol):
+    """What is saved: see ModelState."""
+
+    def average(self) -> None:
+        """Makes alike on all ranks what should be. Collective."""
+        ...
+
+    def snapshot(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """A copy of all variables, for the chief."""
+        ...
+
+
+class Read(Protocol):
+    """What is saved of the training data: see OpenInput."""
+
+    @property
+    def order(self) -> DataOrder | None:
+        """The order in which it is read."""
+        ...
+
+    def progress_at(self, step: int) -> DataProgress:
+        """How far it is read when `step` steps are done."""
+        ...
+
+
+Committed = tuple[Path, float, int, float]
+"""A checkpoint's folder, the seconds since its state was taken, its bytes, and when that was, since 1970."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What metrics.jsonl tells of a checkpoint; stall_secs: what training waited, None where that is not known.
+
+    Attributes:
+        time: When it was committed, in seconds since 1970.
+    """
+
+    step: int
+    secs: float
+    bytes: int
+    stall_secs: float | None
+    time: float
+
+
+class Saving:
+    """Takes and writes the checkpoints of one run.
+
+    Args:
+        saver: The chief's; None elsewhere.
+        at_hand: The step whose state is that of the newest checkpoint; restored: that checkpoint, on the chief.
+        say: Prints a line, on the chief. committed: filled by the saver.
+
+    Attributes:
+        snapshot: The last one that this run has taken, in memory that the next one takes over; taken: when the newest
+            was, in seconds since 1970. On the chief.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: RunConfig,
+        manager: CheckpointManager,
+        saver: BackgroundSaver | None,
+        lock: JobLock,
+        state: Saved,
+        at_hand: int | None,
+        restored: Snapshot | None,
+        watchdog: Watchdog,
+        say: Callable[[str], None],
+        listeners: SavingListeners,
+        committed: deque[Committed],
+    ) -> None:
+        self._world, self._config, self._manager, self._saver = world, config, manager, saver
+        self._listeners, self._committed = listeners, committed
+        self._stalls: dict[int, float] = {}
+        self._lock, self._state, self._say = lock, state, say
+        self._watchdog = watchdog
+        self._best = _best_of(manager, restored, config) if saver else None
+        self._at_hand = at_hand
+        self.taken = restored.time if restored else 0.0
+        self.snapshot: Snapshot | None = None
+
+    def save(self, step: int, data: Read, stall_secs: float | None = None) -> bool:
+        """Copies the state after `step`, which is then written while training goes on. Collective.
+
+        Returns whether it did: it does not where that is what the newest checkpoint holds.
+
+        Args:
+            stall_secs: What training has waited; None: as long as this takes.
+
+        Raises:
+            JobEndedError: The checkpoint before could not be written, and `on_save_error` is "halt".
+        """
+        if step == self._at_hand:
+            return False
+        self._state.average()
+        rng = rng_state.gather(self._world)
+
+        def begin() -> None:
+            assert self._saver is not None
+            if self._lock.taken_by is not None:
+                raise JobEndedError(
+                    f"another job has taken over this job-dir while this process stood still: {self._lock.taken_by}; "
+                    "this one writes no more",
+                    EXIT_FAILED,
+                )
+            start = time.monotonic()
+            self._settle(step, self._config.on_save_error == "halt")
+            self._listeners.before_save(step)
+            if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
+                self._say(f"warning: waited {waited:.1f} s for the checkpoint before; save less often")
+            best = asdict(self._best) if self._best else None
+            snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
+            self.snapshot, self.taken = snapshot, snapshot.time
+            self._saver.begin(snapshot)
+            self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
+
+        self._world.on_chief(begin)
+        self._at_hand = step
+        return True
+
+    def wait(self, step: int, halt: bool = True) -> None:
+        """Waits until what is being written is on the disk. Collective.
+
+        Args:
+            step: Where training is. halt: End the job where it could not be written; else that has been told.
+
+        Raises:
+            JobEndedError: It could not be written, or holds NaN.
+        """
+        self._world.on_chief(lambda: self._settle(step, halt))
+
+    def news(self) -> list[Record]:
+        """The checkpoints that have been committed since the last call; their listeners are told. For the chief."""
+        found = []
+        while self._committed:
+            path, secs, nbytes, committed = self._committed.popleft()
+            step = step_of(path.name) or 0
+            self._listeners.after_save(step, path)
+            found.append(Record(step, secs, nbytes, self._stalls.pop(step, None), committed))
+        return found
+
+    def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Keeps the checkpoint of `step` from now on where its evaluation is the best so far. For the chief."""
+        name, mode = self._config.best_metric, self._config.best_mode
+        if self._saver is None or name is None or math.isnan(metrics[name]):
+            return
+        if self._best is None or self._best.beaten_by(metrics[name]):
+            self._best = Best(name, mode, metrics[name], step)
+            self._saver.note_best(self._best)
+
+    def _settle(self, step: int, halt: bool) -> None:
+        """Waits for what is being written, as long as that moves; an error ends the job or has been told."""
+        assert self._saver is not None
+        try:
+            self._saver.wait(lambda: self._watchdog.at("writing a checkpoint", step))
+        except NotFiniteError as error:
+            raise JobEndedError(
+                f"the checkpoint was not committed: {error}. The one before it stays; start the job again to go on "
+                "from there",
+                EXIT_NOT_FINITE,
+            ) from None
+        except OSError as error:
+            if halt:
+                raise JobEndedError(not_saved(self._manager, error), EXIT_NOT_SAVED) from None
+
+    def went_back_to(self, restored: Snapshot | None, step: int) -> None:
+        """The state is that of the checkpoint of `step` again."""
+        self._at_hand, self.taken = step, restored.time if restored else 0.0
+
+
+def not_saved(manager: CheckpointManager, error: OSError) -> str:
+    """What to tell of a checkpoint that could not be written."""
+    steps = manager.steps()
+    stays = f"the checkpoint of step {steps[-1]} stays" if steps else "there is none before it"
+    folder, free = manager.path(0).parent, ""
+    with suppress(OSError):
+        free = f" ({size(shutil.disk_usage(folder).free)} free)"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "; make room, or keep fewer checkpoints (keep_checkpoint_max)" if full else ""
+    what = f"{error.filename or folder}: {error.strerror or error} (errno {error.errno})"
+    return f"a checkpoint could not be written: {what}{free}; {stays}{advice}"
+
+
+def warning_secs() -> float | None:
+    """How long before it ends the job the scheduler warns it, where that is known."""
+    try:
+        return float(os.environ[WARNING_SECS_VARIABLE])
+    except (KeyError, ValueError):
+        return None
+
+
+def told_of_saves(say: Callable[[str], None], committed: deque[Committed]) -> Callable[[Path, float, int], None]:
+    """A function that tells of each committed checkpoint, and once if saving takes longer than the warning's lead.
+
+    It adds each to `committed`.
+    """
+    lead, warned = warning_secs(), [False]
+
+    def tell(path: Path, secs: float, nbytes: int) -> None:
+        committed.append((path, secs, nbytes, time.time()))
+        say(f"checkpoint {path} ({size(nbytes)}, {secs:.2f} s)")
+        if lead is not None and secs > lead and not warned[0]:
+            warned[0] = True
+            say(
+                f"warning: a save takes {secs:.1f} s, but the job is warned only {lead:g} s before its end: that one "
+                "would be lost. Ask for an earlier warning (sbatch --signal=B:USR1@SECS, HPC_TRAIN_WARNING_SECS=SECS)"
+            )
+
+    return tell
+
+
+def told_of_failures(manager: CheckpointManager, say: Callable[[str], None]) -> Callable[[BaseException], None]:
+    """A function that tells at once of a checkpoint that could not be written; the job ends at the next, or goes on."""
+
+    def tell(error: BaseException) -> None:
+        if isinstance(error, OSError):
+            say(f"warning: {not_saved(manager, error)}")
+        elif isinstance(error, NotFiniteError):
+            say(f"warning: a checkpoint was not committed: {error}")
+
+    return tell
+
+
+def _best_of(manager: CheckpointManager, restored: Snapshot | None, config: RunConfig) -> Best | None:
+    """The best evaluation of the runs before, by the metric that is asked for now."""
+    best = manager.best()
+    if best is None and restored is not None and restored.best is not None:
+        best = Best(**restored.best)
+        best = best if manager.path(best.step).is_dir() else None
+    if best is not None and (best.metric, best.mode) != (config.best_metric, config.best_mode):
+        manager.forget_best()
+        return None
+    return best

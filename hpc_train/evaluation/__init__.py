@@ -1,0 +1,1 @@
+"""Evaluation: when, of what, and what follows from it."""

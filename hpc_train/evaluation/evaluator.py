@@ -1,0 +1,132 @@
+"""Evaluation shared by all ranks: each one its own batches, metric states summed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.config.specs import EvalSpec, HDF5Input
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.loading.batch_source import Means
+from hpc_train.data.loading.feed import Feed
+from hpc_train.data.loading.fingerprint import record_of
+from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
+from hpc_train.distributed.world import World
+from hpc_train.model.builder import try_out
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is called before and after each batch, with its number on this rank."""
+
+    before: Callable[[int], None]
+    after: Callable[[int], None]
+
+
+class Evaluator:
+    """Evaluates `model` on what `spec` describes. Its metrics must have been built (see build_model).
+
+    Attributes:
+        kind: What its records are called. name: the EvalSpec's. exports: whether it has exporters.
+        what: A digest of the rows that it evaluates; None where a function makes them.
+
+    No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
+    in their variables, and the sum of all ranks' variables is the state that one process would have reached; a
+    metric of one's own whose variables are no sums is evaluated right on one rank only.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        spec: EvalSpec,
+        shards: ShardSet | None,
+        context: InputContext,
+        means: Means,
+        load: Loader,
+        world: World,
+    ) -> None:
+        import tensorflow as tf
+
+        self._model, self._spec, self._shards = model, spec, shards
+        self._context, self._means, self._load, self._world = context, means, load, world
+        # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
+        self._test_step = tf.function(self._run)
+        self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
+        self.what = _what(spec, shards)
+
+    def _run(self, batch: Any) -> None:
+        self._model.test_step(batch)
+
+    def evaluate(self, moved: Callable[[], None], around: Around | None = None) -> dict[str, float]:
+        """The model's loss and metrics by name, the same on all ranks. Collective.
+
+        `moved` is called at each batch, and `around` beside it.
+        """
+        self._model.reset_metrics()
+        variables = [v for metric in self._model.metrics for v in metric.variables]
+        before = [v.numpy() for v in variables]
+        with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
+            for number, batch in enumerate(batches):
+                moved()
+                if around is not None:
+                    around.before(number)
+                self._test_step(batch)
+                if around is not None:
+                    around.after(number)
+        moved()
+        after = [v.numpy() for v in variables]
+        gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
+        flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
+        flat = self._world.sum(np.ascontiguousarray(flat))
+        start = 0
+        for variable, first in zip(variables, before, strict=True):
+            first = np.asarray(first)
+            total = first + flat[start : start + first.size].reshape(first.shape)
+            variable.assign(total.astype(first.dtype))
+            start += first.size
+        results = self._results()
+        self._model.reset_metrics()
+        return results
+
+    def metric_names(self) -> list[str]:
+        """Names of what `evaluate` gives."""
+        return list(self._results())
+
+    def _results(self) -> dict[str, float]:
+        results = self._model.get_metrics_result()
+        return {name: value for metric, result in results.items() for name, value in _scalars(metric, result)}
+
+    def check(self) -> None:
+        """Raises what evaluating would raise on account of the data's shapes and types. Local."""
+        with self._opened() as opened:
+            try_out(self._model, opened.dataset)
+
+    def _opened(self) -> AbstractContextManager[OpenInput]:
+        spec = self._spec
+        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._means, self._load)
+
+
+def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
+    """A digest of what `spec` evaluates; None where a function decides that."""
+    source = spec.input_fn
+    if shards is None or not isinstance(source, HDF5Input) or callable(source.map_fn):
+        return None
+    about = [record_of(shards), spec.steps, source.batch_size, source.map_fn]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _scalars(name: str, value: Any) -> list[tuple[str, float]]:
+    """A metric's result by name; one that is a vector, such as F1Score's by class, gives name_0, name_1 and so on."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return [(name, float(array))]
+    return [(f"{name}_{'_'.join(map(str, index))}", float(item)) for index, item in np.ndenumerate(array)]

@@ -1,0 +1,123 @@
+"""Assessing: what is evaluated and exported of one checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from hpc_train.callbacks.hook_list import Hooks
+from hpc_train.distributed.world import World
+from hpc_train.evaluation.evaluator import Around, Evaluator
+from hpc_train.export.exporters import Exporting
+
+Known = Callable[[str, str | None], dict[str, float] | None]
+
+
+@dataclass(frozen=True)
+class Export:
+    """What one exporter has made of a checkpoint: a folder, or an error; `new`: in this run."""
+
+    exporter: str
+    path: str | None
+    error: str | None
+    new: bool
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What one evaluation set gave for the checkpoint of `step`.
+
+    Attributes:
+        number: Of the evaluation set, from 0; kind: what its records are called; name: its EvalSpec's; what: of which
+            data (Evaluator.what).
+        taken: When the checkpoint was taken, in seconds since 1970; secs: how long the evaluation took.
+        known: Whether an earlier run had made this evaluation.
+    """
+
+    number: int
+    kind: str
+    name: str | None
+    what: str | None
+    step: int
+    taken: float
+    metrics: dict[str, float]
+    secs: float
+    exports: tuple[Export, ...] = ()
+    known: bool = False
+
+
+class Assessor:
+    """Evaluates the model as it is, on several sets, and exports it.
+
+    Args:
+        world: The ranks that evaluate together. exporting: the exporters of each evaluation set, on the chief.
+        hooks: Those of this rank where it is the one that trains, too.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        evaluators: Sequence[Evaluator],
+        exporting: Sequence[Exporting] | None,
+        hooks: Hooks | None,
+    ) -> None:
+        self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporting, hooks
+
+    def assess(
+        self,
+        step: int,
+        taken: float,
+        numbers: Sequence[int],
+        moved: Callable[[], None],
+        last: bool = False,
+        known: Known = lambda kind, what: None,
+    ) -> Iterator[Assessment]:
+        """Evaluates the sets called `numbers`, and runs their exporters, one as each is asked for. Collective.
+
+        Args:
+            step, taken: Of the checkpoint that the model is like.
+            moved: Called as long as it goes on. last: Whether training has ended.
+            known: What an earlier run found, given an evaluation's kind and what it is of; on the chief.
+        """
+        return (self._assess(number, step, taken, moved, last, known) for number in numbers)
+
+    def _assess(
+        self,
+        number: int,
+        step: int,
+        taken: float,
+        moved: Callable[[], None],
+        last: bool,
+        known: Known,
+    ) -> Assessment:
+        evaluator, hooks = self.evaluators[number], self._hooks
+        metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
+        was_known, begun = metrics is not None, time.monotonic()
+        if metrics is None:
+            around = None
+            if hooks is not None:
+                hooks.before_evaluate(step, evaluator.name)
+                around = Around(
+                    partial(hooks.before_evaluation_batch, step, evaluator.name),
+                    partial(hooks.after_evaluation_batch, step, evaluator.name),
+                )
+            metrics = evaluator.evaluate(moved, around)
+        secs = time.monotonic() - begun
+
+        def export() -> list[dict[str, Any]]:
+            assert self._exporting is not None
+            made = self._exporting[number].after_evaluation(step, taken, metrics, last)
+            return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error, e.new)) for e in made]
+
+        exports: list[dict[str, Any]] = []
+        if evaluator.exports:
+            moved()
+            exports = self._world.on_chief(export)
+            moved()
+        made = tuple(Export(**e) for e in exports)
+        return Assessment(
+            number, evaluator.kind, evaluator.name, evaluator.what, step, taken, metrics, secs, made, was_known
+        )

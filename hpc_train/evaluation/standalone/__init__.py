@@ -1,0 +1,1 @@
+"""Evaluation of a job from outside: once, or following its training."""

@@ -1,0 +1,181 @@
+"""Evaluates checkpoints of a job-dir from outside, which it only reads. Alone, or on several ranks together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+from hpc_train.config.estimator import Estimator
+from hpc_train.config.job import JobConfig, validated
+from hpc_train.config.overrides import overridden
+from hpc_train.config.specs import EvalSpec, HDF5Input
+from hpc_train.config.yaml_loader import read_yaml
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
+from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.loading.tf_dataset import context_for, open_evaluation
+from hpc_train.distributed.optimizer_variables import build as build_optimizer
+from hpc_train.distributed.world import World, set_up_tensorflow
+from hpc_train.errors import UserError
+from hpc_train.evaluation.evaluator import Evaluator
+from hpc_train.evaluation.standalone.chief import EvaluatorChief, Order, Wishes
+from hpc_train.evaluation.standalone.job_watcher import Ask
+from hpc_train.model.builder import build_model
+from hpc_train.model.functions import code_folder_of, load_function
+from hpc_train.model.model_state import ModelState
+from hpc_train.resilience.signals import STOP_CODES, JobStopped, StopSignals
+
+SLEEP_SECS = 0.2
+
+
+def evaluate_job(world: World, wishes: Wishes, signals: StopSignals, ask: Ask) -> int:
+    """Evaluates what `wishes` asks for; returns the exit code, the same on all ranks. Collective.
+
+    Args:
+        signals: Once one has come, this leaves, with its code; what has not been evaluated to its end is dropped.
+        ask: See Followed.
+
+    Writes, in `wishes.out`: metrics.jsonl, with the records of hpc-train train and `checkpoint_time` in each, event
+    files in eval/ or eval_<name>/, and lock.json while it runs. Nothing in the job-dir.
+
+    Raises:
+        UserError: There is no such job or checkpoint, or its model or data cannot be used.
+        RankError: Another rank failed.
+        Whatever the model or the input raise.
+    """
+    with ExitStack() as stack:
+        chief = EvaluatorChief(wishes, ask, stack) if world.is_chief else None
+        job: LoadedJob | None = None
+        while True:
+            order = Order(**world.on_chief(lambda: asdict(chief.order()) if chief else {}))
+            if any(received := world.all_gather(signals.received)):
+                name = next(name for name in STOP_CODES if name in received)
+                if chief:
+                    chief.say(f"stopped by {name}")
+                return STOP_CODES[name]
+            if order.code is not None:
+                return order.code
+            if order.step is None:
+                _sleep(wishes.poll_secs, signals)
+            elif job is None:
+                config = JobConfig.model_validate(world.on_chief(lambda: _job_in(wishes).model_dump(mode="json")))
+                job = LoadedJob(world, config, wishes)
+                kinds, averages = [e.kind for e in job.evaluators], job.keeps_averages
+                world.each(lambda: chief.begin(kinds, averages) if chief else None)  # noqa: B023
+            else:
+                _evaluate(world, job, order, chief, signals)
+
+
+def _evaluate(world: World, job: LoadedJob, order: Order, chief: EvaluatorChief | None, signals: StopSignals) -> None:
+    snapshot = world.each(lambda: chief.load(order, job.state) if chief else None)
+    if not world.broadcast(snapshot is not None):
+        return
+    job.state.share(snapshot, 0)
+    if order.averaged:
+        job.model.optimizer.finalize_variable_values(job.model.trainable_variables)
+
+    def moved() -> None:
+        if signals.received is not None:
+            _leave_now(world, signals.received)
+        if chief:
+            chief.watch()
+
+    for evaluator in job.evaluators:
+        if evaluator.kind in order.kinds:
+            began = time.monotonic()
+            metrics = evaluator.evaluate(moved)
+            secs = time.monotonic() - began
+            world.each(lambda: chief.record(order, evaluator.kind, metrics, secs) if chief else None)  # noqa: B023
+    if chief:
+        chief.evaluated(order)
+
+
+def _leave_now(world: World, name: str) -> None:
+    """Leaves amid an evaluation, whose other ranks must not be left waiting; nothing is lost but its result."""
+    print(f"stopped by {name}; this evaluation is dropped", flush=True)
+    if world.size > 1:
+        world.abort(STOP_CODES[name])
+    raise JobStopped(STOP_CODES[name])
+
+
+def _sleep(secs: float, signals: StopSignals) -> None:
+    end = time.monotonic() + secs
+    while signals.received is None and (left := end - time.monotonic()) > 0:
+        time.sleep(min(SLEEP_SECS, left))
+
+
+def _job_in(wishes: Wishes) -> JobConfig:
+    """The job that job.yaml describes, whose paths are absolute already, with the wishes' settings."""
+    path = wishes.job_dir / "job.yaml"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; JOBDIR is where a job keeps everything")
+    document = read_yaml(path)
+    if isinstance(document.value, dict) and "name" not in document.value:
+        raise UserError(
+            f"{path}: is of a program that calls train_and_evaluate; hpc-train evaluate takes the job-dirs of job "
+            "files, which say where the model function is"
+        )
+    return validated(overridden(document, wishes.settings), JobConfig)
+
+
+class LoadedJob:
+    """The model of a job and what evaluates it. Making one is collective.
+
+    Attributes:
+        keeps_averages: Whether the optimizer has averages of the weights (use_ema).
+
+    Raises: As evaluate_job.
+    """
+
+    def __init__(self, world: World, config: JobConfig, wishes: Wishes) -> None:
+        specs = _named(config.eval_specs(), wishes.name)
+        code = code_folder_of(wishes.job_dir, config.model)
+
+        def load(name: str) -> Callable[..., Any]:
+            return load_function(name, code)
+
+        def model_fn(params: dict[str, Any]) -> Any:
+            return load(config.model)(params)
+
+        model_fn.__qualname__ = config.model
+        found = [world.on_chief(lambda spec=spec: _shards_of(spec)) for spec in specs]  # type: ignore[misc]
+        shards = [None if json is None else ShardSet.from_json(json) for json in found]
+        set_up_tensorflow(world)
+        means = world.each(lambda: share_of_node(world.cores, world.local_size))
+        run = config.run_config(wishes.job_dir)
+        estimator = Estimator(model_fn=model_fn, config=run, params=config.params)
+        contexts = [context_for(world.rank, world.size, spec.input_fn, run.tf_random_seed) for spec in specs]
+
+        def build() -> Any:
+            with open_evaluation(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, means, load) as opened:
+                return build_model(estimator, opened.dataset)
+
+        self.model = world.each(build)
+        self.evaluators = [
+            Evaluator(self.model, spec, own, context, means, load, world)
+            for spec, own, context in zip(specs, shards, contexts, strict=True)
+        ]
+        for evaluator in self.evaluators:
+            world.each(evaluator.check)
+        optimizer = self.model.optimizer
+        world.each(lambda: build_optimizer(optimizer, self.model.trainable_variables))
+        self.keeps_averages = bool(getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False))
+        self.state = ModelState(self.model, world)
+        world.each(self.state.check_ranks)
+
+
+def _named(specs: list[EvalSpec], name: str | None) -> list[EvalSpec]:
+    """The specs to evaluate: all, or the one called `name`; where there is only one, it is called so."""
+    if name is None:
+        return specs
+    known = [spec for spec in specs if spec.name == name]
+    if known or len(specs) == 1:
+        return known or [replace(specs[0], name=name)]
+    there = ", ".join(spec.name or "the one without a name" for spec in specs)
+    raise UserError(f"--name: the job has no evaluation set {name!r}; it has: {there}")
+
+
+def _shards_of(spec: EvalSpec) -> dict[str, Any] | None:
+    return find_shards(spec.input_fn).to_json() if isinstance(spec.input_fn, HDF5Input) else None

@@ -1,0 +1,156 @@
+"""A job-dir seen from outside: how its training stands and which checkpoints are there. Reads, and never writes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.manifest import DamagedError, FormatError, read_manifest
+from hpc_train.checkpoint.names import Retention
+from hpc_train.errors import UserError
+from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Training
+from hpc_train.resilience.job_lock import LOCK_FILE, WATCH_SECS
+from hpc_train.telemetry.status import read_status
+
+ASK_SECS = 60.0
+"""A job's queue is asked no more often."""
+LOST_SECS = 4 * WATCH_SECS
+"""A job that no queue knows, of another machine, is dead when its lock was not touched for so long."""
+
+Ask = Callable[[Path], tuple[Training, str] | None]
+"""Asks a job's queue, or this machine, whether a silent job has ended; None: it has not, or nobody knows."""
+
+_ENDED = ("succeeded", "failed", "cancelled")
+_AWAY = ("stopped", "requeued")
+
+
+class Followed:
+    """The job in `job_dir`, which need not be there yet.
+
+    Args:
+        ask: Called where the job says that it is not at its end, and nothing is heard of it.
+
+    Attributes:
+        manager: Its checkpoints, to be read.
+        status: What status.json said at the last `look`.
+        why: How training ended, in words, once it has.
+        averages: Whether the last evaluation takes averaged weights (use_ema).
+    """
+
+    def __init__(self, job_dir: Path, say: Callable[[str], None], ask: Ask) -> None:
+        self.job_dir, self._say, self._ask = job_dir, say, ask
+        self.manager = CheckpointManager(job_dir / "checkpoints", Retention(), say)
+        self.status: dict[str, Any] = {}
+        self.why = ""
+        self.averages = False
+        self._told: set[tuple[int, int]] = set()
+        self._beat: tuple[int, int] | None = None
+        self._beat_at, self._asked_at = time.monotonic(), float("-inf")
+
+    def look(self) -> tuple[Training, list[Checkpoint]]:
+        """How training stands, and the checkpoints that were there afterwards, so that none is overlooked at its end.
+
+        Raises: As `checkpoints`.
+        """
+        self.status = read_status(self.job_dir)
+        training = self._training()
+        return training, self.checkpoints()
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that have a manifest, by step.
+
+        Raises:
+            UserError: Another version has written one, or the folder cannot be read.
+        """
+        found = []
+        try:
+            for step in self.manager.steps():
+                path = self.manager.path(step)
+                try:
+                    found.append(Checkpoint(step, read_manifest(path).time, self._is_averaged(step)))
+                except DamagedError as error:
+                    with suppress(FileNotFoundError):  # it was removed just now
+                        folder = path.stat()
+                        if (step, folder.st_ino) not in self._told:
+                            self._told.add((step, folder.st_ino))
+                            self._say(f"the checkpoint of step {step} is damaged and passed over: {error}")
+                except FormatError as error:
+                    raise UserError(f"{error}; use the version that wrote it") from None
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        except OSError as error:
+            if not self.manager.steps():
+                return []
+            raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+        return found
+
+    def _is_averaged(self, step: int) -> bool:
+        """Whether the job itself evaluates this checkpoint with averaged weights: its last one."""
+        if not self.averages:
+            return False
+        end = self.status.get("max_steps")
+        at_end = self.status.get("state") == "succeeded" and self.status.get("step") == step
+        return at_end or (isinstance(end, int) and step >= end)
+
+    def lag(self, checkpoint: Checkpoint) -> tuple[int, float]:
+        """By how many steps and seconds training is ahead of `checkpoint` now; 0 where it is its newest state."""
+        status = read_status(self.job_dir)
+        step, updated = status.get("step"), status.get("updated")
+        if not isinstance(step, int) or step <= checkpoint.step:
+            return 0, 0.0
+        secs = max(0.0, updated - checkpoint.time) if isinstance(updated, int | float) else 0.0
+        return step - checkpoint.step, secs
+
+    def _training(self) -> Training:
+        state = self.status.get("state")
+        quiet_secs = self._quiet_secs()
+        if state in _ENDED:
+            if state == "failed" and self._beat is not None and quiet_secs < WATCH_SECS:
+                return "running"  # the rank that failed has said so; the chief may still be writing a checkpoint
+            self.why = str(state)
+            error = self.status.get("error")
+            if isinstance(error, dict) and error.get("message"):
+                self.why += f": {error['message']}"
+            return "ended"
+        if state not in ("running", "queued", *_AWAY):
+            return "awaited"
+        by_hand = self.status.get("job_id") is None
+        if by_hand or (quiet_secs >= WATCH_SECS and time.monotonic() - self._asked_at >= ASK_SECS):
+            self._asked_at = time.monotonic()
+            if (answer := self._ask(self.job_dir)) is not None:
+                training, self.why = answer
+                return training
+        if by_hand and state == "running" and quiet_secs >= LOST_SECS:
+            self.why = f"nothing was heard for {LOST_SECS:.0f} s of the job on {self.status.get('host')}"
+            return "lost"
+        return "away" if state in _AWAY else "awaited" if state == "queued" else "running"
+
+    def _quiet_secs(self) -> float:
+        """For how long, as far as this process has seen, the job's lock was not touched, or was not there."""
+        beat = _touched(self.job_dir / LOCK_FILE)
+        if beat != self._beat:
+            self._beat, self._beat_at = beat, time.monotonic()
+        return time.monotonic() - self._beat_at
+
+
+def _touched(path: Path) -> tuple[int, int] | None:
+    """Which file lies at `path`, and when it was touched; None where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # NFS asks its server then, and else remembers times
+        try:
+            found = os.fstat(file)
+        finally:
+            os.close(file)
+    except PermissionError:
+        with suppress(OSError):
+            found = path.stat()
+            return found.st_ino, found.st_mtime_ns
+        return None
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,1 @@
+"""SavedModels from a model or a checkpoint."""

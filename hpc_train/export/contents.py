@@ -1,0 +1,92 @@
+"""What an export holds beside the SavedModel: the Keras file, and what it was made of."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.export.signature import Signature
+
+if TYPE_CHECKING:
+    import keras
+
+
+def describe(function: Callable[..., Any], signature: Signature | None) -> dict[str, Any]:
+    """Inputs and outputs of a traced tf.function with an input_signature: dtypes and shapes by name, and their order.
+
+    The inputs' `dataset` is the one that they were read from, where its name is not the input's.
+    """
+    import tensorflow as tf
+
+    traced = function.get_concrete_function()  # type: ignore[attr-defined]
+    specs = list(signature.inputs.values()) if signature else tf.nest.flatten(function.input_signature)  # type: ignore[attr-defined]
+    inputs = {spec.name: _described(spec) for spec in specs}
+    for name, dataset in (signature.datasets if signature else {}).items():
+        inputs[name]["dataset"] = dataset
+    outputs = traced.structured_outputs
+    if not isinstance(outputs, dict):
+        outputs = {"output_0": outputs}
+    described = {name: _described(spec) for name, spec in outputs.items()}
+    return {"signature": {"inputs": inputs, "outputs": described}, "input_order": list(inputs)}
+
+
+def _described(spec: Any) -> dict[str, Any]:
+    shape = spec.shape.as_list() if spec.shape.rank is not None else None
+    return {"dtype": spec.dtype.name, "shape": shape}
+
+
+def save_keras_file(model: keras.Model, path: Path) -> str | None:
+    """Writes the model, without its optimizer, as a `.keras` file; returns why it cannot be written as one.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        with _uncompiled(model), without_chatter():
+            model.save(path)
+    except OSError:
+        raise
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        return f"{type(error).__name__}: {error}".strip()
+    return None
+
+
+@contextmanager
+def _uncompiled(model: keras.Model) -> Iterator[None]:
+    """Meanwhile Keras neither finds an optimizer nor anything else that `compile` was given."""
+    optimizer, compiled = model.optimizer, model.compiled
+    model.optimizer, model.compiled = None, False
+    try:
+        yield
+    finally:
+        model.optimizer, model.compiled = optimizer, compiled
+
+
+def about_job(job: str | None, job_dir: Path, params: Mapping[str, Any], shards: ShardSet | None) -> dict[str, Any]:
+    """What each export's hpc_train.json tells of the job, and of the datasets that it read."""
+    names: dict[str, Any] = {"features": None, "labels": None}
+    if shards is not None:
+        names = {kind: [column.name for column in getattr(shards, kind)] for kind in names}
+    plain = json.loads(json.dumps({"params": dict(params), "data": names}, default=str))
+    return {"job": job, "job_dir": str(job_dir.absolute()), **plain}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what an export was made with."""
+    import keras
+    import tensorflow as tf
+
+    return {
+        "hpc_train": importlib.import_module("hpc_train").__version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+    }

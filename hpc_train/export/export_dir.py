@@ -1,0 +1,131 @@
+"""One exporter's folder: exports appear whole, under rising numbers, and old ones are removed. For the chief."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_train.checkpoint.disk_io import sync_to_disk
+
+ABOUT_FILE = "hpc_train.json"
+"""In each export: what it was made of. It marks the folders that this package made, and may remove."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export, and what its `hpc_train.json` tells."""
+
+    path: Path
+    about: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the evaluation that it was made after; JSON has null for what was not finite."""
+        metrics = self.about.get("metrics") or {}
+        return {name: math.nan if value is None else value for name, value in metrics.items()}
+
+
+class ExportFolder:
+    """`path`, with exports called by the second in which they were made. Making one touches nothing on disk.
+
+    Args:
+        sole: No other process writes here, so that all temporary folders are left-overs.
+    """
+
+    def __init__(self, path: Path, sole: bool = True) -> None:
+        self.path, self._sole = path, sole
+
+    def exports(self) -> list[Export]:
+        """What this package exported here, oldest first."""
+        found = []
+        for name in self._numbers():
+            about = _about(self.path / str(name))
+            if about is not None:
+                found.append(Export(self.path / str(name), about))
+        return found
+
+    def exported_from(self, checkpoint_time: float) -> Path | None:
+        """The newest export of the checkpoint taken at `checkpoint_time`, or None where there is none."""
+        of_it = [e.path for e in self.exports() if e.about.get("checkpoint_time") == checkpoint_time]
+        return of_it[-1] if of_it else None
+
+    def write(self, fill: Callable[[Path], None]) -> Path:
+        """Has `fill` write an export into a new folder, which then gets its number, higher than all that are there.
+
+        Raises:
+            OSError, and what `fill` raises; nothing is left of the attempt.
+        """
+        existed = self.path.is_dir()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._clean()
+        temporary = self.path / f".{int(time.time())}.{os.uname().nodename}-{os.getpid()}.tmp"
+        try:
+            temporary.mkdir()
+            fill(temporary)
+            for file in temporary.rglob("*"):
+                sync_to_disk(file)
+            final = self._commit(temporary)
+            sync_to_disk(self.path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not existed:
+                with suppress(OSError):
+                    self.path.rmdir()
+            raise
+        return final
+
+    def _commit(self, temporary: Path) -> Path:
+        while True:
+            final = self.path / str(max([int(time.time()), *(number + 1 for number in self._numbers())]))
+            try:
+                temporary.rename(final)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    continue  # another process was faster
+                raise
+            return final
+
+    def prune(self, keep: int | None) -> None:
+        """Removes all exports but the newest `keep`; what cannot be removed stays."""
+        exports = self.exports() if keep is not None else []
+        for export in exports[: max(0, len(exports) - (keep or 0))]:
+            with suppress(OSError):
+                gone = export.path.with_name(f".{export.path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+                export.path.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _numbers(self) -> list[int]:
+        names = os.listdir(self.path) if self.path.is_dir() else []
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name)))
+
+    def _clean(self) -> None:
+        """Removes what killed runs left behind."""
+        for path in self.path.glob(".*.tmp"):
+            parts = path.name.split(".", 2)
+            if len(parts) == 3 and parts[1].isdigit() and (self._sole or _is_dead(parts[2].removesuffix(".tmp"))):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether `<node>-<pid>` was a process of this node that is no more."""
+    node, _, pid = owner.rpartition("-")
+    if node != os.uname().nodename or not pid.isdigit():
+        return False
+    return not Path("/proc", pid).exists()
+
+
+def _about(path: Path) -> dict[str, Any] | None:
+    try:
+        about = json.loads((path / ABOUT_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) and "checkpoint_time" in about else None

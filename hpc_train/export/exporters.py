@@ -1,0 +1,262 @@
+"""Exports the model after evaluations, when its exporters want it. For the chief alone."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.config.exporters import BestExporter, Exporter, FinalExporter
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.errors import UserError
+from hpc_train.export.contents import describe, save_keras_file, versions
+from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
+from hpc_train.export.signature import Signature, custom_serving, default_serving
+from hpc_train.telemetry.json_files import write_json
+
+if TYPE_CHECKING:
+    import keras
+
+    from hpc_train.data.loading.tf_dataset import Loader
+
+EXPORTS = "export"
+KERAS_FILE = "model.keras"
+BEST_FILE = "best.json"
+ENDPOINT = "serve"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an exporter did after an evaluation.
+
+    Attributes:
+        path: The export; None where it failed, for the reason `error`.
+        new: Whether it was made now: a job that goes on finds the exports of the checkpoint that it evaluates again.
+    """
+
+    exporter: str
+    path: Path | None
+    error: str | None = None
+    new: bool = True
+
+
+class Exporting:
+    """The exporters of one evaluation set.
+
+    Args:
+        signature: How the model is called, for exporters without a serving_fn; None where it is not known, for the
+            reason `unknown`.
+        about: Goes into each export's hpc_train.json: job, job_dir, params, data.
+        load: Finds the functions that a job file names.
+        sole: No other process writes into these exporters' folders.
+    """
+
+    def __init__(
+        self,
+        job_dir: Path,
+        exporters: Sequence[Exporter],
+        model: keras.Model,
+        signature: Signature | None,
+        about: dict[str, Any],
+        load: Loader,
+        sole: bool = True,
+        unknown: str = "",
+    ) -> None:
+        self._exporters, self._model, self._about, self._load = exporters, model, about, load
+        self._signature, self._unknown = signature, unknown
+        self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole) for e in exporters}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._default: Callable[..., Any] | None = None
+        self._compare: dict[str, Callable[..., Any]] = {}
+
+    def check(self, metric_names: Collection[str]) -> None:
+        """Whether all exporters can work; traces the functions that they export. Writes nothing.
+
+        Raises:
+            UserError: A metric that evaluation does not give, an asset that is missing or has another's name, a
+                serving_fn that returns something else than it must, a folder that cannot be written; all of them
+                together. Whatever a serving_fn raises.
+        """
+        problems = []
+        for exporter in self._exporters:
+            where = f"exporter {exporter.name!r}"
+            problems += [f"{where}: {text}" for text in self._mistakes(exporter, metric_names)]
+        if problems:
+            raise UserError("\n".join(problems))
+        for exporter in self._exporters:
+            self._function(exporter)
+            if isinstance(exporter, BestExporter) and exporter.compare_fn is not None:
+                self._compare[exporter.name] = self._loaded(exporter.compare_fn)
+
+    def _mistakes(self, exporter: Exporter, metric_names: Collection[str]) -> list[str]:
+        problems = []
+        if isinstance(exporter, BestExporter) and exporter.compare_fn is None and exporter.metric not in metric_names:
+            near = difflib.get_close_matches(exporter.metric, metric_names, n=1)
+            hint = f"did you mean `{near[0]}`? " if near else ""
+            allowed = ", ".join(metric_names)
+            problems.append(f"metric {exporter.metric!r} is none of this model; {hint}allowed: {allowed}")
+        missing = [str(path) for path in exporter.assets if not path.is_file()]
+        if missing:
+            problems.append(f"there is no file {', '.join(missing)}, which `assets` names")
+        names = [path.name for path in exporter.assets]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            problems.append(f"`assets` names several files called {', '.join(twice)}; they go into one folder")
+        folder = self._folders[exporter.name].path
+        blocked = next((path for path in (folder, folder.parent) if path.exists() and not path.is_dir()), None)
+        if blocked is not None:
+            problems.append(f"cannot write into {folder}, because {blocked} is not a folder")
+        return problems
+
+    def _loaded(self, function: Any) -> Callable[..., Any]:
+        loaded: Callable[..., Any] = self._load(function) if isinstance(function, str) else function
+        return loaded
+
+    def _function(self, exporter: Exporter) -> Callable[..., Any]:
+        """The tf.function that `exporter` exports; made once."""
+        if exporter.name not in self._functions:
+            with without_chatter():
+                self._functions[exporter.name] = self._make_function(exporter)
+        return self._functions[exporter.name]
+
+    def _make_function(self, exporter: Exporter) -> Callable[..., Any]:
+        if exporter.serving_fn is not None:
+            where = f"exporter {exporter.name!r}"
+            return custom_serving(self._loaded(exporter.serving_fn), self._model, where)
+        if self._default is None:
+            if self._signature is None:
+                raise UserError(f"exporter {exporter.name!r}: {self._unknown}; give it a serving_fn")
+            self._default = default_serving(self._model, self._signature)
+            self._default.get_concrete_function()  # type: ignore[attr-defined]
+        return self._default
+
+    def after_evaluation(
+        self, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
+    ) -> list[Exported]:
+        """Runs the exporters that are due after an evaluation of the checkpoint of `step`; `last`: training has ended.
+
+        What an exporter raises becomes its `error`; of that export nothing is left.
+        """
+        done = []
+        for exporter in self._exporters:
+            try:
+                exported = self._run(exporter, step, checkpoint_time, metrics, last)
+            except Exception as error:
+                exported = Exported(exporter.name, None, f"{type(error).__name__}: {error}")
+            if exported is not None:
+                done.append(exported)
+        return done
+
+    def _run(
+        self, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
+    ) -> Exported | None:
+        if isinstance(exporter, FinalExporter) and not last:
+            return None
+        folder = self._folders[exporter.name]
+        found = folder.exported_from(checkpoint_time)
+        if found is not None:
+            return Exported(exporter.name, found, new=False)
+        if isinstance(exporter, BestExporter) and not self._is_best(exporter, metrics):
+            return None
+        path = self.write(folder, exporter, step, checkpoint_time, metrics)
+        if isinstance(exporter, BestExporter):
+            best = {"export": path.name, "step": step, "checkpoint_time": checkpoint_time, "metrics": metrics}
+            with suppress(OSError):  # it is found again in the exports
+                write_json(folder.path / BEST_FILE, {**_rule(exporter), **best})
+        if not isinstance(exporter, FinalExporter):
+            folder.prune(exporter.exports_to_keep)
+        return Exported(exporter.name, path)
+
+    def write(
+        self, folder: ExportFolder, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float]
+    ) -> Path:
+        """Exports as `exporter` does, into `folder`, whether it is due or not; raises what fails."""
+        of_this = {"step": step, "checkpoint_time": checkpoint_time, "metrics": metrics, "exporter": exporter.name}
+        return folder.write(lambda temporary: self._fill(temporary, exporter, of_this))
+
+    def _is_best(self, exporter: BestExporter, metrics: dict[str, float]) -> bool:
+        best = self._best(exporter)
+        if best is None:
+            return exporter.compare_fn is not None or not math.isnan(metrics.get(exporter.metric, math.nan))
+        return self._is_better(exporter, best, metrics)
+
+    def _best(self, exporter: BestExporter) -> dict[str, float] | None:
+        """The metrics of the best export that is there; None where there is none.
+
+        best.json tells it, unless it is of an export that is gone or not the newest (as after a crash between the
+        export and best.json), or of another metric: then the exports are compared.
+        """
+        folder = self._folders[exporter.name]
+        exports = folder.exports()
+        if not exports:
+            return None
+        told = _read_best(folder.path / BEST_FILE)
+        if told and told.get("export") == exports[-1].path.name and told.items() >= _rule(exporter).items():
+            return exports[-1].metrics
+        best: Export = exports[0]
+        for export in exports[1:]:
+            if self._is_better(exporter, best.metrics, export.metrics):
+                best = export
+        return best.metrics
+
+    def _is_better(self, exporter: BestExporter, best: dict[str, float], current: dict[str, float]) -> bool:
+        if exporter.compare_fn is not None:
+            if exporter.name not in self._compare:
+                self._compare[exporter.name] = self._loaded(exporter.compare_fn)
+            return bool(self._compare[exporter.name](dict(best), dict(current)))
+        return is_better(current.get(exporter.metric), best.get(exporter.metric), exporter.mode)
+
+    def _fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
+        import keras
+
+        function = self._function(exporter)
+        with without_chatter():
+            archive = keras.export.ExportArchive()
+            archive.track(self._model)
+            archive.add_endpoint(ENDPOINT, function)
+            archive.write_out(str(folder), verbose=False)
+        for asset in exporter.assets:
+            target = folder / "assets" / asset.name
+            if target.exists():
+                raise ValueError(f"{asset}: the SavedModel has an asset called {asset.name} of its own")
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(asset, target)
+        about: dict[str, Any] = {**of_this, "time": time.time(), **self._about, "versions": versions()}
+        about |= describe(function, self._signature if exporter.serving_fn is None else None)
+        keras_error = save_keras_file(self._model, folder / KERAS_FILE)
+        about["keras_file"] = KERAS_FILE if keras_error is None else None
+        if keras_error is not None:
+            about["keras_error"] = keras_error
+        write_json(folder / ABOUT_FILE, about, to_disk=False)
+
+
+def is_better(value: float | None, best: float | None, mode: str) -> bool:
+    """Whether `value` is strictly better than `best`. None stands for no number; NaN is never better."""
+    if value is None or math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return value < best if mode == "min" else value > best
+
+
+def _rule(exporter: BestExporter) -> dict[str, Any]:
+    """By what `exporter` compares, as best.json tells it."""
+    compare = exporter.compare_fn
+    if compare is not None:
+        return {"compare_fn": compare if isinstance(compare, str) else getattr(compare, "__qualname__", repr(compare))}
+    return {"metric": exporter.metric, "mode": exporter.mode}
+
+
+def _read_best(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -1,0 +1,272 @@
+"""Batch prediction: an exported model over shards, on one rank or many, without the job that trained it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_train.data.hdf5.reader import Reader
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.sampling.work_split import Piece, dealt, output_paths, part_path, pieces_of
+from hpc_train.data.writing.prediction_files import (
+    Origin,
+    Wanted,
+    is_whole,
+    join_parts,
+    read_batches,
+    shards_to_predict,
+    why_not_ours,
+    write_predictions,
+)
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
+from hpc_train.export.export_dir import ABOUT_FILE
+
+SIGNATURE = "serving_default"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a prediction did: rows it predicted now, rows of files that were there, and the seconds it took."""
+
+    rows: int
+    rows_before: int
+    secs: float
+    files: tuple[Path, ...]
+
+
+class LoadedExport:
+    """An exported model's signature `serving_default`, loaded with TensorFlow alone.
+
+    Args:
+        path: The SavedModel, or an exporter's folder, of which the newest export is taken.
+
+    Attributes:
+        path: The SavedModel, absolute. inputs: what each input takes, in the order in which the model was given them.
+        datasets: The dataset that each input was trained on, where the export tells another name. step: of the model.
+
+    Raises:
+        UserError: There is no SavedModel, or none with that signature.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import tensorflow as tf
+
+        self.path = newest_export(path).absolute()
+        with without_chatter():
+            try:
+                self._loaded = tf.saved_model.load(str(self.path))
+            except (OSError, ValueError, tf.errors.OpError) as error:
+                raise UserError(f"{self.path}: cannot be loaded as a SavedModel: {error}") from None
+        if SIGNATURE not in self._loaded.signatures:
+            has = ", ".join(self._loaded.signatures) or "none"
+            raise UserError(f"{self.path}: has no signature {SIGNATURE}; it has {has}")
+        self._call = self._loaded.signatures[SIGNATURE]
+        self._specs = self._call.structured_input_signature[1]
+        about = _about(self.path)
+        order = [name for name in about.get("input_order", []) if name in self._specs]
+        names = order if len(order) == len(self._specs) else sorted(self._specs)
+        told = about.get("signature", {}).get("inputs", {})
+        self.datasets = {name: told.get(name, {}).get("dataset", name) for name in names}
+        self.inputs = {name: _wanted(self._specs[name]) for name in names}
+        self.step: int | None = about.get("step")
+
+    def digest(self) -> str:
+        """Of the graph and the variables, whose index holds a checksum of each."""
+        digest = hashlib.sha256()
+        for name in ("saved_model.pb", "variables/variables.index"):
+            if (self.path / name).exists():
+                digest.update((self.path / name).read_bytes())
+        return digest.hexdigest()[:16]
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name for inputs by name, `[B, ...]` each."""
+        import tensorflow as tf
+
+        inputs = {name: tf.constant(array, dtype=self._specs[name].dtype) for name, array in arrays.items()}
+        return {name: output.numpy() for name, output in sorted(self._call(**inputs).items())}
+
+
+def newest_export(path: Path) -> Path:
+    """`path`, or the newest export in it, where it is an exporter's folder; UserError where it is neither."""
+    if (path / "saved_model.pb").exists():
+        return path
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such folder; an export is JOBDIR/export/NAME/NUMBER")
+    exports = [p for p in path.iterdir() if p.name.isdigit() and (p / "saved_model.pb").exists()]
+    if not exports:
+        raise UserError(f"{path}: is no SavedModel, nor a folder of them; an export is JOBDIR/export/NAME/NUMBER")
+    return max(exports, key=lambda p: int(p.name))
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((path / ABOUT_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _wanted(spec: Any) -> Wanted:
+    shape = None if spec.shape.rank is None else tuple(spec.shape.as_list()[1:])
+    return Wanted(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
+
+
+def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
+    """The dataset that each input is read from.
+
+    Args:
+        given: `INPUT=DATASET`, or DATASET alone for the inputs in their order; without any, datasets are called as
+            the inputs are, or as the export tells.
+
+    Raises:
+        UserError: An input that the export has not, or too many or too few datasets.
+    """
+    names = list(export.inputs)
+    if not given:
+        return dict(export.datasets)
+    if all("=" in text for text in given):
+        pairs = dict(text.split("=", 1) for text in given)
+        unknown = [name for name in pairs if name not in names]
+        if unknown:
+            raise UserError(f"--features: the export has no input {', '.join(unknown)}; it has {', '.join(names)}")
+        return {**export.datasets, **pairs}
+    if len(given) != len(names) or any("=" in text for text in given):
+        raise UserError(
+            f"--features {' '.join(given)}: the export takes {len(names)}: {', '.join(names)}; give as many datasets "
+            "in that order, or INPUT=DATASET each"
+        )
+    return dict(zip(names, given, strict=True))
+
+
+def predict_shards(
+    world: World,
+    export: LoadedExport,
+    patterns: Sequence[str],
+    out: str,
+    batch_size: int = 256,
+    features: Sequence[str] = (),
+    overwrite: bool = False,
+    say: Callable[[str], None] = print,
+) -> Predicted:
+    """Predicts all rows of the shards that `patterns` name, a file for each shard. Collective.
+
+    Each rank predicts rows of its own, in pieces that lie as hidden files beside the output until their shard is done.
+    A run that is started again goes on from them. Files that are whole stay.
+
+    Args:
+        out: Where to: see output_paths. overwrite: Replaces files that are there.
+        say: Prints a line, on any rank.
+
+    Raises:
+        UserError: The shards do not have what the export takes, or a file that is there holds something else; nothing
+            has been written then. OSError: A file cannot be read or written.
+    """
+    began = time.monotonic()
+    inputs = world.each(lambda: inputs_from(export, features))
+    datasets = list(dict.fromkeys(inputs.values()))
+
+    def prepare() -> dict[str, Any]:
+        for name, dataset in inputs.items():
+            if export.inputs[name] != export.inputs[next(n for n, d in inputs.items() if d == dataset)]:
+                raise UserError(f"--features: inputs that take different things cannot both read {dataset!r}")
+        wanted = {dataset: export.inputs[name] for name, dataset in inputs.items()}
+        shards = shards_to_predict(patterns, wanted)
+        paths = output_paths(shards.paths, patterns, out)
+        digest = export.digest()
+        origins = [_origin(export, digest, path, inputs, batch_size) for path in shards.paths]
+        done = [not overwrite and _is_done(*row) for row in zip(paths, origins, shards.shard_rows, strict=True)]
+        return {
+            "shards": shards.to_json(),
+            "paths": [str(path) for path in paths],
+            "origins": [vars(origin) for origin in origins],
+            "done": done,
+        }
+
+    plan = world.on_chief(prepare)
+    shards, paths = ShardSet.from_json(plan["shards"]), [Path(path) for path in plan["paths"]]
+    origins, done = [Origin(**origin) for origin in plan["origins"]], plan["done"]
+    pieces = [piece for piece in pieces_of(shards.shard_rows, batch_size) if not done[piece.shard]]
+    shares = dealt(pieces, world.size)
+    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, say)
+    owned = {shard: [p for p in pieces if p.shard == shard] for shard in sorted({p.shard for p in pieces})}
+    mine = shares[world.rank]
+    alone = [shard for shard, own in owned.items() if set(own) <= set(mine)]
+    predicted = world.each(lambda: work.predict(mine, {shard: owned[shard] for shard in alone}))
+    shared = [shard for shard, own in owned.items() if own[0] in mine and shard not in alone]
+    world.each(lambda: work.join({shard: owned[shard] for shard in shared}))
+    rows = sum(world.all_gather(predicted))
+    total = sum(piece.rows for piece in pieces)
+    return Predicted(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
+
+
+def _origin(export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], batch_size: int) -> Origin:
+    status = Path(shard).stat()
+    place = str(Path(shard).absolute())
+    return Origin(str(export.path), export.step, digest, place, status.st_size, status.st_mtime_ns, inputs, batch_size)
+
+
+def _is_done(path: Path, origin: Origin, rows: int) -> bool:
+    """Whether the file is there and whole; UserError where something else is there."""
+    if not path.exists():
+        return False
+    if is_whole(path, origin, 0, rows):
+        return True
+    raise UserError(
+        f"{path}: {why_not_ours(path, origin)}; remove it, choose another --out, or give --overwrite to replace it"
+    )
+
+
+class _Work:
+    """What one rank does, once it is known who does what."""
+
+    def __init__(
+        self,
+        export: LoadedExport,
+        shards: ShardSet,
+        paths: list[Path],
+        origins: list[Origin],
+        inputs: dict[str, str],
+        datasets: list[str],
+        batch_size: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._export, self._shards, self._paths, self._origins = export, shards, paths, origins
+        self._inputs, self._datasets, self._batch_size, self._say = inputs, datasets, batch_size, say
+
+    def predict(self, pieces: Sequence[Piece], whole: Mapping[int, Sequence[Piece]]) -> int:
+        """Predicts `pieces` that are not there yet, joins the shards in `whole`, and returns the rows predicted."""
+        predicted = 0
+        with (
+            Reader(self._shards, 2, 4 * self._batch_size, 4) as reader,
+            ThreadPoolExecutor(1, thread_name_prefix="hpc_train-ahead") as ahead,
+        ):
+            for piece in pieces:
+                part, origin = part_path(self._paths[piece.shard], piece), self._origins[piece.shard]
+                if not is_whole(part, origin, piece.first, piece.end):
+                    batches = read_batches(reader, self._shards, piece, self._batch_size, ahead)
+                    write_predictions(part, origin, piece.first, piece.end, self._outputs(batches))
+                    predicted += piece.rows
+                if piece.shard in whole and piece == whole[piece.shard][-1]:
+                    self.join({piece.shard: whole[piece.shard]})
+        return predicted
+
+    def _outputs(self, batches: Iterator[list[np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+        for arrays in batches:
+            by_dataset = dict(zip(self._datasets, arrays, strict=True))
+            yield self._export.predict({name: by_dataset[dataset] for name, dataset in self._inputs.items()})
+
+    def join(self, shards: Mapping[int, Sequence[Piece]]) -> None:
+        """Makes the files of these shards of their parts."""
+        for shard, pieces in shards.items():
+            join_parts(self._paths[shard], self._origins[shard], pieces)
+            self._say(f"{self._paths[shard]}: {pieces[-1].end:,} rows")

@@ -1,0 +1,1 @@
+"""What a job-dir holds: its paths, and its one reader."""

@@ -1,0 +1,115 @@
+"""What the ranks of a job printed before they failed: the lines that tell of the error, and which rank's they are."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_train.distributed.silence import CHATTER
+from hpc_train.jobs.launch.mpirun_output import MpirunOutput
+
+READ_BYTES = 1 << 16
+"""So much is read of the end of each file."""
+MAX_LINES = 20
+MAX_LINE_CHARS = 500
+
+_ABORT = re.compile(rb"MPI_ABORT was invoked on rank (\d+)")
+_CHATTER = re.compile(CHATTER)
+_TRACEBACK = "Traceback (most recent call last):"
+_OWN_ERROR = "hpc-train: error: "
+_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\0-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Where the output of a run is kept.
+
+    Attributes:
+        log: What the job has printed, all its runs.
+        begin: How many bytes of `log` are older than this run.
+        rank_logs: What each rank has printed in this run: `<rank_logs>/1/rank.<k>/stderr`, as Open MPI writes it with
+            --output-filename.
+    """
+
+    log: Path
+    begin: int = 0
+    rank_logs: Path | None = None
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What is known of a failure: `signal` ("SIGKILL") killed the rank; `lines` are at most MAX_LINES."""
+
+    rank: int | None
+    signal: str | None
+    message: str | None
+    lines: tuple[str, ...]
+
+
+def last_words(printed: Printed, rank: int | None = None) -> LastWords:
+    """What the run has printed of its failure. Files that cannot be read are taken as empty.
+
+    `rank` is the one that failed, where that is known otherwise than by what mpirun has printed.
+    """
+    text = _tail(printed.log, printed.begin)
+    output = MpirunOutput()
+    ranks_text = output.feed(text) + output.flush()
+    end, abort = output.end, _ABORT.search(text)
+    if abort:
+        rank = int(abort[1])
+    elif end is not None and end.rank is not None:
+        rank = end.rank
+    own = _tail(_stderr_of(printed.rank_logs, rank))
+    lines, message = error_in((own or ranks_text).decode(errors="replace"))
+    if abort or end is None:
+        return LastWords(rank, None, message, lines)
+    if end.signal is not None or message is None:
+        message = str(end)
+    return LastWords(rank, end.signal_name, message, lines)
+
+
+def error_in(text: str) -> tuple[tuple[str, ...], str | None]:
+    """The lines that tell of an error, and the one that names it; else the last lines, and None. Pure.
+
+    An error is the last traceback of Python, or what hpc-train has complained of.
+    """
+    lines = [_UNPRINTABLE.sub("", line.rstrip("\r").rpartition("\r")[2])[:MAX_LINE_CHARS] for line in text.split("\n")]
+    lines = [line for line in lines if line.strip() and not _CHATTER.search(line)]
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if starts:
+        raised = starts[-1] + 1
+        while raised < len(lines) and lines[raised].startswith(" "):
+            raised += 1
+        if raised < len(lines):
+            first = max(starts[-1], raised - MAX_LINES * 3 // 4)  # a message may have several lines
+            return tuple(lines[first : first + MAX_LINES]), lines[raised]
+    told = [line for line in lines if line.startswith(_OWN_ERROR)][-MAX_LINES:]
+    if told:
+        return tuple(told), told[0].removeprefix(_OWN_ERROR)
+    return tuple(lines[-MAX_LINES:]), None
+
+
+def _stderr_of(rank_logs: Path | None, rank: int | None) -> Path | None:
+    """The file of a rank, whose folder may be rank.3 or rank.03."""
+    if rank_logs is not None and rank is not None:
+        with suppress(OSError):
+            for folder in (rank_logs / "1").iterdir():
+                if re.fullmatch(f"rank\\.0*{rank}", folder.name):
+                    return folder / "stderr"
+    return None
+
+
+def _tail(path: Path | None, begin: int = 0) -> bytes:
+    """The last READ_BYTES from `begin` on, from the beginning of a line."""
+    if path is None:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            first = max(begin, file.seek(0, 2) - READ_BYTES)
+            file.seek(first)
+            text = file.read(READ_BYTES)
+    except OSError:
+        return b""
+    return text if first == begin else text.partition(b"\n")[2]

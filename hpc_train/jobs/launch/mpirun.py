@@ -1,0 +1,236 @@
+"""Starts the ranks of a job on this machine with mpirun, and again after a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_train.errors import EXIT_AT_ONCE, EXIT_STOPPED, UserError
+from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
+from hpc_train.jobs.launch.record_end import newest_step
+from hpc_train.jobs.launch.supervisor import Ended, supervise
+from hpc_train.resilience.signals import STOP_CODES, StopSignals
+from hpc_train.telemetry.status import mark_ended, read_status
+
+POLL_SECS = 0.1
+STOP_AGAIN_SECS, STOP_TIMES = 2.0, 5
+"""How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
+KILL_SECS = 10.0
+"""How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
+LEFT_OVER_SECS = 1.0
+"""How long what mpirun has started may outlive it."""
+RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
+PROGRESS = "HPC_TRAIN_PROGRESS"
+SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
+"""Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
+default, one that starts just when another ends can fail: the other takes the empty folder away (session_dir.c). For
+mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start with both."""
+SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
+
+
+def mpirun_command(
+    mpirun: str,
+    version_text: str,
+    ranks: int,
+    program: list[str],
+    as_root: bool,
+    env: Mapping[str, str],
+    output: Path | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs `program` on `ranks` ranks, and the variables to set for it. Pure.
+
+    `--oversubscribe` allows more ranks than cores; `--bind-to none` leaves cores to the ranks' threads. Open MPI keeps
+    what each rank prints in the folder `output` as well, if its path has no colon, at which it would be cut off.
+    """
+    settings: dict[str, str] = {}
+    if "Open MPI" not in version_text:
+        return [mpirun, "-bind-to", "none", "-np", str(ranks), *program], settings
+    if as_root:
+        settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        settings = {name: value for name, value in settings.items() if name not in env}
+    flags = ["--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+    if output is not None and ":" not in str(output):
+        flags += ["--output-filename", str(output)]
+    return [mpirun, *flags, "env", "-u", SESSION_VARIABLE, *program], settings
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the ranks of a job are started: the command, and what is set in its environment beside this process's own.
+
+    Attributes:
+        cwd: Where they run; None: here.
+    """
+
+    command: tuple[str, ...]
+    settings: Mapping[str, str]
+    cwd: Path | None = None
+
+
+def start_of(
+    ranks: int, program: Sequence[str], more: Mapping[str, str], output: Path | None = None, cwd: Path | None = None
+) -> Start:
+    """How to run `program` on `ranks` ranks with mpirun.
+
+    Args:
+        more: Set for them.
+        output: The folder in which Open MPI keeps a file for each rank's output; None for none.
+
+    Raises:
+        UserError: There is no mpirun.
+    """
+    mpirun = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if mpirun is None:
+        raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
+    command, settings = mpirun_command(
+        mpirun, version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
+    )
+    return Start(tuple(command), {**settings, **more}, cwd)
+
+
+def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()) -> int:
+    """Runs `hpc-train train` on `ranks` ranks, after crashes up to `max_restarts` times again; the last exit code.
+
+    `more` are options for it.
+
+    The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
+    other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
+    leaves without a word, it is named, and status.json in `job_dir` says so.
+
+    Raises:
+        UserError: There is no mpirun.
+    """
+    program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
+    progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
+    start = start_of(ranks, program, progress)
+    at_once = threading.Event()
+    with StopSignals(at_once.set) as signals:
+        return run_supervised(start, job_dir, max_restarts, signals, at_once)
+
+
+def run_supervised(
+    start: Start, job_dir: Path, max_restarts: int, signals: StopSignals, at_once: threading.Event
+) -> int:
+    """Runs the ranks, after crashes up to `max_restarts` times again, and returns the last exit code.
+
+    Args:
+        signals: What asks them to stop.
+        at_once: Ends them without asking.
+    """
+    given = os.environ.get(RESTARTS_VARIABLE, "")
+    earlier = int(given) if given.isdecimal() else 0
+
+    def run(restarts: int) -> Ended:
+        with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
+            session = {} if SESSION_VARIABLES & os.environ.keys() else {SESSION_VARIABLE: own}
+            settings = {**start.settings, **session, RESTARTS_VARIABLE: str(earlier + restarts)}
+            return _run(replace(start, settings=settings), job_dir, signals, at_once)
+
+    def wait(secs: float) -> bool:
+        end = time.monotonic() + secs
+        while signals.received is None and time.monotonic() < end:
+            time.sleep(POLL_SECS)
+        return signals.received is None
+
+    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _say)
+
+
+def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> Ended:
+    """Runs all ranks to their end, and leaves no process behind."""
+    before = _run_in(read_status(job_dir))
+    read_end, write_end = os.pipe()
+    output = MpirunOutput()
+    # A session of its own keeps the terminal's Ctrl-C from mpirun.
+    process = subprocess.Popen(
+        start.command,
+        env={**os.environ, **start.settings},
+        cwd=start.cwd,
+        stdin=subprocess.DEVNULL,
+        stderr=write_end,
+        start_new_session=True,
+    )
+    os.close(write_end)
+    writer = threading.Thread(target=pump, args=(read_end, output, sys.stderr.fileno()), daemon=True)
+    writer.start()
+    asked = killed = 0.0
+    times = 0
+    while not _has_ended(process.pid):
+        now = time.monotonic()
+        if at_once.is_set():
+            if not killed:
+                killed = now
+                process.terminate()
+            elif now - killed > KILL_SECS:
+                process.kill()
+        elif signals.received is not None and times < STOP_TIMES and now - asked > STOP_AGAIN_SECS:
+            asked, times = now, times + 1
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(POLL_SECS)
+    _end_session(process.pid)
+    code = process.wait()
+    code = 128 - code if code < 0 else code
+    writer.join(LEFT_OVER_SECS)
+    status, end, rank = read_status(job_dir), output.end, output.end.rank if output.end else None
+    fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
+    told = output.told or (fresh and status.get("state") != "running")
+    if killed:
+        code, why, told, end, rank = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False, None, None
+    elif times and signals.received and code == EXIT_STOPPED:
+        code, why, told = STOP_CODES[signals.received], "stopped", True
+    elif times and signals.received and code == 128 + signal.SIGUSR1:
+        code, why, told = STOP_CODES[signals.received], "stopped before the ranks had begun", False
+    elif end is not None and (end.signal is not None or not told):
+        why, told = str(end), False
+    else:
+        why, end = f"the job ended with exit code {code}", None
+    if code != 0 and fresh:
+        mark_ended(job_dir, rank, end.signal_name if end else None, why)
+    return Ended(code, why, told or code == 0)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the child has; it keeps its number until it is waited for, and so does its session."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _end_session(leader: int) -> None:
+    """Ends what is left of the session of `leader`, which has ended: ranks that lost their mpirun, their children."""
+    grace = time.monotonic() + LEFT_OVER_SECS
+    while left := _members(leader):
+        if time.monotonic() > grace:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(POLL_SECS / 2)
+
+
+def _members(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):  # it has just ended
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(path.parent.name))
+    return found
+
+
+def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:
+    """Which run has written `status`."""
+    return tuple(status.get(name) for name in ("host", "pid", "started"))
+
+
+def _say(text: str) -> None:
+    print(f"hpc-train: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,214 @@
+"""How a job stands: what its job-dir says and what its queue says, made one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hpc_train.errors import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
+from hpc_train.jobs.launch.record_end import signal_name
+from hpc_train.jobs.record.submission import Submission
+
+State = Literal["QUEUED", "PREPARING", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"]
+STATES: tuple[State, ...] = get_args(State)
+ENDED: tuple[State, ...] = ("SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST")
+"""States that last. STOPPED: it saved and left before its end. LOST: its queue has forgotten it, and it left no end."""
+
+Phase = Literal["waiting", "running", "ended", "forgotten", "unasked"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a job's queue knows of it.
+
+    Attributes:
+        phase: "forgotten": the queue does not know it (any more); "unasked": the queue does not answer.
+        reason: Why it waits, or why it has ended.
+        requeues: How often it went back into the queue.
+        started: When this run was started, seconds since 1970.
+        limit: When its time limit ends it.
+        cancelled: Whether the queue has ended it because it was asked to.
+        exit_code, signal: How it ended; 0 where unknown.
+        where: The nodes it runs on, or has run on.
+        note: What to tell of the asking itself.
+    """
+
+    phase: Phase
+    reason: str | None = None
+    requeues: int = 0
+    started: float | None = None
+    limit: float | None = None
+    cancelled: bool = False
+    exit_code: int = 0
+    signal: int = 0
+    where: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands, for people and programs.
+
+    Attributes:
+        reason: Why it waits, or how it ended, in words.
+        secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
+        error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
+        exit_code: What `hpc-train wait` exits with; None until it has ended.
+    """
+
+    name: str
+    job_dir: str
+    job_id: str | None
+    backend: str
+    kind: str
+    state: State
+    reason: str | None
+    step: int | None
+    max_steps: int | None
+    examples_per_sec: float | None
+    loss: float | None
+    evaluation: dict[str, Any] | None
+    secs_left: float | None
+    limit_secs_left: float | None
+    ranks: int | None
+    where: str | None
+    tier: str | None
+    requeues: int
+    restarts: int
+    submitted: float | None
+    started: float | None
+    updated: float | None
+    error: dict[str, Any] | None
+    exports: list[str]
+    exit_code: int | None
+    note: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this is its last state, unless somebody resumes it."""
+        return self.state in ENDED
+
+
+def standing(
+    job_dir: Path,
+    submission: Submission | None,
+    status: Mapping[str, Any],
+    cancelled_by: str | None,
+    seen: Seen,
+    now: float,
+) -> Standing:
+    """What is known of a job.
+
+    Args:
+        submission: None where it was started by hand.
+        status: What status.json says; it may be of an earlier submission or run.
+        cancelled_by: Who has cancelled it.
+        seen: What its queue says.
+        now: Seconds since 1970.
+    """
+    job_id = submission.job_id if submission is not None else status.get("job_id")
+    own = status if submission is None or status.get("job_id") == job_id else {}
+    said = own if int(own.get("requeues") or 0) >= seen.requeues else {}  # of this run, not of one before
+    state, reason = _state(said, cancelled_by, seen)
+    ended = state in ENDED
+    code = _exit_code(state, said, seen) if ended else None
+    error = said.get("error") if state in ("FAILED", "STOPPED", "LOST") else None
+    if state == "FAILED" and not error:
+        error = {"rank": None, "message": reason or f"it ended with code {code}"}
+    running = state == "RUNNING"
+    resources = submission.resources if submission is not None else {}
+    asked = None
+    with suppress(ValueError):  # of another version of this package
+        asked = submission.wants.ranks if submission is not None else None
+    return Standing(
+        name=submission.name if submission is not None else job_dir.name,
+        job_dir=str(job_dir),
+        job_id=job_id,
+        backend=submission.backend if submission is not None else ("slurm" if job_id else "by hand"),
+        kind=submission.kind if submission is not None else ("program" if status.get("program") else "model"),
+        state=state,
+        reason=reason,
+        step=status.get("step"),
+        max_steps=status.get("max_steps"),
+        examples_per_sec=status.get("examples_per_sec"),
+        loss=status.get("loss"),
+        evaluation=status.get("evaluation"),
+        secs_left=own.get("secs_left") if running else None,
+        limit_secs_left=max(0.0, seen.limit - now) if seen.phase == "running" and seen.limit is not None else None,
+        ranks=own.get("ranks", asked),
+        where=seen.where or own.get("host"),
+        tier=resources.get("tier"),
+        requeues=max(seen.requeues, int(own.get("requeues") or 0)),
+        restarts=int(own.get("restarts") or 0),
+        submitted=submission.submitted if submission is not None else None,
+        started=own.get("started") or seen.started,
+        updated=status.get("updated"),
+        error=error,
+        exports=list(status.get("exports") or []),
+        exit_code=code,
+        note=seen.note,
+    )
+
+
+def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tuple[State, str | None]:
+    said = own.get("state")
+    cancelled = f"cancelled by {cancelled_by}" if cancelled_by is not None else None
+    if seen.phase == "waiting":
+        return ("REQUEUED" if seen.requeues or said == "requeued" else "QUEUED"), seen.reason
+    if seen.phase == "running":
+        if said in (None, "queued", "requeued"):
+            return "PREPARING", seen.reason
+        return "RUNNING", (seen.reason if said == "running" else "finishing")
+    if seen.phase == "ended":
+        if seen.cancelled or said == "cancelled" or (cancelled is not None and said != "succeeded"):
+            return "CANCELLED", cancelled or seen.reason or "cancelled"
+        if said == "stopped":
+            return "STOPPED", _message(own) or "saved, and left before its end"
+        if seen.exit_code == 0 and seen.signal == 0 and seen.reason is None:
+            return "SUCCEEDED", None
+        return "FAILED", seen.reason or _code_in_words(seen.exit_code, seen.signal)
+    if said == "succeeded":
+        return "SUCCEEDED", None
+    if seen.phase == "forgotten":
+        if cancelled is not None or said == "cancelled":
+            return "CANCELLED", cancelled or "cancelled"
+        if said == "failed":
+            return "FAILED", seen.reason
+        if said == "stopped":
+            return "STOPPED", _message(own) or "saved, and left before its end"
+        return "LOST", seen.reason or "its queue no longer knows it, and it left no end"
+    known: dict[Any, State] = {
+        "running": "RUNNING",
+        "requeued": "REQUEUED",
+        "failed": "FAILED",
+        "stopped": "STOPPED",
+        "cancelled": "CANCELLED",
+    }
+    return known.get(said, "QUEUED"), seen.reason
+
+
+def _message(own: Mapping[str, Any]) -> str | None:
+    error = own.get("error")
+    return str(error["message"]) if isinstance(error, dict) and error.get("message") else None
+
+
+def _code_in_words(code: int, signal: int) -> str:
+    name = signal_name(128 + signal) if signal else signal_name(code)
+    return f"killed by {name}" if name else f"it ended with code {code}"
+
+
+def _exit_code(state: State, own: Mapping[str, Any], seen: Seen) -> int:
+    if state == "SUCCEEDED":
+        return 0
+    if state == "CANCELLED":
+        return EXIT_CANCELLED
+    if state == "LOST":
+        return EXIT_LOST
+    code = own.get("exit_code")
+    if isinstance(code, int) and code:
+        return code
+    unknown = EXIT_STOPPED if state == "STOPPED" else EXIT_FAILED
+    return seen.exit_code or (128 + seen.signal if seen.signal else unknown)

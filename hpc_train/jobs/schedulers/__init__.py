@@ -1,0 +1,1 @@
+"""The queues that jobs run in."""

@@ -1,0 +1,237 @@
+"""The queue of one machine's jobs: files in a folder, each locked by the process that looks after its job.
+
+Jobs start in order, each once its cores are free; one that wants more than the machine has starts alone. There is no
+server: each job has a runner (local_runner.py), which waits for its turn, and whose lock ends with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hpc_train.errors import UserError
+from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.submission import Submission
+from hpc_train.telemetry.json_files import write_json
+
+READ_AGAIN_SECS = 0.02
+READ_TIMES = 10
+"""A ticket is written in place, since its lock belongs to the file; a reader may meet half of one."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A job's place in the queue.
+
+    Attributes:
+        number: The job's, for as long as it lives.
+        position: Its place: jobs start in the order of their positions. One that is requeued gets a new one.
+        cores, gpus: What it takes of the machine.
+        pid: Of its runner.
+        waits_for: The number of the job that has to succeed before; None once it has.
+        started: When it was given its cores, seconds since 1970; None while it waits.
+        limit: When its time is up.
+        devices: The GPUs that it was given.
+    """
+
+    number: int
+    position: int
+    job_dir: str
+    cores: int
+    gpus: int = 0
+    pid: int = 0
+    requeues: int = 0
+    waits_for: str | None = None
+    started: float | None = None
+    limit: float | None = None
+    devices: tuple[int, ...] = ()
+
+
+def queue_folder(env: Mapping[str, str], home: Path) -> Path:
+    """Where this machine's queue is kept for this user: below XDG_STATE_HOME, which hosts may share."""
+    given = Path(env.get("XDG_STATE_HOME", ""))  # a relative one is to be ignored, says the XDG Base Directory page
+    state = given if given.is_absolute() else home / ".local/state"
+    return state / "hpc_train" / socket.gethostname() / "queue"
+
+
+class LocalQueue:
+    """The jobs of one machine that wait or run.
+
+    Args:
+        folder: Where their tickets are; made for the first, for its owner alone.
+        cores, gpus: Those that there are to give out.
+    """
+
+    def __init__(self, folder: Path, cores: int, gpus: int = 0) -> None:
+        self.folder, self.cores, self.gpus = folder, cores, gpus
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self.folder / "lock", "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _next(self) -> int:
+        """A number that was never given out before."""
+        counter = self.folder / "next.json"
+        number = 1
+        with suppress(FileNotFoundError, ValueError):
+            number = int(json.loads(counter.read_text()))
+        write_json(counter, number + 1)
+        return number
+
+    def enter(self, job_dir: Path, cores: int, waits_for: str | None, gpus: int = 0) -> tuple[Ticket, int]:
+        """A new job's ticket, and its file, open and locked, to be handed to its runner.
+
+        Raises:
+            UserError: The queue cannot be written.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{self.folder}: the queue of this machine cannot be kept there: {error.strerror}; set XDG_STATE_HOME "
+                "to a folder that can be written"
+            ) from None
+        with self._locked():
+            number = self._next()
+            ticket = Ticket(number, number, str(job_dir), min(cores, self.cores), gpus, waits_for=waits_for)
+            file = os.open(self._path(ticket), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_ticket(file, ticket)
+        return ticket, file
+
+    def go_back(self, file: int, ticket: Ticket) -> Ticket:
+        """The ticket of a job that goes back to the end of the queue. Its file gets the new position's name."""
+        with self._locked():
+            position, requeues = self._next(), ticket.requeues + 1
+            moved = replace(ticket, position=position, requeues=requeues, started=None, limit=None, devices=())
+            write_ticket(file, moved)
+            self._path(ticket).rename(self._path(moved))
+        return moved
+
+    def try_start(self, file: int, ticket: Ticket, time_secs: float | None) -> Ticket:
+        """The ticket with `started`, if it is the job's turn now; else as it is."""
+        with self._locked():
+            now, others = time.time(), self._tickets()
+            if not may_start(ticket, others, self.cores, self.gpus):
+                return ticket
+            devices = free_devices(others, self.gpus)[: ticket.gpus]
+            limit = None if time_secs is None else now + time_secs
+            started = replace(ticket, started=now, limit=limit, devices=tuple(devices))
+            write_ticket(file, started)
+        return started
+
+    def leave(self, file: int, ticket: Ticket) -> None:
+        """Takes the job out of the queue."""
+        with self._locked():
+            self._path(ticket).unlink(missing_ok=True)
+            os.close(file)
+
+    def tickets(self) -> list[Ticket]:
+        """The jobs that wait or run, in their order. Tickets that dead runners have left are removed."""
+        if not self.folder.is_dir():
+            return []
+        with self._locked():  # a ticket may just be made, or moved
+            return self._tickets()
+
+    def job_dir_of(self, number: str) -> Path | None:
+        """That of a job in the queue."""
+        return next((Path(ticket.job_dir) for ticket in self.tickets() if str(ticket.number) == number), None)
+
+    def _tickets(self) -> list[Ticket]:
+        found = []
+        for path in sorted(self.folder.glob("ticket-*.json")):
+            with suppress(FileNotFoundError, ValueError, TypeError), open(path, "r+") as file:
+                if _is_free(file.fileno()):
+                    path.unlink()
+                elif ticket := _read_ticket(path):
+                    found.append(ticket)
+        return sorted(found, key=lambda ticket: ticket.position)
+
+    def _path(self, ticket: Ticket) -> Path:
+        return self.folder / f"ticket-{ticket.position:08d}.json"
+
+    def seen(self, submission: Submission, host: str) -> Seen:
+        """What the queue knows of a submitted job; `host` is this machine's name."""
+        if submission.host != host:
+            return Seen("unasked", note=f"it is in the queue of {submission.host}, which cannot be asked from {host}")
+        tickets = self.tickets()
+        mine = [ticket for ticket in tickets if str(ticket.number) == submission.job_id]
+        if not mine or mine[0].job_dir == "":
+            return Seen("forgotten")
+        ticket = mine[0]
+        if ticket.started is None:
+            return Seen("waiting", why_waiting(ticket, tickets, self.cores, self.gpus), ticket.requeues, where=host)
+        return Seen("running", None, ticket.requeues, ticket.started, ticket.limit, where=host)
+
+
+def may_start(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> bool:
+    """Whether it is this job's turn: none before it waits, and its cores and GPUs are free. Pure."""
+    if ticket.waits_for is not None:
+        return False
+    before = [t for t in tickets if t.position < ticket.position and t.started is None and t.waits_for is None]
+    free = cores - sum(t.cores for t in tickets if t.started is not None)
+    return not before and ticket.cores <= free and ticket.gpus <= len(free_devices(tickets, gpus))
+
+
+def free_devices(tickets: Sequence[Ticket], gpus: int) -> list[int]:
+    """The GPUs that no job has. Pure."""
+    taken = {device for ticket in tickets for device in ticket.devices}
+    return [device for device in range(gpus) if device not in taken]
+
+
+def why_waiting(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> str:
+    """What a job waits for, in words. Pure."""
+    if ticket.waits_for is not None:
+        return f"Dependency (job {ticket.waits_for})"
+    before = [t for t in tickets if t.position < ticket.position and t.started is None and t.waits_for is None]
+    if before:
+        return f"Priority ({len(before)} job{'s' if len(before) > 1 else ''} before it)"
+    free = cores - sum(t.cores for t in tickets if t.started is not None)
+    if ticket.gpus > (left := len(free_devices(tickets, gpus))):
+        return f"Resources ({ticket.gpus} GPU{'s' if ticket.gpus > 1 else ''} wanted, {left} of {gpus} free)"
+    if ticket.cores <= free:
+        return "it is its turn"
+    return f"Resources ({ticket.cores} core{'s' if ticket.cores > 1 else ''} wanted, {free} of {cores} free)"
+
+
+def write_ticket(file: int, ticket: Ticket) -> None:
+    """Writes it into its open file, whose lock stays."""
+    text = json.dumps(asdict(ticket)).encode()
+    os.pwrite(file, text, 0)
+    os.ftruncate(file, len(text))
+
+
+def read_ticket(file: int) -> Ticket:
+    """The ticket in an open file."""
+    return _ticket_in(os.pread(file, 1 << 16, 0))
+
+
+def _ticket_in(text: bytes) -> Ticket:
+    fields = json.loads(text)
+    return Ticket(**{**fields, "devices": tuple(fields.get("devices", ()))})
+
+
+def _read_ticket(path: Path) -> Ticket | None:
+    for _ in range(READ_TIMES):
+        with suppress(ValueError):
+            return _ticket_in(path.read_bytes())
+        time.sleep(READ_AGAIN_SECS)
+    return None
+
+
+def _is_free(file: int) -> bool:
+    """Whether nobody holds the lock of an open file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,261 @@
+"""The runner of one job in this machine's queue: waits for its turn, starts its ranks, and lets it go back.
+
+It has the same ends as slurm/ranks.sh: SIGUSR1, and the time limit, have the ranks save and put the job back into the
+queue; SIGTERM has them save and ends it; a second SIGINT ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from hpc_train.errors import EXIT_TERMINATED
+from hpc_train.jobdir.paths import CODE, LOG_FILE
+from hpc_train.jobs.launch.error_excerpt import Printed
+from hpc_train.jobs.launch.mpirun import PROGRESS, Start, run_supervised, start_of
+from hpc_train.jobs.launch.record_end import record_begin, record_end
+from hpc_train.jobs.record.commands import job_command
+from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
+from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
+from hpc_train.resilience.signals import StopSignals
+from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
+
+POLL_SECS = 0.3
+TOKEN_VARIABLE = "HPC_TRAIN_SUBMISSION"
+"""Set for all that a runner starts, which is so found where its runner was killed."""
+KILL_AFTER_SECS = 20.0
+
+
+def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits_for: str | None) -> str:
+    """Puts a job into the queue, starts its runner in a session of its own, and returns the job's number.
+
+    The runner outlives this process and its terminal; what it and the ranks print is appended to LOG_FILE.
+    """
+    wants = submission.wants
+    ticket, file = queue.enter(
+        job_dir, wants.ranks * wants.cores_per_rank, waits_for, wants.nodes * wants.gpus_per_node
+    )
+    numbered = submission.with_id(str(ticket.number))
+    try:
+        numbered.save(job_dir)
+        log = os.open(job_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            subprocess.Popen(
+                [sys.executable, "-m", "hpc_train", "run-queued", str(job_dir), "--ticket", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[file],
+                start_new_session=True,
+                cwd=job_dir,
+                env={**os.environ, TOKEN_VARIABLE: submission.token},
+            )
+        finally:
+            os.close(log)
+        os.close(file)
+    except BaseException:
+        with suppress(OSError):
+            queue.leave(file, ticket)
+        raise
+    return str(ticket.number)
+
+
+@dataclass
+class _Limit:
+    """The time limit of one run: warns the ranks before it, and cuts them off at it. A context manager.
+
+    Ends the ranks, too, where somebody has removed their job-dir.
+    """
+
+    ends: float | None
+    warns_secs: int
+    at_once: threading.Event
+    job_dir: Path
+    was_cut: bool = False
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> _Limit:
+        threading.Thread(target=self._watch, name="time limit", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+
+    def _watch(self) -> None:
+        warned = False
+        while not self._done.wait(POLL_SECS):
+            if not self.job_dir.is_dir():
+                _say("the job-dir is gone: the ranks are ended")
+                self.at_once.set()
+                return
+            if self.ends is not None and not warned and time.time() >= self.ends - self.warns_secs:
+                warned = True
+                _say("the time limit comes near: the ranks are asked to save")
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if self.ends is not None and time.time() >= self.ends:
+                self.was_cut = True
+                self.at_once.set()
+                return
+
+
+def run_queued(job_dir: Path, file: int, queue: LocalQueue) -> int:
+    """Looks after the job in `job_dir` until it has ended, and returns its exit code. `file` holds its ticket."""
+    os.set_inheritable(file, False)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ticket, submission = replace(read_ticket(file), pid=os.getpid()), read_submission(job_dir)
+    assert submission is not None, "written before its runner is started"
+    write_ticket(file, ticket)
+    os.environ[JOB_VARIABLE] = str(ticket.number)
+    try:
+        with StopSignals() as waiting:
+            while True:
+                ticket = _wait_for_turn(queue, file, ticket, submission, waiting)
+                if ticket.started is None:
+                    return _leave_unstarted(job_dir, submission)
+                os.environ[REQUEUES_VARIABLE] = str(ticket.requeues)
+                code, back = _run_once(job_dir, submission, ticket)
+                if not back or waiting.received not in (None, "SIGUSR1"):
+                    return code
+                waiting.received = None
+                ticket = queue.go_back(file, ticket)
+                _say("the job is back in the queue")
+    finally:
+        queue.leave(file, ticket)
+
+
+def _wait_for_turn(
+    queue: LocalQueue, file: int, ticket: Ticket, submission: Submission, signals: StopSignals
+) -> Ticket:
+    """The ticket, `started` unless somebody has cancelled the job or what it waits for has not succeeded."""
+    job_dir = Path(ticket.job_dir)
+    while signals.received in (None, "SIGUSR1") and job_dir.is_dir() and cancelled_by(job_dir, submission) is None:
+        if ticket.waits_for is not None and submission.after_dir is not None:
+            before = _end_of(Path(submission.after_dir), queue)
+            if before == "SUCCEEDED":
+                ticket = replace(ticket, waits_for=None)
+                write_ticket(file, ticket)
+            elif before is not None:
+                note_cancelled(job_dir, submission.token, f"job {ticket.waits_for}, which it follows: {before}")
+                return ticket
+        ticket = queue.try_start(file, ticket, submission.wants.time_secs)
+        if ticket.started is not None:
+            break
+        time.sleep(POLL_SECS)
+    # Asked after the start, since whoever cancels notes it first.
+    if not job_dir.is_dir() or cancelled_by(job_dir, submission) is not None:
+        return replace(ticket, started=None)
+    return ticket
+
+
+def _end_of(job_dir: Path, queue: LocalQueue) -> str | None:
+    """The state in which the job in `job_dir` has ended; None while it has not."""
+    from hpc_train.jobs.inspect import look
+
+    stands = look(job_dir, queue)
+    return stands.state if stands.has_ended else None
+
+
+def _leave_unstarted(job_dir: Path, submission: Submission) -> int:
+    by = cancelled_by(job_dir, submission)
+    if by is None and job_dir.is_dir():
+        note_cancelled(job_dir, submission.token, "a signal")
+    _say(f"cancelled before it had started ({by or 'a signal'})")
+    return EXIT_TERMINATED
+
+
+def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[int, bool]:
+    """Runs the ranks; their exit code, and whether the job is to go back into the queue."""
+    wants, run = submission.wants, ticket.requeues
+    started = datetime.now().astimezone().isoformat(" ", "seconds")
+    _say(f"{started}: job {ticket.number} starts, {wants.ranks} rank{'s' if wants.ranks > 1 else ''}")
+    program, rank_logs = submission.kind == "program", _free_folder(job_dir, run)
+    printed = Printed(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
+    if program:
+        record_begin(job_dir, submission.token, wants.ranks, os.getpid())
+    at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices)
+    with StopSignals(at_once.set) as signals, _Limit(ticket.limit, wants.warns_secs, at_once, job_dir) as limit:
+        code = run_supervised(start, job_dir, 0, signals, at_once)
+        received = signals.received
+    cancelled = cancelled_by(job_dir, submission) is not None
+    back = received == "SIGUSR1" and code not in (0, 1, 2, 7, 9) and not cancelled
+    if limit.was_cut:
+        _say("the time limit has come before the ranks had saved; the job goes on from its last checkpoint")
+        back = not cancelled
+    refused = record_end(job_dir, code, "warning" if back else None, submission.token, program, printed)
+    return (refused or code), back and refused == 0
+
+
+def _free_folder(job_dir: Path, run: int) -> Path:
+    """Where the ranks' output of this run is kept: run-0, run-1 …, counted on where the job was resumed."""
+    while (folder := job_dir / f"logs/run-{run}").exists():
+        run += 1
+    return folder
+
+
+def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices: Sequence[int] = ()) -> Start:
+    """How the ranks of a job are started on this machine, with the GPUs `devices`; `rank_logs` gets their output."""
+    wants, code = submission.wants, job_dir / CODE
+    more = {
+        "OMP_NUM_THREADS": str(wants.cores_per_rank),
+        "PYTHONUNBUFFERED": "1",
+        PROGRESS: "lines",
+        **wants.environment,
+    }
+    if devices:
+        more["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+    command = [sys.executable, *job_command(job_dir, submission)]
+    if submission.kind == "program" and wants.ranks == 1:
+        return Start(tuple(command), more, code)
+    return start_of(wants.ranks, command, more, rank_logs, code)
+
+
+def stop(ticket: Ticket, token: str, save: bool) -> bool:
+    """Ends a job: with `save` the ranks save first, else at once, with all of its processes. Whether it has ended.
+
+    With `save`, does not wait for that.
+    """
+    if save:
+        with suppress(ProcessLookupError):
+            os.kill(ticket.pid, signal.SIGTERM)
+        return False
+    deadline = time.monotonic() + KILL_AFTER_SECS
+    while processes_of(token) and time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.kill(ticket.pid, signal.SIGINT)  # the second one ends it at once
+        time.sleep(POLL_SECS)
+    return kill_all(token)
+
+
+def kill_all(token: str) -> bool:
+    """Kills what is left of a submission's processes. Whether all have gone."""
+    deadline = time.monotonic() + KILL_AFTER_SECS
+    while (left := processes_of(token)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_SECS)
+    return not left
+
+
+def processes_of(token: str) -> list[int]:
+    """The processes that a submission's runner has started, and itself: they have its token in their environment."""
+    mark, found = f"{TOKEN_VARIABLE}={token}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            state = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            if state not in "ZX" and mark in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"hpc-train: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,141 @@
+"""The batch script of a submitted job: a header made for it, and the text of slurm/ranks.sh. Pure.
+
+Every word that comes from a user is quoted by shlex.quote, and in the #SBATCH lines by Slurm's own rules.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_train.config.resources import Resources, parse_memory
+from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import CODE, LOG_FILE
+from hpc_train.jobs.record.commands import job_command, train_arguments
+from hpc_train.jobs.record.submission import Submission
+
+_NO_TEXT = re.compile(r"[\ud800-\udfff]")
+"""What Python makes of bytes in names of files that are not UTF-8."""
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
+
+
+def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
+    """The options of sbatch that the job's resources come to.
+
+    Raises:
+        UserError: The path of the job-dir cannot be written into a script.
+    """
+    wants, path = submission.wants, str(job_dir)
+    if re.search(r"[\0-\x1f\x7f\\]", path):
+        raise UserError(
+            f"{path!r}: the path of a job-dir may hold no backslash, and no line break or other such character"
+        )
+    options = [
+        f"--job-name={submission.name}",
+        f"--output={path.replace('%', '%%')}/{LOG_FILE}",
+        f"--chdir={path}",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR1@{wants.warns_secs}",
+        *_sizes(wants),
+    ]
+    return [*options, *wants.sbatch]
+
+
+def _sizes(wants: Resources) -> list[str]:
+    options = [
+        f"--nodes={wants.nodes}",
+        f"--ntasks-per-node={wants.ranks_per_node}",
+        f"--cpus-per-task={wants.cores_per_rank}",
+    ]
+    if wants.gpus_per_node:
+        options.append(f"--gpus-per-node={wants.gpus_per_node}")
+    if wants.memory is not None:
+        options.append(f"--mem={parse_memory(wants.memory)}M")
+    named = {
+        "time": wants.time,
+        "partition": wants.partition,
+        "account": wants.account,
+        "qos": wants.qos,
+        "constraint": wants.constraint,
+    }
+    return [*options, *(f"--{name}={value}" for name, value in named.items() if value is not None)]
+
+
+def render(submission: Submission, job_dir: Path, python: Path, body: str) -> str:
+    """The script's text.
+
+    Args:
+        python: The interpreter that has this package; its folder goes first on PATH.
+        body: The text of slurm/ranks.sh.
+
+    Raises:
+        UserError: A path or a word cannot be written into a script.
+    """
+    for word in (str(job_dir), submission.job_file, *submission.settings, *submission.args):
+        if _NO_TEXT.search(word):
+            raise UserError(f"{word!r}: is not UTF-8, as a batch script has to be; rename it")
+    wants, program = submission.wants, submission.kind == "program"
+    if program:
+        command = ["python", *job_command(job_dir, submission)]
+    else:
+        command = ["hpc-train", *train_arguments(job_dir, submission)]
+    record = ["--job-dir", str(job_dir), "--submission", submission.token, "--log", str(job_dir / LOG_FILE)]
+    lines = [
+        "#!/bin/bash",
+        "# shellcheck disable=SC2016 # a $ in the words of users is one",
+        f"# The job {submission.name}, written by hpc-train submit. It runs the copy of the code in {CODE}/.",
+        "",
+        *(f"#SBATCH {quote_for_sbatch(option)}" for option in sbatch_options(submission, job_dir)),
+        "",
+        "set -euo pipefail",
+        "stop=",
+        "trap 'stop=USR1' USR1",
+        "trap 'stop=TERM' TERM",
+        f"code_dir={shlex.quote(str(job_dir / CODE))}",
+        'if ! cd "$code_dir"; then',
+        "    echo 'hpc-train: the job-dir is gone: the submission was given up, or somebody has removed it' >&2",
+        "    exit 2",
+        "fi",
+        *_modules(wants.modules),
+        *(f"export {name}={shlex.quote(value)}" for name, value in wants.environment.items()),
+        f"PATH={shlex.quote(str(python.parent))}:$PATH",
+        "export PYTHONUNBUFFERED=1 HPC_TRAIN_PROGRESS=lines",
+        f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
+        "",
+        f"command=({shlex.join(command)})",
+        f"record=({shlex.join(record)})",
+        f"again=(hpc-train resume {shlex.quote(str(job_dir))})",
+        f"log_dir={shlex.quote(str(job_dir / 'logs'))}",
+        f"program={1 if program else ''}",
+        f"alone={1 if program and wants.ranks == 1 else ''}",
+        f"threads={shlex.quote(wants.environment.get('OMP_NUM_THREADS', ''))}",
+        "me=hpc-train",
+    ]
+    return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
+
+
+def _modules(modules: Sequence[str]) -> list[str]:
+    if not modules:
+        return []
+    complaint = "hpc-train: the job's tier has modules, but there is no command called module here"
+    return [
+        f"type module >/dev/null 2>&1 || {{ echo {shlex.quote(complaint)} >&2; exit 2; }}",
+        "set +u # the module command reads variables that are not set",
+        f"module load {shlex.join(modules)}",
+        "set -u",
+    ]
+
+
+def quote_for_sbatch(option: str) -> str:
+    """An option, without line breaks and backslashes, as one word of a #SBATCH line. Pure.
+
+    sbatch splits such a line at blanks and ends it at a #, except within double quotes.
+    """
+    if _PLAIN.fullmatch(option):
+        return option
+    name, equals, value = option.partition("=")
+    value = value.replace('"', '\\"')
+    return f'{name}{equals}"{value}"'

@@ -1,0 +1,255 @@
+"""A copy of a job's code in its job-dir, so that editing files after submission changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from hpc_train.errors import UserError
+from hpc_train.jobs.snapshot.code_files import CodeFiles, LeftOut, shown, unreadable
+from hpc_train.jobs.snapshot.ignore import Rules
+from hpc_train.telemetry.units import size
+
+DEFAULT_MAX_BYTES = 64 << 20
+MAX_FILES = 20_000
+MAX_LEFT_OUT = 20
+"""So many of what was left out are told in Snapshot."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What copy_snapshot is to copy.
+
+    Attributes:
+        folder: Absolute and without links.
+        files: Paths relative to it, sorted.
+        bytes: The sum of their sizes.
+        max_bytes: What they may grow to until they are copied.
+        commit: The repository's commit; None where there is no repository, no commit or no git.
+        dirty: Whether the folder's files differ from it; None where that is not known.
+        left_out: Neither named by .gitignore nor copied.
+        rules: What is left out.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    bytes: int
+    max_bytes: int
+    commit: str | None
+    dirty: bool | None
+    left_out: tuple[LeftOut, ...]
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was copied, for submission.json: as Plan, with the number of files and the first MAX_LEFT_OUT left out."""
+
+    commit: str | None
+    dirty: bool | None
+    files: int
+    bytes: int
+    left_out: tuple[LeftOut, ...]
+
+
+def plan_snapshot(
+    folder: Path,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    always: Sequence[Path] = (),
+    data: Sequence[Path] = (),
+    max_files: int = MAX_FILES,
+) -> Plan:
+    """Lists the code in `folder`: its files but those that .gitignore names, and what Rules leaves out besides.
+
+    A link to a file stands for that file. A link to a folder is followed where that is in `folder`, is not left out
+    and does not hold the link. Reads names, sizes and .gitignore files, not the files' contents; writes nothing.
+
+    Args:
+        always: Files in `folder` that are part of it whatever .gitignore says; relative to `folder`, or absolute.
+        data: Files that are not code, and are left out; absolute.
+
+    Raises:
+        UserError: There is more than is allowed, or something cannot be read; or one of `always` is not a file there.
+    """
+    rules = Rules(folder.resolve())
+    code = CodeFiles(rules, max_files)
+    code.add_all()
+    if len(code.sizes) <= max_files:
+        for path in rules.read_tracked():
+            code.add_file(path)
+    for one in data:
+        code.sizes.pop(os.path.relpath(one.resolve(), rules.folder), None)
+    for path in (_relative(folder, one) for one in always):
+        if not code.add_file(path):
+            raise UserError(f"{rules.folder / path}: is not a file; the job needs it")
+    total = sum(code.sizes.values())
+    if len(code.sizes) > max_files or total > max_bytes:
+        raise _too_much(rules.folder, code.sizes, max_bytes, max_files)
+    commit, dirty = rules.read_commit()
+    left_out = tuple(sorted(code.left_out, key=lambda one: one.path))
+    return Plan(rules.folder, tuple(sorted(code.sizes)), total, max_bytes, commit, dirty, left_out, rules)
+
+
+def copy_snapshot(plan: Plan, target: Path) -> Snapshot:
+    """Copies the files of `plan` into the new folder `target`, which is there whole or not at all.
+
+    Files keep their time of change and whether they can be executed; nobody else may write them or enter `target`.
+
+    Raises:
+        UserError: `target` is there already or cannot be written; a file cannot be read, has vanished since it was
+            planned, or has grown so much that all are more than `plan.max_bytes`.
+    """
+    if os.path.lexists(target):
+        raise UserError(f"{target}: already there, and would hold another job's code; choose another job-dir")
+    temporary = None
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        copied = 0
+        for path in plan.files:
+            _make_parents(temporary, path)
+            copied += _copy_file(plan.folder / path, temporary / path, plan.max_bytes - copied)
+        temporary.rename(target)
+    except OSError as error:  # those of the files read are UserErrors by now
+        raise UserError(f"{target}: cannot be written: {error.strerror}") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return Snapshot(plan.commit, plan.dirty, len(plan.files), copied, plan.left_out[:MAX_LEFT_OUT])
+
+
+def check_outside(folder: Path, job_dir: Path, rules: Rules | None = None) -> None:
+    """Checks that `job_dir`, which need not exist, is not part of the code in `folder`. Links are followed.
+
+    Args:
+        rules: Those of the folder's Plan; read where they are not given.
+
+    Raises:
+        UserError: It is.
+    """
+    rules = rules or Rules(folder.resolve())
+    place = job_dir.resolve()
+    if not place.is_relative_to(rules.folder):
+        return
+    path = place.relative_to(rules.folder).as_posix()
+    if path == ".":
+        remedy = ""
+    elif rules.leaves_out_within(path):
+        return
+    else:
+        remedy = f", or add /{path}/ or a folder that it is in to {rules.folder / '.gitignore'}"
+    raise UserError(
+        f"{shown(str(job_dir))}: the job-dir lies inside {folder}, the code that is copied into it; give --root or "
+        f"--job-dir outside of that{shown(remedy)}"
+    )
+
+
+def _relative(folder: Path, path: Path) -> str:
+    """`path` relative to `folder`. Pure but for links in an absolute `path` that does not begin with `folder`."""
+    if path.is_absolute():
+        outside = not path.is_relative_to(folder)
+        base, path = (folder.resolve(), path.parent.resolve() / path.name) if outside else (folder, path)
+    else:
+        base, path = folder, folder / path
+    relative = os.path.relpath(path, base)
+    if relative.split("/")[0] == "..":
+        raise UserError(f"{path}: lies outside {folder}, the folder that is copied with the job; move it there")
+    return relative
+
+
+def _make_parents(top: Path, path: str) -> None:
+    missing = []
+    for parent in (top / path).parents:
+        if parent == top or parent.is_dir():
+            break
+        missing.append(parent)
+    for parent in reversed(missing):
+        parent.mkdir(mode=0o700)
+
+
+def _copy_file(source: Path, target: Path, allowed: int) -> int:
+    """Copies one file; returns its bytes. UserError for what is wrong with `source`, OSError for `target`."""
+    try:
+        # Should it be a FIFO by now, opening it does not wait for a writer.
+        opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{shown(str(source))}: has vanished while the code was copied; submit again") from error
+    except OSError as error:
+        raise unreadable(source, error) from error
+    status = os.fstat(opened)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(opened)
+        raise UserError(f"{shown(str(source))}: is no longer a file; submit again")
+    with open(opened, "rb", buffering=0) as file:
+        copied = 0
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
+            while chunk := _read(file, source):
+                copied += len(chunk)
+                if copied > allowed:
+                    raise UserError(
+                        f"{shown(str(source))}: has grown while the code was copied, and all is now more than is "
+                        "allowed (--max-code-size); submit again when nothing writes there, or add it to .gitignore"
+                    )
+                copy.write(chunk)
+            copy.flush()
+            os.fchmod(copy.fileno(), status.st_mode & 0o755 | 0o400)
+            os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+        return copied
+
+
+def _read(file: FileIO, path: Path) -> bytes:
+    try:
+        return file.read(_CHUNK_BYTES)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _too_much(folder: Path, sizes: Mapping[str, int], max_bytes: int, max_files: int) -> UserError:
+    """Says what there is, what is allowed, what of it is largest, and what to do. Pure."""
+    total = sum(sizes.values())
+    if len(sizes) > max_files:
+        what, allowed, more = f"more than {max_files:,} files", f"at most {max_files:,}", ""
+        largest = [(path, f"{count:,}") for path, count in _largest(dict.fromkeys(sizes, 1))]
+    else:
+        what, allowed = f"{len(sizes):,} files of together {size(total)}", f"at most {size(max_bytes)}"
+        largest = [(path, size(count)) for path, count in _largest(sizes)]
+        more = "; or allow more with --max-code-size"
+    return UserError(
+        f"{folder}: the code to be copied into the job-dir is {what}, and {allowed} may be; most is in "
+        + ", ".join(f"{shown(path)} ({amount})" for path, amount in largest)
+        + f". Add what is not code to {folder / '.gitignore'}; name data by their path instead of keeping them with "
+        + f"the code{more}"
+    )
+
+
+def _largest(amounts: Mapping[str, int], count: int = 5) -> list[tuple[str, int]]:
+    """The files or folders with the largest sums of `amounts`, none in another; folders end in "/".
+
+    A folder of which almost all is one thing in it stands back for that. Pure.
+    """
+    sums: Counter[str] = Counter()
+    children: dict[str, set[str]] = {}
+    for path, amount in amounts.items():
+        child = path
+        while child:
+            sums[child] += amount
+            parent = "".join(child.removesuffix("/").rpartition("/")[:2])
+            children.setdefault(parent, set()).add(child)
+            child = parent
+    found = []
+    for top in children.get("", ()):
+        while top in children:
+            heaviest = max(children[top], key=lambda child: (sums[child], child))
+            if sums[heaviest] < 0.9 * sums[top]:
+                break
+            top = heaviest
+        found.append((top, sums[top]))
+    return sorted(found, key=lambda one: (-one[1], one[0]))[:count]

@@ -1,0 +1,128 @@
+"""Submits a prepared job: copies its code, writes its job-dir, and puts it into its queue; or leaves nothing behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
+from hpc_train.jobs.inspect import this_queue
+from hpc_train.jobs.prepare import Prepared, Say
+from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
+from hpc_train.jobs.schedulers.local.runner import kill_all, start_runner
+from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+from hpc_train.jobs.snapshot.snapshot import copy_snapshot
+from hpc_train.telemetry.json_files import replace_text, write_json
+from hpc_train.telemetry.status import STATUS_FILE, read_status
+
+
+def submit(prepared: Prepared, say: Say) -> Submission:
+    """Writes the job-dir and puts the job into its queue; the submission with its number.
+
+    Nothing is left behind where that fails: no job in the queue, and in the job-dir what was there before.
+
+    Raises:
+        UserError: The job-dir cannot be written, Slurm refuses the job, or somebody else has just resumed it.
+        SchedulerError: Slurm does not answer.
+        KeyboardInterrupt: After Ctrl-C, SIGTERM or SIGHUP.
+    """
+    submission, job_dir = prepared.submission, prepared.job_dir
+    with _signals_noted() as interrupted, _new_or_as_before(job_dir, prepared.before):
+        try:
+            if prepared.plan is not None:
+                code = asdict(copy_snapshot(prepared.plan, job_dir / CODE))
+                submission = replace(submission, code=code)
+            (job_dir / LOG_FILE).parent.mkdir(exist_ok=True)
+            submission.save(job_dir)
+            (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
+            kept = {k: v for k, v in read_status(job_dir).items() if k not in ("error", "exit_code", "secs_left")}
+            waiting = {**kept, "state": "queued", "job_id": None, "updated": time.time()}
+            write_json(job_dir / STATUS_FILE, waiting)
+            if submission.backend == "slurm":
+                replace_text(job_dir / SCRIPT_FILE, prepared.script)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        if interrupted():
+            raise KeyboardInterrupt
+        if submission.backend == "local":
+            job_id = start_runner(job_dir, submission, this_queue(), submission.after)
+            if interrupted():
+                kill_all(submission.token)
+                raise KeyboardInterrupt
+            return submission.with_id(job_id)
+        options = []
+        if submission.after is not None:
+            options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
+        job_id = slurm_queue.submit(job_dir / SCRIPT_FILE, submission.token, options, say, interrupted)
+        numbered = submission.with_id(job_id)
+        try:
+            numbered.save(job_dir)
+        except OSError as error:
+            say(f"warning: the job is queued as {job_id}, which {error.filename} could not be told: {error.strerror}")
+        return numbered
+
+
+@contextmanager
+def _signals_noted() -> Iterator[Callable[[], bool]]:
+    """Notes Ctrl-C, SIGTERM and SIGHUP instead of acting on them; gives whether one has come.
+
+    So none comes between Slurm's answer and the number's being kept. Without effect outside the main thread.
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, lambda received, _: came.append(received)) for number in noted}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
+    """Makes the job-dir, or takes over that of the submission with the token `before`, for one process at a time.
+
+    After an error a new one is gone, and of an old one what a submission replaces is back.
+    """
+    if before is None:
+        parents = [parent for parent in job_dir.parents if not parent.exists()]
+        make_job_dir(job_dir)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(job_dir, ignore_errors=True)
+            for parent in parents:
+                with suppress(OSError):
+                    parent.rmdir()
+            raise
+        return
+    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        found = read_submission(job_dir)
+        if found is None or found.token != before:
+            raise UserError(f"{job_dir.name}: somebody else has just resumed it")
+        names = (SUBMISSION_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE)
+        kept = {name: (job_dir / name).read_text() for name in names if (job_dir / name).is_file()}
+        try:
+            yield
+        except BaseException:
+            for name in names:
+                (job_dir / name).unlink(missing_ok=True)
+            for name, text in kept.items():
+                replace_text(job_dir / name, text)
+            raise
+    finally:
+        os.close(folder)

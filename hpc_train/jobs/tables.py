@@ -1,0 +1,257 @@
+"""Jobs as people read them: a table of many, and all of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpc_train.jobs.record.status import Standing, State
+from hpc_train.jobs.tiers import TierRow
+
+COLOURS: dict[State, str] = {
+    "QUEUED": "yellow",
+    "PREPARING": "cyan",
+    "RUNNING": "cyan",
+    "REQUEUED": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "magenta",
+    "STOPPED": "magenta",
+    "LOST": "red",
+}
+
+
+GAP = 2
+"""Blanks between columns."""
+LEAST_REASON, LEAST_ABOUT = 16, 20
+LONGEST_MESSAGE = 6
+"""Lines of an error; TensorFlow's have sixty, of which the first and the last tell most."""
+DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
+"""Columns that are left out where there is no room, in this order."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, its cells, and whether they stand on the right."""
+
+    title: str
+    cells: tuple[Text, ...]
+    right: bool = False
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest cell."""
+        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+
+    def cut(self, width: int) -> Column:
+        """The same with cells of `width` characters at most."""
+        cells = tuple(cell.copy() for cell in self.cells)
+        for cell in cells:
+            cell.truncate(width, overflow="ellipsis")
+        return replace(self, cells=cells)
+
+
+def job_table(standings: Sequence[Standing], width: int) -> Table:
+    """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
+
+    def column(title: str, values: Iterator[str], right: bool = True) -> Column:
+        return Column(title, tuple(Text(value) for value in values), right)
+
+    rates = [stands.examples_per_sec if stands.state == "RUNNING" else None for stands in standings]
+    columns = [
+        column("name", (stands.name for stands in standings), right=False),
+        column("number", (stands.job_id or "" for stands in standings)),
+        Column("state", tuple(Text(stands.state, COLOURS[stands.state]) for stands in standings)),
+        column("step", map(step_of, standings)),
+        column("examples/s", (number(rate, ",.0f") for rate in rates)),
+        column("loss", (number(stands.loss, ".4g") for stands in standings)),
+        column("evaluation", (evaluation_of(stands, short=True) for stands in standings), right=False),
+        column("left", (duration(stands.secs_left) for stands in standings)),
+        column("limit in", (duration(stands.limit_secs_left) for stands in standings)),
+    ]
+    why = column("", map(_why, standings), right=False)
+    columns = [one for one in columns if any(one.cells)]
+    room = width - (min(why.width, LEAST_REASON) + GAP if any(why.cells) else 0)
+    for title in DISPENSABLE:
+        if sum(one.width + GAP for one in columns) > room:
+            columns = [one for one in columns if one.title != title]
+    # Cut here and not by rich, which takes as much from narrow columns as from wide ones; the name last.
+    left, least = width - sum(one.width + GAP for one in columns), int(any(why.cells))
+    if left < least:
+        columns[0] = columns[0].cut(max(1, columns[0].width + left - least))
+    if any(why.cells):
+        columns.append(why.cut(max(1, left)))
+    return table_of(columns, cut=True)
+
+
+def table_of(columns: Sequence[Column], cut: bool) -> Table:
+    """A table without lines, with dashes for what is not known.
+
+    Where there is no room, the last column is cut, or else goes on in the next line.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in columns:
+        last = column is columns[-1]
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=cut or not last,
+            overflow="ellipsis" if cut else "fold",
+            min_width=None if last else column.width,
+        )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        dashed = [cell if cell or column.title == "" else Text("–") for cell, column in zip(row, columns, strict=True)]
+        table.add_row(*dashed)
+    return table
+
+
+def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
+    """One line a tier, and below what cannot be had of them; without what they are for where there is no room."""
+    named: list[tuple[str, Callable[[TierRow], object], bool]] = [
+        ("tier", lambda row: row.name, False),
+        ("nodes", lambda row: row.nodes, True),
+        ("ranks", lambda row: row.ranks, True),
+        ("cores", lambda row: row.cores, True),
+        ("memory", lambda row: row.memory, True),
+        ("GPUs", lambda row: row.gpus or None, True),
+        ("time", lambda row: row.time, True),
+        ("partition", lambda row: row.partition, False),
+        ("", lambda row: row.about, False),
+    ]
+    columns = [
+        Column(title, tuple(Text("" if value(row) is None else str(value(row))) for row in rows), right)
+        for title, value, right in named
+    ]
+    columns = [column for column in columns if any(column.cells)]
+    *rest, last = columns
+    if not last.title and width - sum(one.width + GAP for one in rest) < min(last.width, LEAST_ABOUT):
+        columns = rest
+    table = table_of(columns, cut=False)
+    problems = [(row.name, problem) for row in rows for problem in row.problems]
+    if not problems:
+        return table
+    lacking = Table(box=None, pad_edge=False, show_header=False, padding=(0, GAP, 0, 0))
+    lacking.add_column(no_wrap=True, style="red")
+    lacking.add_column(overflow="fold")
+    for name, problem in problems:
+        lacking.add_row(name, Text(problem))
+    return Group(table, Text("\nnot to be had here:", "bold"), lacking)
+
+
+def description(stands: Standing) -> RenderableType:
+    """All that is known of one job."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts(stands):
+        table.add_row(name, value)
+    lines = (stands.error or {}).get("lines") or []
+    if not lines:
+        return table
+    return Group(
+        table, Text("last lines:", "bold"), *(Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in lines)
+    )
+
+
+def _facts(stands: Standing) -> Iterator[tuple[str, RenderableType]]:
+    why = f" ({stands.reason})" if stands.reason else ""
+    yield "name", Text(stands.name)
+    yield "state", Text.assemble((stands.state, COLOURS[stands.state]), why)
+    if stands.note:
+        yield "note", Text(stands.note, "yellow")
+    if stands.error:
+        rank = stands.error.get("rank")
+        by = f"rank {rank}: " if rank is not None else ""
+        message = str(stands.error.get("message")).strip().splitlines() or [""]
+        shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
+        yield "error", Text(by + "\n".join(shown), "red")
+    if stands.exit_code is not None:
+        yield "exit code", Text(str(stands.exit_code))
+    if step := step_of(stands):
+        rate = f", {stands.examples_per_sec:,.0f} examples/s" if stands.examples_per_sec else ""
+        loss = f", loss {stands.loss:.4g}" if stands.loss is not None else ""
+        yield "step", Text(f"{step}{rate}{loss}")
+    if evaluation := evaluation_of(stands, short=False):
+        yield "evaluation", Text(evaluation)
+    if stands.secs_left is not None:
+        yield "time left", Text(f"about {duration(stands.secs_left)}")
+    if stands.limit_secs_left is not None:
+        yield "time limit in", Text(duration(stands.limit_secs_left))
+    for export in stands.exports:
+        yield "export", Text(export)
+    size = f", tier {stands.tier}" if stands.tier else ""
+    ranks = f"{stands.ranks} rank{'' if stands.ranks == 1 else 's'}" if stands.ranks else "ranks unknown"
+    yield "runs", Text(f"a {stands.kind} on {ranks}{size}" + (f", {stands.where}" if stands.where else ""))
+    if stands.requeues or stands.restarts > stands.requeues:
+        times = max(stands.requeues, stands.restarts)
+        yield "started again", Text("once" if times == 1 else f"{times} times")
+    yield "queue", Text(_queue(stands))
+    started = stands.started if _has_run(stands) else None
+    for name, when in (("submitted", stands.submitted), ("started", started), ("updated", stands.updated)):
+        if when:
+            yield name, Text(moment(when))
+    yield "job-dir", Text(stands.job_dir)
+
+
+def _queue(stands: Standing) -> str:
+    kind = {"slurm": "Slurm job", "local": "local job"}.get(stands.backend)
+    if kind is None:
+        return "none: started by hand"
+    if stands.job_id is None:
+        return "its number is not known" if stands.has_ended else "not in the queue yet"
+    return f"{kind} {stands.job_id}"
+
+
+def _has_run(stands: Standing) -> bool:
+    """Whether its start is one, not the time of its cancelling, which Slurm puts there: runs update the status."""
+    if stands.state != "CANCELLED" or stands.started is None:
+        return True
+    return stands.updated is not None and stands.updated >= stands.started
+
+
+def _why(stands: Standing) -> str:
+    why = stands.reason or ""
+    if stands.state == "FAILED" and stands.error:
+        rank = stands.error.get("rank")
+        why = (f"rank {rank}: " if rank is not None else "") + str(stands.error.get("message") or "")
+    return why.partition("\n")[0]
+
+
+def step_of(stands: Standing) -> str:
+    """Such as 120/2,000; empty where no step is known. Pure."""
+    if stands.step is None:
+        return ""
+    return f"{stands.step:,}" + (f"/{stands.max_steps:,}" if stands.max_steps else "")
+
+
+def evaluation_of(stands: Standing, short: bool) -> str:
+    """The metrics of the last evaluation; `short`: one of them, not the loss if there is another. Pure."""
+    values = {k: v for k, v in (stands.evaluation or {}).items() if k != "step" and isinstance(v, int | float)}
+    if not values:
+        return ""
+    if short:
+        name = next((name for name in values if name != "loss"), "loss")
+        return f"{name} {values[name]:.4g}"
+    shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+    step = (stands.evaluation or {}).get("step")
+    return shown if step is None else f"{shown}  (step {step:,})"
+
+
+def number(value: float | None, how: str) -> str:
+    """Formatted; empty where unknown. Pure."""
+    return "" if value is None else format(value, how)
+
+
+def duration(secs: float | None) -> str:
+    """Such as 1:02:03; empty where unknown. Pure."""
+    return "" if secs is None else str(timedelta(seconds=max(0, round(secs))))
+
+
+def moment(when: float) -> str:
+    """Local time, to the second."""
+    return datetime.fromtimestamp(when).astimezone().isoformat(" ", "seconds")

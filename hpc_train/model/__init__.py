@@ -1,0 +1,1 @@
+"""The user's model: built, copied, compared, differentiated."""

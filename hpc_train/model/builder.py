@@ -1,0 +1,146 @@
+"""The user's model: built and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from hpc_train.config.estimator import Estimator
+from hpc_train.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
+    """Calls `model_fn`, and creates every variable of the model and its metrics; not its optimizer's. Local.
+
+    With run.mixed_precision, both happen under Keras's policy for it, and a model in float16 has a loss scale then.
+
+    Args:
+        dataset: Batches that the model takes. One is read only where `element_spec` leaves open more than its rows.
+
+    Raises:
+        UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
+            train, or one that replaces the training step, or computes in another precision than the one asked for.
+        Whatever `model_fn` or the model raise.
+    """
+    import keras
+
+    if estimator.config.tf_random_seed is not None:
+        keras.utils.set_random_seed(estimator.config.tf_random_seed)
+    precision = estimator.config.mixed_precision
+    name = getattr(estimator.model_fn, "__qualname__", "model_fn")
+    with _policy(precision):
+        model = _checked(estimator.model_fn(dict(estimator.params)), name)
+        try:
+            try_out(model, dataset)
+        except ValueError:
+            if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
+                raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
+            raise
+    if not model.trainable_variables:
+        raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
+    if precision is not None:
+        _check_precision(model, precision, name)
+    if precision == "float16" and not _scales_loss(model.optimizer):
+        model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
+    return model
+
+
+def _checked(model: object, name: str) -> keras.Model:
+    """What `model_fn` returned, if it can be trained; UserError if not."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UserError(f"{name} returned {type(model).__name__}; it must return a compiled keras.Model")
+    if not model.compiled or model.optimizer is None:
+        raise UserError(f"{name} returned an uncompiled model; call model.compile(optimizer=…, loss=…) in it")
+    if type(model).train_step is not keras.Model.train_step:
+        raise UserError(
+            f"{name} returned a {type(model).__name__} with a train_step of its own, which would not be called: "
+            "gradients are averaged over ranks between its two halves; override compute_loss instead"
+        )
+    return model
+
+
+@contextmanager
+def _policy(precision: Literal["bfloat16", "float16"] | None) -> Iterator[None]:
+    """Keras's policy for layers that are made inside; None leaves it as it is."""
+    import keras
+
+    if precision is None:
+        yield
+        return
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy(f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+
+
+def _check_precision(model: keras.Model, precision: str, name: str) -> None:
+    """UserError where no layer computes in `precision`."""
+    layers = [layer for layer in model._flatten_layers() if layer.variables and not layer._layers]
+    found = sorted({layer.compute_dtype for layer in layers})
+    if layers and precision not in found:
+        raise UserError(
+            f"run.mixed_precision is {precision}, but the layers of {name} compute in {', '.join(found)}; leave out "
+            "the dtype or policy that it gives them, make them in model_fn itself, or leave mixed_precision out"
+        )
+
+
+def _scales_loss(optimizer: keras.optimizers.Optimizer) -> bool:
+    import keras
+
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None
+
+
+def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
+    """Evaluates one batch like those of `dataset`, which builds model and metrics, or shows what does not fit. Local.
+
+    The batch is one row of zeros where the shapes are known, else the first of the dataset.
+    """
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(dataset.element_spec)
+    if all(spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
+        batch = tf.nest.map_structure(
+            lambda spec: tf.zeros([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype), dataset.element_spec
+        )
+    else:
+        batch = next(iter(dataset.take(1)), None)
+        if batch is None:
+            raise UserError("the input has no batches")
+    model.test_step(batch)
+    model.reset_metrics()
+
+
+def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:
+    """Of the labels that Keras's sparse cross-entropy compares with an output: classes, and the label it leaves out.
+
+    Known for models with one output, and with outputs and losses by name.
+    """
+    import keras
+
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        return {}
+    outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss
+    if isinstance(loss, dict) and isinstance(named, dict):
+        compared = [(label, loss.get(label), named[label]) for label in labels if label in named]
+    elif outputs and len(outputs) == len(labels) == 1:
+        alone = list(loss.values()) if isinstance(loss, dict) else loss if isinstance(loss, list | tuple) else [loss]
+        compared = [(labels[0], alone[0], outputs[0])] if len(alone) == 1 else []
+    else:
+        compared = []
+    found = {}
+    for label, own_loss, own_output in compared:
+        known = own_loss in ("sparse_categorical_crossentropy", keras.losses.sparse_categorical_crossentropy)
+        if known or type(own_loss) is keras.losses.SparseCategoricalCrossentropy:
+            classes = own_output.shape[getattr(own_loss, "axis", -1)]
+            if classes is not None:
+                found[label] = (int(classes), getattr(own_loss, "ignore_class", None))
+    return found

@@ -1,0 +1,277 @@
+"""The variables of a model and of its optimizer by path: copied for a checkpoint, shared, averaged, compared."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.checkpoint.arena import Arena, ArraySpec
+from hpc_train.checkpoint.format import COUNTER, Snapshot
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.data.sampling.shuffle import derive_seed
+from hpc_train.distributed.tensors import reading, view_of
+from hpc_train.distributed.world import World
+from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+
+if TYPE_CHECKING:
+    import keras
+
+
+class ModelState:
+    """The variables of a model and of its optimizer, by path, across ranks.
+
+    Attributes:
+        world: The ranks among which it is compared and averaged.
+        carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
+            floating-point variables. The training step averages the changes of those that it does change.
+        not_trained: Those that are not trainable, whatever they hold.
+    """
+
+    def __init__(self, model: keras.Model, world: World) -> None:
+        self.world = world
+        self._model = _by_path(model.variables)
+        self._optimizer = _by_path(model.optimizer.variables)
+        self._trainable = {id(v) for v in model.trainable_variables}
+        floating = [
+            v for v in self._model.values() if id(v) not in self._trainable and np.issubdtype(v.dtype, np.floating)
+        ]
+        frozen = _frozen(model)
+        self.carried = [v for v in floating if id(v) not in frozen]
+        self._rest = [v for v in floating if id(v) in frozen]
+        self._random = [v for v in self._model.values() if _is_random_state(v)]
+        self.not_trained = [v for v in self._model.values() if id(v) not in self._trainable]
+        self._arena: Arena | None = None
+        self._read: Callable[[], Any] | None = None
+
+    def check_ranks(self) -> None:
+        """UserError where ranks have built different models. Collective."""
+        signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
+        digests = self.world.all_gather(hashlib.sha256("\n".join(signatures).encode()).hexdigest())
+        differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if differing:
+            raise UserError(
+                f"model_fn built another model on rank {differing[0]} than on rank 0; it must not depend on the rank"
+            )
+
+    def check(self, snapshot: Snapshot, where: str) -> None:
+        """UserError, naming the first variable that differs, where `snapshot` is of another model."""
+        for kind, variables in (("model", self._model), ("optimizer", self._optimizer)):
+            saved = getattr(snapshot, kind)
+            names, saved_names = list(variables), list(saved)
+            for i in range(max(len(names), len(saved_names))):
+                here = _signature(names[i], variables[names[i]]) if i < len(names) else "no such variable"
+                there = _signature(saved_names[i], saved[saved_names[i]]) if i < len(saved_names) else "none"
+                if _without_counters(here) != _without_counters(there):
+                    raise UserError(
+                        f"{where}: holds another model: {kind} variable {i} is {there} there, but {here} here; "
+                        "choose another job-dir, or the model that was trained in this one"
+                    )
+
+    def reserve(self) -> None:
+        """Makes the memory that snapshots are taken into, as large as the state. Local; done once."""
+        if self._arena is None:
+            everything = {**_prefixed("model", self._model), **_prefixed("optimizer", self._optimizer)}
+            self._arena = Arena(
+                {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in everything.items()}
+            )
+            self._read = reading(list(everything.values()))
+
+    def snapshot(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """A copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
+        self.copy()
+        return self.copied(progress, order, rng, tf_random_seed, best)
+
+    def copy(self) -> dict[int, np.ndarray]:
+        """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
+        self.reserve()
+        assert self._arena is not None
+        assert self._read is not None
+        copies = list(self._arena.arrays.values())
+        for copy, tensor in zip(copies, self._read(), strict=True):
+            np.copyto(copy, view_of(tensor))
+        variables = [*self._model.values(), *self._optimizer.values()]
+        return {id(variable): copy for variable, copy in zip(variables, copies, strict=True)}
+
+    @property
+    def room(self) -> list[np.ndarray]:
+        """The memory that snapshots are taken into, one array for each variable. Local."""
+        self.reserve()
+        assert self._arena is not None
+        return list(self._arena.arrays.values())
+
+    def copied(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """The snapshot that `copy` has made, and what may have been written over it since. Local."""
+        assert self._arena is not None
+        copies = list(self._arena.arrays.values())
+        return Snapshot(
+            dict(zip(self._model, copies[: len(self._model)], strict=True)),
+            dict(zip(self._optimizer, copies[len(self._model) :], strict=True)),
+            progress,
+            order,
+            self.world.size,
+            time.time(),
+            rng,
+            tf_random_seed,
+            best,
+        )
+
+    def assign(self, snapshot: Snapshot) -> None:
+        """Gives all variables the values of `snapshot`. Local."""
+        for saved, variables in ((snapshot.model, self._model), (snapshot.optimizer, self._optimizer)):
+            for array, variable in zip(saved.values(), variables.values(), strict=True):
+                variable.assign(array.copy())  # else TensorFlow may use the snapshot's own memory
+
+    def share(self, snapshot: Snapshot | None, part: int) -> None:
+        """Gives all ranks the chief's state: `snapshot` where it has one, else its variables. Collective.
+
+        Random states (dropout and the like) are then made different on every rank that trains: the seed of the one that
+        reads part p > 0 of the data derives from the chief's and p, so that a restart on any number of ranks finds the
+        same ones.
+        """
+        variables = [*self._model.values(), *self._optimizer.values()]
+        if snapshot is not None:
+            arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
+        else:
+            arrays = [_numpy(v) for v in variables]
+        self.world.broadcast_arrays(arrays)
+        for variable, array in zip(variables, arrays, strict=True):
+            variable.assign(array)
+        if part > 0:
+            for variable in self._random:
+                state = _numpy(variable)
+                state[0] = derive_seed(int(state[0]), 0, part) % 2**32
+                variable.assign(state)
+
+    def average(self) -> None:
+        """Replaces the floating-point variables of frozen layers by their mean over ranks, where they differ.
+
+        For layers that change such a variable all the same; those of other layers are `carried`. Collective. Uses
+        float64 sums over MPI.
+        """
+        if self.world.size == 1 or not self._rest:
+            return
+        values = [_numpy(v) for v in self._rest]
+        digests = self.world.all_gather([_digest(value) for value in values])
+        for i, (variable, value) in enumerate(zip(self._rest, values, strict=True)):
+            if len({own[i] for own in digests}) > 1:
+                mean = self.world.sum(np.ascontiguousarray(value, np.float64)) / self.world.size
+                variable.assign(mean.astype(value.dtype))
+
+    def compare(self, step: int) -> None:
+        """Compares what all ranks must have alike, to the bit: trainable and carried variables, the optimizer's.
+
+        Collective.
+
+        Raises:
+            JobEndedError: Some rank's differ from those of most; it names the ranks and the first variable.
+        """
+        compared = self._trainable | {id(v) for v in self.carried}
+        alike = {p: v for p, v in self._model.items() if id(v) in compared}
+        everything = {**_prefixed("model", alike), **_prefixed("optimizer", self._optimizer)}
+        own = [_digest(_host_view(v)) for v in everything.values()]
+        whole = hashlib.sha256(repr(own).encode()).hexdigest()
+        if len(set(self.world.all_gather(whole))) == 1:
+            return
+        digests = self.world.all_gather(own)
+        usual, count = Counter(map(tuple, digests)).most_common(1)[0]
+        if count == 1:
+            usual = tuple(digests[0])
+        ranks = [rank for rank, found in enumerate(digests) if tuple(found) != usual]
+        name = next(n for i, n in enumerate(everything) if digests[ranks[0]][i] != usual[i])
+        shown = ", ".join(str(rank + self.world.offset) for rank in ranks[:8])
+        raise JobEndedError(
+            f"the variables of rank {shown} differ from those of {'most ranks' if count > 1 else 'rank 0'} after step "
+            f"{step}, first {name}: memory or a processor of that rank's node may be faulty; start the job again "
+            "elsewhere to go on from the last checkpoint",
+            EXIT_NOT_FINITE,
+            ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,
+        )
+
+
+def _prefixed(kind: str, variables: dict[str, Any]) -> dict[str, Any]:
+    return {f"{kind}/{path}": variable for path, variable in variables.items()}
+
+
+def _frozen(model: keras.Model) -> set[int]:
+    """Identities of the variables of layers that do not train."""
+    layers, seen = [model], set()
+    frozen: set[int] = set()
+    while layers:
+        layer = layers.pop()
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        if not layer.trainable:
+            frozen.update(id(v) for v in layer.variables)
+        layers += getattr(layer, "_layers", None) or getattr(layer, "layers", [])
+    return frozen
+
+
+def _by_path(variables: list[Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for variable in variables:
+        path, count = variable.path, 1
+        while path in named:
+            count += 1
+            path = f"{variable.path}#{count}"
+        named[path] = variable
+    return named
+
+
+def _numpy(variable: Any) -> np.ndarray:
+    return np.array(variable.numpy() if hasattr(variable, "numpy") else variable, order="C")
+
+
+def _host_view(variable: Any) -> np.ndarray:
+    """The variable's elements, on a CPU without a copy; valid until the variable changes.
+
+    `Variable.numpy()` copies, and costs some 50 µs a variable beside.
+    """
+    import tensorflow as tf
+
+    resource = variable.value
+    return view_of(tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=resource.dtype))
+
+
+def _digest(array: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _is_random_state(variable: Any) -> bool:
+    """Whether this is the state of a keras.random.SeedGenerator: [seed, counter], whose dtype depends on Keras."""
+    return (
+        variable.name == "seed_generator_state"
+        and variable.dtype in ("uint32", "int64")
+        and tuple(variable.shape) == (2,)
+    )
+
+
+def _signature(path: str, variable: Any) -> str:
+    array = variable if isinstance(variable, np.ndarray) else _numpy(variable)
+    return f"{path} {array.dtype.name} {list(array.shape)}"
+
+
+def _without_counters(signature: str) -> str:
+    """Keras numbers the layers of a process (dense, dense_1, …), so the same model built twice has other numbers."""
+    return re.sub(COUNTER, "", signature)

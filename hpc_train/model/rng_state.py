@@ -1,0 +1,91 @@
+"""Random number generators outside the model: their states on every rank, for a checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hpc_train.distributed.world import World
+
+
+def gather(world: World) -> dict[str, np.ndarray]:
+    """The states of Python's, numpy's and TensorFlow's global generators, `[ranks, n]` each, on the chief. Collective.
+
+    They matter to layers that draw numbers outside TensorFlow's graph. Keras's seed generators are variables of the
+    model, and the input draws its numbers from seeds of its own.
+    """
+    gathered = {name: world.gather_arrays(array) for name, array in _own().items()}
+    return {name: states for name, states in gathered.items() if states is not None}
+
+
+def room(parts: int) -> dict[str, np.ndarray]:
+    """Memory for what `gather` gives of so many ranks. Local."""
+    return {name: np.empty((parts, *array.shape), array.dtype) for name, array in _own().items()}
+
+
+def restore(world: World, states: dict[str, np.ndarray] | None, part: int, parts: int) -> None:
+    """Gives each rank its states back, where as many ranks train as did. Collective.
+
+    Args:
+        states: What `gather` gave, on the chief; None where there is nothing to restore.
+        part: Of this rank among the `parts` that train; one that takes no steps is given another one's.
+    """
+    own = _own()
+    same = states is not None and all(
+        name in states and states[name].shape == (parts, *array.shape) for name, array in own.items()
+    )
+    if not world.broadcast(same):
+        return
+    for name, array in own.items():
+        all_ranks = states[name] if states else np.empty((parts, *array.shape), array.dtype)
+        all_ranks = np.ascontiguousarray(all_ranks)
+        world.broadcast_arrays([all_ranks])
+        own[name] = all_ranks[part]
+    _set(own)
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """A context whose draws leave the generators as they were. Local."""
+    states = _own()
+    try:
+        yield
+    finally:
+        _set(states)
+
+
+def _own() -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    _, words, gauss = random.getstate()
+    legacy: Any = np.random.get_state(legacy=True)
+    return {
+        "python": np.array([*words, *_bits(gauss)], np.uint32),
+        "numpy": np.array([*legacy[1], legacy[2], *_bits(legacy[4] if legacy[3] else None)], np.uint32),
+        "tensorflow": np.asarray(tf.random.get_global_generator().state.numpy(), np.int64),
+    }
+
+
+def _set(states: dict[str, np.ndarray]) -> None:
+    import tensorflow as tf
+
+    version, _, _ = random.getstate()
+    words = states["python"]
+    random.setstate((version, tuple(int(w) for w in words[:-3]), _number(words[-3:])))
+    words, gauss = states["numpy"][:-3], _number(states["numpy"][-3:])
+    np.random.set_state(("MT19937", words[:-1], int(words[-1]), int(gauss is not None), gauss or 0.0))
+    tf.random.get_global_generator().state.assign(states["tensorflow"])
+
+
+def _bits(number: float | None) -> list[int]:
+    """A normal number that a generator holds back for its next call: whether there is one, and its 64 bits."""
+    low, high = np.array([number or 0.0], np.float64).view(np.uint32)
+    return [int(number is not None), int(low), int(high)]
+
+
+def _number(bits: np.ndarray) -> float | None:
+    return float(np.ascontiguousarray(bits[1:], np.uint32).view(np.float64)[0]) if bits[0] else None

@@ -1,6 +1,0 @@
-"""report.html: how a job went, in one file that needs nothing else; and several jobs side by side."""
-
-from hpc_train.monitoring.report.compare import write_comparison
-from hpc_train.monitoring.report.page import REPORT_FILE, write_report
-
-__all__ = ["REPORT_FILE", "write_comparison", "write_report"]

@@ -1,0 +1,225 @@
+"""Several jobs side by side, as a page and as Markdown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc_train.jobdir.history import History, Record, read_history
+from hpc_train.report import words
+from hpc_train.report.charts import MOST_METRICS, is_wide
+from hpc_train.report.figure import STEP, Curve, LineChart
+from hpc_train.report.numbers import (
+    best_of,
+    elapsed_of,
+    global_batch,
+    last_of,
+    metrics_of,
+    ranks_of,
+    rate_of,
+    setting,
+)
+from hpc_train.report.page import state_of, steps_of
+from hpc_train.report.rendering import Gallery, render
+from hpc_train.report.tables import Table
+from hpc_train.telemetry.json_files import replace_text
+
+MOST_JOBS = 36
+"""As many curves can be told apart."""
+OWN_KEYS = ("name",)
+"""Keys of a job that are shown anyway."""
+GIVEN_BY_NAME = ("params.", "eval.exporters.", "eval[", "evals.", "train.early_stopping.", "warm_start_from.")
+"""Settings that a job has or has not; elsewhere one that is missing was unknown to the version that ran the job."""
+
+
+def write_comparison(job_dirs: Sequence[Path], out: Path) -> Path:
+    """Writes a page that lays jobs side by side, as one HTML file that needs nothing else; returns its path.
+
+    Local. The file appears in one rename.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    replace_text(out, comparison_page([read_history(job_dir) for job_dir in job_dirs]))
+    return out
+
+
+def comparison_page(histories: Sequence[History]) -> str:
+    """The page as HTML, in ASCII."""
+    labels = labels_of(histories)
+    with Gallery() as gallery:
+        by_step = gallery.hang(_charts(histories, labels, by_time=False))
+        by_time = gallery.hang(_charts(histories, labels, by_time=True))
+    return render(
+        "compare.html.jinja",
+        labels=labels,
+        written=words.moment(time.time()),
+        jobs=jobs_table(histories, labels),
+        differences=differences_table(histories, labels),
+        by_step=by_step,
+        by_time=by_time,
+        folders=list(zip(labels, (str(history.job_dir.absolute()) for history in histories), strict=True)),
+    )
+
+
+def labels_of(histories: Sequence[History]) -> list[str]:
+    """What each job is called: its name, or its job-dir where two have the same, or its path."""
+    for names in (
+        [history.name for history in histories],
+        [history.job_dir.absolute().name for history in histories],
+        [str(history.job_dir) for history in histories],
+    ):
+        labels = [words.label(name) for name in names]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{number}: {label}" for number, label in enumerate(labels, start=1)]
+
+
+def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
+    """A column for each job: how it stands and what it reached."""
+    rows = [
+        ("state", *map(state_of, histories)),
+        ("steps", *map(_steps, histories)),
+        ("running time", *(words.duration(elapsed_of(history)) for history in histories)),
+        ("restarts", *(f"{len(history.restarts):,}" for history in histories)),
+        ("ranks", *(words.number(ranks_of(history)) for history in histories)),
+        (
+            "strategy",
+            *(words.label(str(setting(history, "run", "strategy") or words.UNKNOWN)) for history in histories),
+        ),
+        ("examples a step", *(words.number(global_batch(history)) for history in histories)),
+        ("examples a second", *(words.number(_rounded(rate_of(history))) for history in histories)),
+    ]
+    if any(metrics_of(history, "train") for history in histories):
+        rows.append(("last loss in training", *(words.number(last_of(h, "train", "loss")) for h in histories)))
+    for kind, name in _evaluated(histories):
+        title = words.label(f"{words.named(kind)}: {name}")
+        rows.append((title, *(words.number(last_of(history, kind, name)) for history in histories)))
+        bests = [best_of(history, kind, name) for history in histories]
+        if any(bests):
+            told = (f"{words.number(b.value)} (step {b.step:,})" if b else words.UNKNOWN for b in bests)
+            rows.append((words.label(f"{title}, best"), *told))
+    return Table(("", *labels), rows)
+
+
+def _steps(history: History) -> str:
+    step, most = steps_of(history)
+    return f"{step:,} of {most:,}" if most else f"{step:,}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(round(value))
+
+
+def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:
+    """Evaluation sets and metrics that any of the jobs has."""
+    return list(
+        dict.fromkeys(
+            (kind, name)
+            for history in histories
+            for kind in history.evaluation_sets
+            for name in metrics_of(history, kind)
+        )
+    )
+
+
+def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
+    """The settings in which the jobs differ, by their keys in job.yaml."""
+    flat = [flattened(history.job) for history in histories]
+    keys = dict.fromkeys(key for settings in flat for key in settings if key not in OWN_KEYS)
+    rows = []
+    for key in keys:
+        values = [settings.get(key) for settings in flat]
+        told = {value for value, settings in zip(values, flat, strict=True) if settings}
+        known = told if key.startswith(GIVEN_BY_NAME) else told - {None}
+        if len(known) > 1:
+            rows.append((key, *(words.UNKNOWN if value is None else value for value in values)))
+    return Table(("setting", *labels), rows)
+
+
+def flattened(job: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """The settings of a job as text, by their path, such as `data.train.batch_size`. Pure."""
+    found: dict[str, str] = {}
+    for key, value in job.items():
+        path = f"{above}{key}"
+        if isinstance(value, dict) and value:
+            found |= flattened(value, f"{path}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for number, item in enumerate(value):
+                found |= flattened(item, f"{path}[{item.get('name') or number}].")
+        else:
+            found[path] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "[]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) -> list[LineChart]:
+    wanted = [("train", "loss", "Loss in training", "loss"), ("train", "examples_per_sec", "Speed", "examples/s")]
+    evaluated = _evaluated(histories)[:MOST_METRICS]
+    wanted[1:1] = [
+        (kind, name, words.label(f"{words.named(kind)}: {name}"), words.label(name)) for kind, name in evaluated
+    ]
+    scale, unit = _unit(histories) if by_time else (1.0, "")
+    charts = []
+    for kind, name, title, y_label in wanted:
+        curves = []
+        for look, (history, label) in enumerate(zip(histories[:MOST_JOBS], labels, strict=False)):
+            records = [record for record in history.series(kind) if name in record.values]
+            points = [(_at(record, by_time) / scale, record.number(name)) for record in records]
+            if points:
+                curves.append(Curve(label, sorted(points, key=lambda point: point[0]), look, kind != "train"))
+        if curves:
+            logarithmic = is_wide(curve.points for curve in curves) and name != "examples_per_sec"
+            charts.append(
+                LineChart(
+                    f"{title}, by running time" if by_time else title,
+                    f"{unit} of running time" if by_time else STEP,
+                    f"{y_label} (logarithmic)" if logarithmic else y_label,
+                    tuple(curves),
+                    logarithmic=logarithmic,
+                )
+            )
+    return charts
+
+
+def _at(record: Record, by_time: bool) -> float:
+    return record.elapsed if by_time else float(record.step)
+
+
+def _unit(histories: Iterable[History]) -> tuple[float, str]:
+    longest = max((history.records[-1].elapsed for history in histories if history.records), default=0.0)
+    return next((scale, name) for scale, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+                if longest >= 3 * scale or scale == 1.0)  # fmt: skip
+
+
+def markdown(histories: Sequence[History]) -> str:
+    """The numbers of one job or several as tables in Markdown, fit for a pull request."""
+    labels = labels_of(histories)
+    parts = [as_markdown(jobs_table(histories, labels))]
+    if len(histories) > 1 and (differences := differences_table(histories, labels)).rows:
+        parts += ["Settings that differ:", as_markdown(differences)]
+    text = "\n\n".join(parts) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def as_markdown(table: Table) -> str:
+    """A table as Markdown, whatever its cells hold. Pure."""
+    rule = [":--" if column < table.names else "--:" for column in range(len(table.header))]
+    lines = [list(map(_escaped, table.header)), rule, *(list(map(_escaped, row)) for row in table.rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    text = " ".join(cell.split())
+    for special in "\\`*_[]<>|#~$":
+        text = text.replace(special, f"\\{special}")
+    return text.replace("&", "&amp;")

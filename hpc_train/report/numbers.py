@@ -1,0 +1,244 @@
+"""What the curves of a job come down to: best and last values, rates, where the time went. Pure."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_train.jobdir.history import History, Record, as_number
+from hpc_train.telemetry.metrics import NOT_METRICS
+
+PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")
+"""What a rank's time goes to: forward and backward pass, averaging gradients, updating variables, and the rest."""
+NOT_TRAIN_METRICS = frozenset(
+    {"examples_per_sec", "learning_rate", "input_wait", "staleness_mean", "staleness_max", "secs", "seconds"}
+)
+SMALLER = ("loss", "error", "mse", "mae", "rmse", "mape", "msle", "perplexity", "crossentropy", "divergence", "wer")
+LARGER = ("acc", "auc", "precision", "recall", "f1", "iou", "dice", "score", "r2", "similarity", "bleu", "map")
+
+
+LARGEST = 1e300
+"""Beyond it there is no room for a margin."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best value of a metric, and the step it was measured at."""
+
+    value: float
+    step: int
+
+
+def metrics_of(history: History, kind: str) -> tuple[str, ...]:
+    """The metrics that the records of a kind hold, the loss first."""
+    left_out = NOT_TRAIN_METRICS if kind == "train" else NOT_METRICS
+    names = dict.fromkeys(name for record in history.series(kind) for name in record.names())
+    return tuple(sorted((name for name in names if name not in left_out), key=lambda name: name != "loss"))
+
+
+def points_of(records: Sequence[Record], name: str) -> list[tuple[float, float | None]]:
+    """Step and value of the records that hold a value."""
+    return [(float(record.step), record.number(name)) for record in records if name in record.values]
+
+
+def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
+    """Whether small or large values of a metric are good, by the job, or by its name; None: unknown."""
+    for exporter in _best_exporters(history.job):
+        if exporter.get("metric", "loss") == metric and exporter.get("mode", "min") in ("min", "max"):
+            return "max" if exporter.get("mode") == "max" else "min"
+    if setting(history, "run", "best_metric") == metric and setting(history, "run", "best_mode") in ("min", "max"):
+        return "max" if setting(history, "run", "best_mode") == "max" else "min"
+    words = metric.lower().replace("-", "_").split("_")
+    if any(word.endswith(SMALLER) for word in words):
+        return "min"
+    return "max" if any(word.startswith(LARGER) for word in words) else None
+
+
+def _best_exporters(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    further = job.get("evals")
+    for spec in (job.get("eval"), *(further.values() if isinstance(further, dict) else ())):
+        exporters = spec.get("exporters") if isinstance(spec, dict) else None
+        for name, settings in exporters.items() if isinstance(exporters, dict) else ():
+            if isinstance(settings, dict) and settings.get("type", name) == "best":
+                found.append(settings)
+    return found
+
+
+def best_of(history: History, kind: str, metric: str) -> Best | None:
+    """The first of the best values of a metric; None where none is known, or what is good."""
+    mode = mode_of(history, metric)
+    known = [(value, step) for step, value in points_of(history.series(kind), metric) if value is not None]
+    if not known or mode is None:
+        return None
+    value, step = min(known, key=lambda point: (point[0] if mode == "min" else -point[0], point[1]))
+    return Best(value, int(step))
+
+
+def last_of(history: History, kind: str, metric: str) -> float | None:
+    """The last value of a metric."""
+    values = [value for _, value in points_of(history.series(kind), metric)]
+    return values[-1] if values else None
+
+
+def rate_of(history: History) -> float | None:
+    """Examples a second that all ranks trained on together, the median of the records; None where unknown."""
+    rates = [rate for record in history.series("train") if (rate := record.number("examples_per_sec")) is not None]
+    return statistics.median(rates) if rates else as_number(history.status.get("examples_per_sec"))
+
+
+def ranks_of(history: History) -> int | None:
+    """With how many ranks the last run began."""
+    starts = [ranks for record in history.all_of("start") if (ranks := record.number("ranks")) is not None]
+    ranks = as_number(history.status.get("ranks")) or (starts[-1] if starts else None)
+    return int(ranks) if ranks else None
+
+
+def roles_of(history: History) -> dict[int, str]:
+    """The role of each rank."""
+    ranks = history.environment.get("ranks")
+    entries = [entry for entry in ranks if isinstance(entry, dict)] if isinstance(ranks, list) else []
+    return {
+        int(rank): str(entry.get("role", "")) for entry in entries if (rank := as_number(entry.get("rank"))) is not None
+    }
+
+
+def setting(history: History, *path: str) -> Any:
+    """What the resolved job says at `path`; None where it says nothing."""
+    value: Any = history.job
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def training_ranks(history: History) -> int | None:
+    """How many ranks train: without a dedicated chief, and without parameter servers."""
+    ranks = ranks_of(history)
+    if ranks is None:
+        return None
+    if setting(history, "run", "strategy") == "async":
+        ranks -= int(as_number(setting(history, "run", "parameter_servers")) or 1)
+    elif setting(history, "run", "chief") == "dedicated":
+        ranks -= 1
+    return max(1, ranks)
+
+
+def global_batch(history: History) -> int | None:
+    """Examples that one step takes, of all ranks; in an asynchronous job a step is one worker's."""
+    batch = as_number(setting(history, "data", "train", "batch_size"))
+    ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
+    if batch is None or ranks is None:
+        return None
+    return int(batch * ranks)
+
+
+def elapsed_of(history: History) -> float | None:
+    """Seconds that the job has been running, without the time between its runs."""
+    if not history.records:
+        return None
+    updated, last = as_number(history.status.get("updated")), history.records[-1]
+    more = max(0.0, updated - last.time) if updated is not None else 0.0
+    started = as_number(history.status.get("started"))
+    same_run = started is not None and started <= last.time
+    return last.elapsed + (more if same_run else 0.0)
+
+
+@dataclass(frozen=True)
+class ByRank:
+    """What `by_rank` says of one quantity.
+
+    Attributes:
+        ranks: Those that it is known of.
+        values: float64 [records, ranks], NaN where unknown.
+        secs: float64 [records], how long a time each record tells of.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    values: np.ndarray
+    secs: np.ndarray
+
+    def of_rank(self, column: int) -> list[tuple[float, float | None]]:
+        """The curve of one rank."""
+        return self._curve(self.values[:, column])
+
+    def over_ranks(self) -> list[list[tuple[float, float | None]]]:
+        """The curves of the lowest, the median and the highest of the ranks."""
+        with _silent():
+            return [self._curve(pick(self.values, axis=1)) for pick in (np.nanmin, np.nanmedian, np.nanmax)]
+
+    def mean_over_ranks(self) -> list[tuple[float, float | None]]:
+        """The curve of the mean of the ranks, of values taken as shares, from 0 to 1."""
+        with _silent():
+            return self._curve(np.nanmean(np.clip(self.values, 0, 1), axis=1))
+
+    def means(self) -> dict[int, float | None]:
+        """Each rank's mean over time."""
+        known = ~np.isnan(self.values)
+        weights = known * (self.secs if self.secs.any() else np.ones_like(self.secs))[:, None]
+        total = weights.sum(axis=0)
+        sums = (np.where(known, self.values, 0.0) * weights).sum(axis=0)
+        return {rank: float(sums[c] / total[c]) if total[c] > 0 else None for c, rank in enumerate(self.ranks)}
+
+    def _curve(self, values: np.ndarray) -> list[tuple[float, float | None]]:
+        told = values.tolist()
+        return [(float(step), None if y != y else y) for step, y in zip(self.steps, told, strict=True)]
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """NumPy warns of records in which no rank has a value."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def by_rank(history: History, name: str) -> ByRank | None:
+    """One quantity of each training rank over the steps; None where no record has it."""
+    steps, rows, secs, before = [], [], [], 0.0
+    for record in history.series("train"):
+        told = record.values.get("by_rank")
+        values = told.get(name) if isinstance(told, dict) else None
+        if isinstance(values, list) and values:
+            steps.append(record.step)
+            rows.append(values)
+            secs.append(max(0.0, record.elapsed - before))
+        before = record.elapsed
+    if not rows:
+        return None
+    whole = _as_array(rows)
+    columns = np.flatnonzero(~np.isnan(whole).all(axis=0))
+    if not columns.size:
+        return None
+    workers = sorted(rank for rank, role in roles_of(history).items() if role == "worker")
+    are_workers = whole.shape[1] == len(workers) and whole.shape[1] != len(roles_of(history))
+    ranks = tuple(workers[column] if are_workers else int(column) for column in columns)
+    return ByRank(ranks, tuple(steps), whole[:, columns], np.array(secs))
+
+
+def _as_array(rows: list[list[Any]]) -> np.ndarray:
+    """float64 [rows, longest row]; NaN for what is no finite number."""
+    width = max(map(len, rows))
+    try:
+        whole = np.array(rows, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        whole = np.zeros(0)
+    if whole.shape != (len(rows), width):
+        whole = np.full((len(rows), width), np.nan)
+        for row, values in enumerate(rows):
+            for column, value in enumerate(map(as_number, values)):
+                whole[row, column] = np.nan if value is None else value
+    whole[~np.isfinite(whole) | (np.abs(whole) > LARGEST)] = np.nan
+    return whole
+
+
+def shares(history: History) -> dict[str, list[tuple[float, float | None]]]:
+    """The share of the time (0 to 1) that went to each part, the mean of the training ranks, by step."""
+    known = {part: told for part in PARTS if (told := by_rank(history, part)) is not None}
+    return {part: told.mean_over_ranks() for part, told in known.items()}

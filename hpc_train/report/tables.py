@@ -1,0 +1,200 @@
+"""The tables of the report, and the key numbers above them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from hpc_train.jobdir.history import History, Record, as_number
+from hpc_train.report import words
+from hpc_train.report.numbers import (
+    PARTS,
+    best_of,
+    by_rank,
+    elapsed_of,
+    global_batch,
+    last_of,
+    metrics_of,
+    rate_of,
+    training_ranks,
+)
+from hpc_train.telemetry.metrics import NOT_METRICS
+
+MOST_RANKS = 256
+MOST_EVALUATIONS = 200
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text below a header; the first `names` columns are names, the others numbers."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    names: int = 1
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A key number: what it is, and what else to say of it."""
+
+    name: str
+    value: str
+    more: str = ""
+
+
+def key_numbers(history: History) -> list[Fact]:
+    """What a reader asks first."""
+    facts = []
+    for kind in history.evaluation_sets:
+        for name in metrics_of(history, kind)[:6]:
+            best = best_of(history, kind, name)
+            more = f"best {words.number(best.value)} at step {best.step:,}" if best else ""
+            title = name if kind == "eval" else f"{words.named(kind)}: {name}"
+            facts.append(Fact(words.label(title), words.number(last_of(history, kind, name)), more))
+    if not facts and (loss := last_of(history, "train", "loss")) is not None:
+        facts.append(Fact("loss in training", words.number(loss), "no evaluation yet"))
+    if (rate := rate_of(history)) is not None:
+        ranks = training_ranks(history)
+        more = f"{words.number(round(rate / ranks))} a rank" if ranks and ranks > 1 else ""
+        facts.append(Fact("examples a second", words.number(round(rate)), more))
+    if batch := global_batch(history):
+        facts.append(Fact("examples a step", words.number(batch)))
+    elapsed, records = elapsed_of(history), history.records
+    by_clock = f"{words.duration(records[-1].time - records[0].time)} by the clock" if history.restarts else ""
+    facts.append(Fact("running time", words.duration(elapsed), by_clock))
+    facts.append(Fact("exports", f"{len(export_paths(history)):,}", _less_exports(history)))
+    if lag := _lag(history):
+        facts.append(lag)
+    return facts
+
+
+def export_paths(history: History) -> list[tuple[str, str, str]]:
+    """Exporter, step and path of each export, from the metrics, or from status.json where they do not tell."""
+    told = history.all_of("export")
+    if told:
+        return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", _path_of(history, r)) for r in told]
+    paths = history.status.get("exports")
+    return [(words.UNKNOWN, words.UNKNOWN, str(path)) for path in paths] if isinstance(paths, list) else []
+
+
+def _path_of(history: History, record: Record) -> str:
+    path = record.text("path")
+    return f"{path} (removed since)" if _is_gone(history, record) else path or words.UNKNOWN
+
+
+def _is_gone(history: History, record: Record) -> bool:
+    """Whether an exporter that keeps few has removed this export, of a job-dir that has others of it."""
+    exporter, path = record.text("exporter"), record.text("path")
+    there = history.exports.get(exporter or "", frozenset())
+    return bool(there) and path is not None and PurePath(path).name not in there
+
+
+def export_errors(history: History) -> list[tuple[str, str, str]]:
+    """Exporter, step and error of each export that failed."""
+    told = [(r.text("exporter"), r.step, r.text("error")) for r in history.all_of("export_failed")]
+    errors = history.status.get("export_errors")
+    for entry in errors if isinstance(errors, list) and not told else []:
+        if isinstance(entry, dict):
+            told.append((str(entry.get("exporter")), int(as_number(entry.get("step")) or 0), str(entry.get("error"))))
+    return [(name or words.UNKNOWN, f"{step:,}", error or words.UNKNOWN) for name, step, error in told]
+
+
+def _less_exports(history: History) -> str:
+    failed, gone = len(export_errors(history)), sum(_is_gone(history, r) for r in history.all_of("export"))
+    told = [f"{gone:,} removed since"] if gone else []
+    return "; ".join([*told, *([f"{words.count(failed, 'export')} failed"] if failed else [])])
+
+
+def _lag(history: History) -> Fact | None:
+    lag = history.status.get("evaluation_lag")
+    steps, secs = (as_number(lag.get(name)) for name in ("steps", "secs")) if isinstance(lag, dict) else (None, None)
+    told = [r for kind in history.evaluation_sets for r in history.series(kind) if "lag_steps" in r.values]
+    if steps is None and told:
+        last = max(told, key=lambda record: record.time)
+        steps, secs = last.number("lag_steps"), last.number("lag_secs")
+    if steps is None:
+        return None
+    more = f"{words.duration(secs)} behind training" if secs is not None else "behind training"
+    return Fact("evaluation lag", words.count(int(steps), "step"), more)
+
+
+def evaluations(history: History, kind: str) -> Table:
+    """The evaluations of a set, oldest first; of very many, the newest."""
+    records, names = history.series(kind)[-MOST_EVALUATIONS:], metrics_of(history, kind)
+    more = [name for name in ("secs", "lag_steps", "lag_secs") if any(name in record.values for record in records)]
+    titles = {"secs": "took (s)", "lag_steps": "lag (steps)", "lag_secs": "lag (s)"}
+    header = ("step", *map(words.label, names), *(titles[name] for name in more))
+    return Table(header, [(f"{r.step:,}", *(_cell(r, name) for name in (*names, *more))) for r in records], names=0)
+
+
+def _cell(record: Record, name: str) -> str:
+    return words.number(record.number(name), 3 if name in NOT_METRICS else 4)
+
+
+def restarts(history: History) -> Table:
+    """Each restart: when, from which step, what was lost, and why."""
+    rows = [
+        (
+            words.moment(restart.time),
+            restart.reason or "it left no word of its end",
+            f"{restart.step:,}",
+            f"{max(0, restart.reached - restart.step):,}",
+        )
+        for restart in history.restarts
+    ]
+    return Table(("when", "how the run before ended", "from step", "steps done again"), rows, 2)
+
+
+def shares_by_rank(history: History) -> Table | None:
+    """The mean share of the time that each rank spent on each part."""
+    told = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
+    if not told:
+        return None
+    names = sorted({rank for means in told.values() for rank in means})[:MOST_RANKS]
+    rows = [(f"rank {rank}", *(words.percent(means.get(rank)) for means in told.values())) for rank in names]
+    return Table(("", *told), rows)
+
+
+def ranks(history: History) -> Table | None:
+    """What each rank ran on."""
+    entries = history.environment.get("ranks")
+    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    columns = [
+        name for name in ("rank", "role", "host", "cores", "device", "shards") if any(name in e for e in entries)
+    ]
+    if not columns:
+        return None
+    return Table(tuple(columns), [tuple(str(e.get(name, "")) for name in columns) for e in entries[:MOST_RANKS]], 6)
+
+
+def versions(history: History) -> list[tuple[str, str]]:
+    """Of this package, of what it stands on, and of the user's code."""
+    environment = history.environment
+    packages = environment.get("packages")
+    told = [("hpc_train", environment.get("hpc_train")), ("Python", environment.get("python"))]
+    told += list(packages.items()) if isinstance(packages, dict) else []
+    told += [("MPI", environment.get("mpi")), ("platform", environment.get("platform"))]
+    told += [("commit of the code", environment.get("commit"))]
+    return [(str(name), str(value)) for name, value in told if value]
+
+
+def variables(history: History) -> list[tuple[str, str]]:
+    """The environment variables that environment.json notes."""
+    told = history.environment.get("environment")
+    return [(str(name), str(value)) for name, value in told.items()] if isinstance(told, dict) else []
+
+
+def warm_start(history: History) -> list[tuple[str, str]]:
+    """Where the first values came from, and how many variables; each list by its length and its first names."""
+    return [(str(name), _in_short(value)) for name, value in history.warm_start.items()]
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, list | Mapping):
+        names = [item if isinstance(item, str) else json.dumps(item) for item in value]
+        more = ", …" if len(names) > 8 else ""
+        return f"{len(names):,}" + (f": {', '.join(names[:8])}{more}" if names else "")
+    return str(value)

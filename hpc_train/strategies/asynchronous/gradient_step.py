@@ -1,0 +1,116 @@
+"""One step of a worker in an asynchronous job: forward and backward, and no update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hpc_train.distributed.tensors import view_of
+from hpc_train.model.backward import loss_and_gradients
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+Kind = Literal["dense", "rows", "none"]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a worker's step gives.
+
+    Attributes:
+        gradients: Of each trainable variable: an array; the numbers (int64) of rows and these rows, each once; None.
+        finite: Whether loss and gradients are.
+    """
+
+    loss: float
+    finite: bool
+    gradients: list[np.ndarray | tuple[np.ndarray, np.ndarray] | None]
+
+
+class GradientStep:
+    """Loss and gradients of a batch, clipped as the model's optimizer would clip them. Local.
+
+    Args:
+        spec: Of the batches.
+        state: Variables that are not trained. Those that the step changes keep their values where the gradient is not
+            finite.
+        clip: Whether to clip here: a server that has part of a gradient cannot.
+        accumulate_steps: Pieces in which a batch is computed, see loss_and_gradients.
+
+    Attributes:
+        kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
+            change. only_reads: Whether all that it does to trainable variables is to read them whole.
+    """
+
+    def __init__(
+        self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool, accumulate_steps: int = 1
+    ) -> None:
+        import tensorflow as tf
+
+        self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
+        self.changed: list[int] = []
+        self.only_reads = True
+        optimizer = model.optimizer
+
+        def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
+            before = [tf.identity(variable.value) for variable in state]
+            backward = loss_and_gradients(model, batch, accumulate_steps)
+            loss, gradients = backward.loss, backward.gradients
+            self.changed = [number for number, variable in enumerate(state) if backward.may_assign(variable)]
+            self.only_reads = not any(map(backward.may_assign, model.trainable_variables))
+            self.kinds = [_kind(gradient) for gradient in gradients]
+            parts = [_parts(gradient) for gradient in gradients if gradient is not None]
+            values = [values for values, _ in parts]
+            if optimizer.loss_scale_factor is not None:
+                values = [v / tf.cast(optimizer.loss_scale_factor, v.dtype) for v in values]
+            sums = [tf.reduce_sum(tf.cast(v, tf.float32)) for v in values]
+            finite = tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
+
+            def leave() -> tf.Tensor:
+                for number in self.changed:
+                    state[number].assign(before[number])
+                return finite
+
+            finite = tf.cond(finite, lambda: finite, leave)
+            if clip:
+                values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
+            report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32)])
+            return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
+
+        self._step = tf.function(step, reduce_retracing=True)
+        self._step.get_concrete_function(spec)
+
+    def __call__(self, batch: Any) -> Computed:
+        """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
+        report, parts = self._step(batch)
+        loss, finite = report.numpy()
+        found = iter(parts)
+        gradients: list[Any] = []
+        for kind in self.kinds:
+            if kind == "none":
+                gradients.append(None)
+                continue
+            values, numbers = next(found)
+            gradients.append(view_of(values) if kind == "dense" else (view_of(numbers), view_of(values)))
+        return Computed(float(loss), bool(finite), gradients)
+
+
+def _kind(gradient: Any) -> Kind:
+    import tensorflow as tf
+
+    return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "dense"
+
+
+def _parts(gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """The values of a gradient, and, where it is rows, their numbers; each row once."""
+    import tensorflow as tf
+
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient, tf.zeros([0], tf.int64)
+    numbers, places = tf.unique(tf.cast(gradient.indices, tf.int64))
+    return tf.math.unsorted_segment_sum(gradient.values, places, tf.size(numbers)), numbers

@@ -1,0 +1,133 @@
+"""What is saved of a job whose parameters lie on servers. For the chief."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.data.loading.tf_dataset import OpenInput
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.optimizer_variables import OptimizerVariables
+from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.parameter_server.peers import Peers
+from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.parameter_server.window import Window
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout, places
+from hpc_train.distributed.parameter_server.worker import aligned_zeros
+from hpc_train.distributed.tensors import dtype_of, nbytes_of
+from hpc_train.model.model_state import ModelState
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class ServedInput:
+    """How far the workers have read their data: on the whole, since each goes at its own pace."""
+
+    data: OpenInput
+    first_step: int
+    batches_a_step: int
+
+    @property
+    def order(self) -> DataOrder | None:
+        """The order in which it is read."""
+        return self.data.order
+
+    def progress_at(self, step: int) -> DataProgress:
+        """How far it is read when `step` steps are done."""
+        return self.data.progress_at(step, (step - self.first_step) * self.batches_a_step)
+
+
+class ServedState:
+    """The state of a job whose parameters lie on servers, as a checkpoint has it. For the first server.
+
+    Batch-norm averages and the like are the means of what the workers carried last; random states and other integers
+    are the first worker's.
+
+    Args:
+        part: Of this server; layouts: of all. whole: the variables of the optimizer of `model`, which is the one that
+            is evaluated. carried: what workers carry. at: told what this process does.
+    """
+
+    def __init__(
+        self,
+        state: ModelState,
+        part: KerasPart,
+        server: Server,
+        window: Window,
+        layouts: Sequence[ServerLayout],
+        partition: Partition,
+        whole: OptimizerVariables,
+        carried: Sequence[Any],
+        model: keras.Model,
+        at: Callable[[str], None],
+    ) -> None:
+        self._at = at
+        self._state, self._part, self._server = state, part, server
+        self._whole, self._carried, self._trainable = whole, carried, list(model.trainable_variables)
+        self.peers = Peers(window, layouts)
+        self._pieces = [partition.pieces(peer) for peer in range(len(layouts))]
+        self._fetched = [aligned_zeros(self._places(pieces)[1]) for pieces in self._pieces]
+        self._copies: dict[int, np.ndarray] = {}
+
+    def average(self) -> None:
+        """Nothing: `snapshot` does it."""
+
+    def snapshot(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """A copy of all variables. It lies in memory that the next snapshot takes over."""
+        self._copies = self._copies or self._state.copy()  # what nobody trains stays as it is
+        self._part.write_state(self._fetched[0])
+        self._at("waiting for the other servers' state")
+        self.peers.fetch_states(self._fetched[1:], self._server.version)
+        self._at("checkpoint")
+        for pieces, fetched in zip(self._pieces, self._fetched, strict=True):
+            self._spread(pieces, fetched)
+        self._spread_carried()
+        return self._state.copied(progress, order, {}, tf_random_seed, best)
+
+    def _places(self, pieces: Sequence[Piece]) -> tuple[list[int], int]:
+        """Where KerasPart.write_state puts a server's pieces, their slots, and what is common."""
+        sizes = [piece.nbytes for piece in pieces]
+        slots = [piece.nbytes for piece in pieces for _ in self._whole.slots[piece.variable]]
+        return places([*sizes, *slots, *map(nbytes_of, self._whole.common)])
+
+    def _spread(self, pieces: Sequence[Piece], fetched: np.ndarray) -> None:
+        targets = [(self._trainable[piece.variable], piece) for piece in pieces]
+        targets += [(slot, piece) for piece in pieces for slot in self._whole.slots[piece.variable]]
+        offsets = self._places(pieces)[0]
+        for (variable, piece), offset in zip(targets, offsets, strict=False):
+            flat = self._copies[id(variable)].reshape(-1)
+            flat[piece.start : piece.stop] = fetched[offset : offset + piece.nbytes].view(piece.dtype)
+        if pieces is self._pieces[0]:
+            for variable, offset in zip(self._whole.common, offsets[len(targets) :], strict=True):
+                copy = self._copies[id(variable)]
+                copy[...] = fetched[offset : offset + copy.nbytes].view(copy.dtype).reshape(copy.shape)
+
+    def _spread_carried(self) -> None:
+        told = [array for array in self._server.carried if array is not None]
+        first = self._server.carried[0]
+        offsets, _ = places([nbytes_of(variable) for variable in self._carried])
+        for variable, offset in zip(self._carried, offsets, strict=True):
+            copy, dtype = self._copies[id(variable)], dtype_of(variable)
+
+            def value_in(array: np.ndarray, at: int = offset, like: np.ndarray = copy) -> np.ndarray:
+                return array[at : at + like.nbytes].view(like.dtype).reshape(like.shape)
+
+            if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
+                if first is not None:
+                    copy[...] = value_in(first)
+            elif told:
+                copy[...] = np.mean([np.asarray(value_in(array), np.float64) for array in told], axis=0).astype(dtype)

@@ -1,0 +1,1 @@
+"""Synchronous training, with a chief that trains or a dedicated one."""

@@ -1,0 +1,111 @@
+"""What a dedicated chief receives of the state of a job: into memory of its own, while it does something else."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.engine.checkpointing import Read
+from hpc_train.model import rng_state
+from hpc_train.model.model_state import ModelState
+
+POLL_SECS = 0.5
+
+
+def snapshot_message(step: int, data: Read, time: float) -> dict[str, Any]:
+    """What goes with the arrays of a snapshot."""
+    progress, order = data.progress_at(step), data.order
+    return {
+        "kind": "snapshot",
+        "step": step,
+        "progress": [progress.step, progress.rows_read, [list(pair) for pair in progress.sizes]],
+        "order": asdict(order) if order else None,
+        "time": time,
+    }
+
+
+class Received:
+    """The last snapshot received, as Saving wants a state and its data.
+
+    The channel's thread asks for `room`, and gets it once nobody reads the snapshot before.
+
+    Args:
+        readers: Ranks that train; each sends the states of its random generators.
+    """
+
+    def __init__(self, state: ModelState, readers: int) -> None:
+        self._state, self._rng = state, rng_state.room(readers)
+        self._condition = threading.Condition()
+        self._readers, self._receiving, self._closed = 0, False, False
+        self._progress: DataProgress | None = None
+        self.order: DataOrder | None = None
+        self._time = 0.0
+        self._made: Snapshot | None = None
+
+    def room(self) -> list[np.ndarray]:
+        """The memory that the next snapshot is received into; for the channel's thread.
+
+        Waits until the snapshot before has been taken, and nobody reads it any more.
+        """
+        with self._condition:
+            while (self._readers or self._receiving) and not self._closed:
+                self._condition.wait(POLL_SECS)
+            self._receiving = True
+        return [*self._state.room, *self._rng.values()]
+
+    def close(self) -> None:
+        """Nobody takes snapshots any more."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def take(self, message: dict[str, Any]) -> int:
+        """A snapshot has come, with `message`; returns its step. Somebody reads it until `give_back`."""
+        step, rows_read, sizes = message["progress"]
+        self._progress = DataProgress(step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
+        self.order = DataOrder(**message["order"]) if message["order"] else None
+        self._time = message["time"]
+        with self._condition:
+            self._receiving, self._readers = False, self._readers + 1
+        return int(message["step"])
+
+    def borrow(self, step: int) -> Snapshot | None:
+        """See evaluating.Memory."""
+        with self._condition:
+            if self._made is None or self._made.step != step or self._receiving:
+                return None
+            self._readers += 1
+            return self._made
+
+    def give_back(self) -> None:
+        """One reader less."""
+        with self._condition:
+            self._readers -= 1
+            self._condition.notify_all()
+
+    def progress_at(self, step: int) -> DataProgress:
+        """How far the data was read; of the snapshot's step alone."""
+        assert self._progress is not None
+        assert self._progress.step == step
+        return self._progress
+
+    def average(self) -> None:
+        """Nothing: the workers have done it."""
+
+    def snapshot(
+        self,
+        progress: DataProgress,
+        order: DataOrder | None,
+        rng: dict[str, np.ndarray],
+        tf_random_seed: int | None,
+        best: dict[str, Any] | None,
+    ) -> Snapshot:
+        """The snapshot, with the workers' random states; it lies in memory that the next one takes over."""
+        made = self._state.copied(progress, order, self._rng, tf_random_seed, best)
+        self._made = replace(made, time=self._time, world_size=len(next(iter(self._rng.values()))))
+        return self._made

@@ -1,0 +1,143 @@
+"""TensorBoard's event files in a job-dir."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_train.telemetry.json_files import Lenient
+from hpc_train.telemetry.tensorboard_events import event_at
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+SECS_BEFORE_RETRY = 60.0
+SECS_BETWEEN_FLUSHES = 5.0
+
+
+class EventFiles:
+    """Event files in folders of a job-dir, opened when first written to; for one thread. Its owner closes it.
+
+    A file that cannot be written is given up, and another begun a minute later, so that nothing stands behind the
+    torn end of a record, where readers stop.
+
+    Args:
+        job_dir: Folder that the files' folders lie in.
+        lenient: What passes over a full disk.
+    """
+
+    def __init__(self, job_dir: Path, lenient: Lenient) -> None:
+        self._job_dir, self._lenient = job_dir, lenient
+        self._open: dict[str, tf.io.TFRecordWriter] = {}
+        self._not_before: dict[str, float] = {}
+        self._unflushed: set[str] = set()
+        self._begun: set[str] = set()
+        self._flushed, self._begins_at = 0.0, 0
+
+    def close(self) -> None:
+        """Writes what is left, and closes the files."""
+        import tensorflow as tf
+
+        for folder, writer in self._open.items():
+            with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+                writer.close()
+        self._open.clear()
+
+    def begin(self, step: int) -> None:
+        """Lets what has been written of steps above `step` be superseded, by new files."""
+        self.close()
+        self._begun.clear()
+        self._begins_at = step + 1
+
+    def write(self, folder: str, step: int, values: Iterable[Summary.Value], flush: bool = True) -> None:
+        """Adds `values`, measured at `step`. Without `flush` they reach the file within some seconds of writing."""
+        import tensorflow as tf
+
+        event = event_at(step)
+        event.summary.value.extend(values)
+        now = time.monotonic()
+        if now < self._not_before.get(folder, 0.0):
+            return
+        with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+            try:
+                if folder not in self._open:
+                    self._open[folder] = self._new_file(folder)
+                    if folder not in self._begun:
+                        self._begun.add(folder)
+                        self._open[folder].write(_restart(self._begins_at).SerializeToString())
+                self._open[folder].write(event.SerializeToString())
+                if flush:
+                    self._open[folder].flush()
+                else:
+                    self._unflushed.add(folder)
+            except (OSError, tf.errors.OpError):
+                self._give_up(folder)
+                raise
+
+    def flush_some(self) -> None:
+        """Flushes what `write` has left, once in some seconds: many small files cost a busy file system dear."""
+        import tensorflow as tf
+
+        if time.monotonic() - self._flushed < SECS_BETWEEN_FLUSHES:
+            return
+        for folder in self._unflushed & set(self._open):
+            with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+                try:
+                    self._open[folder].flush()
+                except (OSError, tf.errors.OpError):
+                    self._give_up(folder)
+                    raise
+        self._unflushed.clear()
+        self._flushed = time.monotonic()
+
+    def replace(self, folder: str, name: str, event: Event | None) -> None:
+        """Puts `event` into a file of its own, in the place of the one called `name` that an earlier run has written.
+
+        Of what stands once in a run (graph, text, hyper-parameters) TensorBoard shows the first that it meets. With
+        None the old file goes.
+        """
+        import tensorflow as tf
+
+        with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+            for old in (self._job_dir / folder).glob(f"events.out.tfevents.*.{name}"):
+                old.unlink(missing_ok=True)
+            if event is not None:
+                writer = self._new_file(folder, f".{name}")
+                writer.write(event.SerializeToString())
+                writer.close()
+
+    def _new_file(self, folder: str, suffix: str = "") -> tf.io.TFRecordWriter:
+        import tensorflow as tf
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        (self._job_dir / folder).mkdir(parents=True, exist_ok=True)
+        # Readers go through the files of a folder in the order of their names.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}{suffix}"
+        writer = tf.io.TFRecordWriter(str(self._job_dir / folder / name))
+        writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        return writer
+
+    def _give_up(self, folder: str) -> None:
+        import tensorflow as tf
+
+        self._not_before[folder] = time.monotonic() + SECS_BEFORE_RETRY
+        writer = self._open.pop(folder, None)
+        if writer is not None:
+            with suppress(OSError, tf.errors.OpError):
+                writer.close()
+
+
+def _restart(step: int) -> Event:
+    """Tells readers to forget what they have of `step` and later ones."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    event = event_at(step)
+    event.session_log.status = SessionLog.START
+    return event

@@ -1,0 +1,86 @@
+"""A job in words: for job.yaml, for the first lines that it prints, for what it exports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hpc_train.config.early_stopping import as_mapping
+from hpc_train.config.estimator import Estimator
+from hpc_train.config.exporters import exporters_as_mapping
+from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, RunConfig, TrainSpec
+from hpc_train.distributed.roles import Roles
+
+
+def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> dict[str, Any]:
+    """A job of a program as its job.yaml tells it, functions by name. Pure."""
+    first, *further = eval_specs
+    described: dict[str, Any] = {
+        "model": _name_of(estimator.model_fn),
+        "params": dict(estimator.params),
+        "data": {"train": _source(train_spec.input_fn), "eval": _source(first.input_fn)},
+        "run": asdict(estimator.config),
+        "train": {
+            "max_steps": train_spec.max_steps,
+            "early_stopping": as_mapping(train_spec.early_stopping),
+            "hooks": [_name_of(hook) for hook in train_spec.hooks],
+            "saving_listeners": [_name_of(listener) for listener in train_spec.saving_listeners],
+        },
+        "eval": {"name": first.name, **_evaluation(first)},
+    }
+    if further:
+        described["evals"] = {str(s.name): {"data": _source(s.input_fn), **_evaluation(s)} for s in further}
+    if (settings := estimator.warm_start) is not None:
+        described["warm_start_from"] = asdict(settings)
+    return described
+
+
+def _evaluation(spec: EvalSpec) -> dict[str, Any]:
+    options = {field.name: getattr(spec, field.name) for field in fields(EvalTimes)}
+    exporters = {
+        name: {key: _name_of(value) if callable(value) else value for key, value in values.items()}
+        for name, values in exporters_as_mapping(spec.exporters).items()
+    }
+    return {**options, "hooks": [_name_of(hook) for hook in spec.hooks], "exporters": exporters}
+
+
+def _source(source: Any) -> Any:
+    if not isinstance(source, HDF5Input):
+        return f"function {_name_of(source)}"
+    values = {field.name: getattr(source, field.name) for field in fields(source)}
+    return {**values, "map_fn": source.map_fn and _name_of(source.map_fn)}
+
+
+def _name_of(function: Any) -> str:
+    if isinstance(function, str):
+        return function
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def first_line(
+    job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int, max_steps: int | None
+) -> str:
+    """What to tell first: from where to where training goes, and with which batches."""
+    begin = f"going on from step {first_step}" if first_step else "training from the beginning"
+    batch, source = "", spec.input_fn
+    if isinstance(source, HDF5Input) and (not roles.servers or config.max_staleness == 0):
+        rows, readers = source.batch_size, roles.readers
+        batch = f"; global batch {rows * readers} ({rows} x {readers} {'workers' if roles.idle else 'ranks'})"
+    elif isinstance(source, HDF5Input):
+        batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
+    return f"{begin} to step {max_steps or 'end of input'}{batch}; job-dir {job_dir}"
+
+
+def of_the_run_before(status: dict[str, Any]) -> list[str]:
+    """What to tell where the run before this one ended without a word."""
+    if status.get("state") != "running":
+        return []
+    when = datetime.fromtimestamp(status.get("updated", 0)).astimezone().isoformat(" ", "seconds")
+    return [
+        f"the run before ended without a word: last heard of at {when}, at step {status.get('step')} "
+        f"(host {status.get('host')}, pid {status.get('pid')})"
+    ]

@@ -1,0 +1,1 @@
+"""A fresh model that begins with the weights of another."""

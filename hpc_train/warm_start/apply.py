@@ -1,0 +1,132 @@
+"""Gives a new job's model the values of an older one's. For the chief, before it shares its state with all ranks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc_train.config.warm_start import WarmStartSettings
+from hpc_train.errors import UserError
+from hpc_train.warm_start.plan import Plan, Shaped, plan, some
+from hpc_train.warm_start.source import Source, by_path, check_path, read_source
+
+if TYPE_CHECKING:
+    import keras
+
+WARM_START_FILE = "warm_start.json"
+
+
+@dataclass(frozen=True)
+class WarmStarted:
+    """What a warm start has done.
+
+    Attributes:
+        record: For warm_start.json: from, kind, step (null where unknown), vars_to_warm_start,
+            var_name_to_prev_var_name, and the names of all variables: taken ({name, from}), skipped, missing, unused.
+        lines: The same in short, for the terminal.
+    """
+
+    record: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStarted:
+    """Gives variables of `model`, which is built, the values that `settings` name. Local: for the chief.
+
+    Only for a job without a checkpoint. The optimizer keeps its initial state, and steps count from 0.
+
+    Raises:
+        UserError: There is nothing to start from, it cannot be read, or does not go with the model; nothing has been
+            assigned.
+    """
+    check_path(settings.ckpt_to_initialize_from, job_dir)
+    source = read_source(settings.ckpt_to_initialize_from)
+    there = {name: Shaped(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
+    made = plan(described(model), there, settings, numbered_layers(model))
+    apply(made, source, model)
+    return WarmStarted(record(made, source, settings), lines(made, source))
+
+
+def described(model: keras.Model) -> dict[str, Shaped]:
+    """Shape and dtype of each variable of a model, by path."""
+    return {
+        name: Shaped(tuple(variable.shape), str(variable.dtype)) for name, variable in by_path(model.variables).items()
+    }
+
+
+def numbered_layers(model: keras.Model) -> frozenset[str]:
+    """Names that Keras gives to layers of the model's kinds, before it appends a number: "dense" for a Dense."""
+    return frozenset(_snake_case(type(layer).__name__) for layer in model._flatten_layers())
+
+
+def _snake_case(name: str) -> str:
+    """As Keras names a layer of the class `name` (keras.src.utils.naming.to_snake_case)."""
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def apply(made: Plan, source: Source, model: keras.Model) -> None:
+    """Gives the model's variables their values from `source`, cast to their dtype. Local.
+
+    Raises:
+        UserError: A value is NaN, or too large for the variable's dtype; nothing has been assigned.
+    """
+    import tensorflow as tf
+
+    variables = by_path(model.variables)
+    values = {}
+    for name, other in made.taken.items():
+        array = source.arrays[other]
+        dtype = tf.as_dtype(variables[name].dtype).as_numpy_dtype
+        with np.errstate(over="ignore"):
+            values[name] = array.astype(dtype)
+        if _spoilt(array, values[name]):
+            raise UserError(
+                f"warm start: {other} of {source.path} holds NaN, or numbers too large for {variables[name].dtype}"
+            )
+    for name, value in values.items():
+        variables[name].assign(value)
+
+
+def _spoilt(given: np.ndarray, cast: np.ndarray) -> bool:
+    if "float" not in cast.dtype.name:
+        return False
+    return bool(np.any(np.isnan(cast) | (np.isinf(cast) & ~np.isinf(given))))
+
+
+def record(made: Plan, source: Source, settings: WarmStartSettings) -> dict[str, Any]:
+    """What warm_start.json holds; see WarmStarted."""
+    return {
+        "from": str(source.path),
+        "kind": source.kind,
+        "step": source.step,
+        "vars_to_warm_start": list(settings.vars_to_warm_start),
+        "var_name_to_prev_var_name": dict(settings.var_name_to_prev_var_name),
+        "taken": [{"name": name, "from": other} for name, other in made.taken.items()],
+        "skipped": list(made.skipped),
+        "missing": list(made.missing),
+        "unused": list(made.unused),
+    }
+
+
+def lines(made: Plan, source: Source) -> tuple[str, ...]:
+    """At most five lines for the terminal."""
+    total = len(made.taken) + len(made.skipped) + len(made.missing)
+    step = "" if source.step is None else f", step {source.step}"
+    found = [f"warm start from {source.path} ({source.kind}{step}): {len(made.taken)} of {total} variables taken"]
+    renamed = [f"{name} from {other}" for name, other in made.taken.items() if name != other]
+    for text, names in (
+        ("by another name: ", renamed),
+        ("skipped: ", made.skipped),
+        ("warning: not there, so they keep their initial values: ", made.missing),
+        ("there, but not used: ", made.unused),
+    ):
+        if names:
+            found.append(f"  {text}{some(names, 4)}")
+    if len(found) > 1:
+        found[0] += f"; all are listed in {WARM_START_FILE}"
+    return tuple(found)

@@ -1,0 +1,231 @@
+"""Where a warm start takes variables from: a job-dir, a checkpoint, a .keras file or a SavedModel. Local."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_train.checkpoint.format import read_snapshot
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, DamagedError, FormatError, check, read_manifest
+from hpc_train.checkpoint.names import Retention, step_of
+from hpc_train.errors import UserError
+from hpc_train.export.export_dir import ABOUT_FILE
+
+Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
+
+_KINDS = "a job-dir, a checkpoint's folder (…/checkpoints/step-…), a .keras file or a SavedModel's folder"
+_CHECKPOINTS = "checkpoints"
+_ATTEMPTS = 5
+"""How often to look for a checkpoint of a job that removes it meanwhile, because it has newer ones."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Variables to start from.
+
+    Attributes:
+        path: Absolute, links followed.
+        step: After which they were saved, None where that isn't known.
+        arrays: By path, in the model's order; the optimizer's are not among them.
+    """
+
+    path: Path
+    kind: Kind
+    step: int | None
+    arrays: dict[str, np.ndarray]
+
+
+def check_path(path: Path, job_dir: Path | None = None) -> Kind:
+    """What lies at `path`, found by looking at names alone; without TensorFlow. Local.
+
+    Raises:
+        UserError: Nothing to start from is there, or it is the job's own `job_dir`.
+    """
+    if job_dir is not None and path.resolve() in (job_dir.resolve(), (job_dir / _CHECKPOINTS).resolve()):
+        raise UserError(
+            f"warm_start_from: {path} is the job-dir itself; a job goes on from its own checkpoints by itself, so "
+            "name another, or leave it out"
+        )
+    try:
+        return _kind_of(path)
+    except OSError as error:
+        raise UserError(f"warm_start_from: {path}: cannot be read: {error.strerror}") from None
+
+
+def _kind_of(path: Path) -> Kind:
+    if not path.exists():
+        raise UserError(f"warm_start_from: {path}: there is no such file or folder; give {_KINDS}")
+    if path.is_file():
+        if path.suffix != ".keras":
+            raise UserError(f"warm_start_from: {path}: a file of no known kind; give {_KINDS}")
+        if "model.weights.h5" not in _names_in(path):
+            raise UserError(f"warm_start_from: {path}: not a .keras file as Keras 3 writes it (model.save)")
+        return ".keras file"
+    if (path / "saved_model.pb").is_file():
+        if not (path / "variables" / "variables.index").is_file():
+            raise UserError(f"warm_start_from: {path}: a SavedModel without variables")
+        return "SavedModel"
+    if (path / STATE_FILE).is_file() and (path / MANIFEST_FILE).is_file():
+        return "checkpoint"
+    folder = path if path.name == _CHECKPOINTS else path / _CHECKPOINTS
+    if folder.is_dir():
+        if not _manager(folder).steps():
+            raise UserError(f"warm_start_from: {path}: a job-dir without a checkpoint yet")
+        return "job-dir"
+    within = sorted(p.parent for p in path.glob("*/saved_model.pb") if not p.parent.name.startswith("."))
+    hint = f"; did you mean {within[-1]}?" if within else ""
+    raise UserError(f"warm_start_from: {path}: no checkpoint and no model is here{hint or f'; give {_KINDS}'}")
+
+
+def _names_in(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.namelist()
+    except zipfile.BadZipFile:
+        return []
+
+
+def read_source(path: Path) -> Source:
+    """Reads the model's variables at `path`, whole. Local; TensorFlow has been set up.
+
+    A job's checkpoint is read under the lock that keeps it from being removed. No code that is stored at `path` runs.
+
+    Raises:
+        UserError: There is nothing to start from, or it is damaged or cannot be read.
+    """
+    path = path.resolve()
+    kind = check_path(path)
+    readers: dict[Kind, Callable[[Path], tuple[int | None, dict[str, np.ndarray]]]] = {
+        "job-dir": _of_job_dir,
+        "checkpoint": _of_checkpoint,
+        ".keras file": _of_keras_file,
+        "SavedModel": _of_saved_model,
+    }
+    try:
+        return Source(path, kind, *readers[kind](path))
+    except (DamagedError, FormatError) as error:
+        raise UserError(f"warm_start_from: {error}") from None
+    except OSError as error:
+        raise UserError(f"warm_start_from: {error.filename or path}: cannot be read: {error.strerror}") from None
+
+
+def _manager(folder: Path) -> CheckpointManager:
+    return CheckpointManager(folder, Retention(0))
+
+
+def _of_job_dir(path: Path) -> tuple[int, dict[str, np.ndarray]]:
+    """The newest whole checkpoint."""
+    folder = path if path.name == _CHECKPOINTS else path / _CHECKPOINTS
+    manager, why = _manager(folder), ""
+    for _ in range(_ATTEMPTS):
+        vanished = False
+        for step in reversed(manager.steps()):
+            try:
+                return _of_checkpoint(manager.path(step))
+            except DamagedError as error:
+                why = why or f": {error}"
+            except FileNotFoundError:
+                vanished = True
+        if not vanished:
+            break
+    raise UserError(f"warm_start_from: {path}: no checkpoint there is whole{why}")
+
+
+def _of_checkpoint(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
+    step = step_of(folder.name)
+    with _manager(folder.parent).reading(step) if step is not None else nullcontext():
+        step = read_manifest(folder).step if step is None else step
+        check(folder, step)
+        return step, read_snapshot(folder).model
+
+
+def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
+    import keras
+    import tensorflow as tf
+
+    try:
+        with tf.device("CPU"):
+            model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except OSError:
+        raise
+    except Exception as error:  # whatever the file's layers raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"warm_start_from: {path}: Keras cannot load it: {first[:400]}\n"
+            "A file with layers of your own needs their classes marked by @keras.saving.register_keras_serializable() "
+            "in the model's code, and Lambda layers are refused because they hold code; else start from the job-dir, a "
+            "checkpoint or a SavedModel (model.export), which need neither"
+        ) from None
+    return None, {name: variable.numpy() for name, variable in by_path(model.variables).items()}
+
+
+def by_path(variables: list[Any]) -> dict[str, Any]:
+    """Keras variables by path; a second one of the same path has #2 appended, and so on, as in a checkpoint."""
+    return _named([(variable.path, variable) for variable in variables])
+
+
+def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for path, value in pairs:
+        name, count = path, 1
+        while name in named:
+            count += 1
+            name = f"{path}#{count}"
+        named[name] = value
+    return named
+
+
+def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
+    """From its variables' own checkpoint, which tells their names: no graph is loaded."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    try:
+        reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
+        stored = [(a.checkpoint_key, a.full_name) for node in graph.nodes for a in node.attributes]
+        arrays = {
+            name: reader.get_tensor(key) for name, key in _model_variables(stored).items() if reader.has_tensor(key)
+        }
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise UserError(f"warm_start_from: {path}: the SavedModel's variables cannot be read: {error}") from None
+    return _step_of_export(path), arrays
+
+
+def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
+    """Keys by name of what is a variable of the model, given all (key, name) of a SavedModel's checkpoint. Pure.
+
+    Keras 3's export lists all variables of a model as variables/0, variables/1, …, in its order; other writers have
+    the tree of layers, where the optimizer's variables are to be left out.
+    """
+    listed = []
+    for key, name in stored:
+        match = re.fullmatch(r"variables/(\d+)/\.ATTRIBUTES/VARIABLE_VALUE", key)
+        if match:
+            listed.append((int(match[1]), name, key))
+    if listed:
+        return _named([(name, key) for _, name, key in sorted(listed)])
+    found: dict[str, str] = {}
+    for key, name in stored:
+        parts = key.split("/")
+        of_model = "optimizer" not in parts or "_trainable_variables" in parts
+        if key.endswith("/.ATTRIBUTES/VARIABLE_VALUE") and of_model and "keras_api" not in parts and name:
+            found.setdefault(name, key)
+    return found
+
+
+def _step_of_export(path: Path) -> int | None:
+    try:
+        return int(json.loads((path / ABOUT_FILE).read_text())["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpc_train import UserError
+from hpc_train.data.writing.convert import Options, convert
+from tests.unit.data.sources.test_sources import IMAGES, LABELS, refusal, write
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(-(2**53), 2**53), st.floats(width=64)), min_size=1, max_size=40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_csv_numbers_are_kept_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, float]], zipped: bool, windows: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("csv")
+    end = "\r\n" if windows else "\n"
+    text = end.join(["whole,real", *(f"{a},{b!r}" for a, b in rows)]).encode()
+    (folder / "s.csv.gz").write_bytes(gzip.compress(text) if zipped else text)
+    found = write(folder, "s.csv.gz", shards=1, dtype=["real=float64"])
+    assert found["whole"].dtype == np.int64
+    assert found["whole"].tolist() == [a for a, _ in rows]
+    np.testing.assert_array_equal(found["real"], [b for _, b in rows])
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_csv_tables(tmp_path: Path, arrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not arrow:
+        monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
+    header = ",".join(["label", *(f"p{i}" for i in range(12)), "name", "late"])
+    lines = [",".join(map(str, [LABELS[i], *IMAGES[i].ravel(), '"a, b"', i])) for i in range(60)]
+    (tmp_path / "a.csv").write_text("\ufeff" + "\n".join([header, *lines[:30]]) + "\n\n")
+    (tmp_path / "b.csv").write_text("\n".join([header, *lines[30:59], lines[59] + ".5"]))
+    options = {"columns": "image,label,late", "stack": ["image=p0..p11"], "dtype": ["image=uint8[4,3]"]}
+    found = write(tmp_path, "*.csv", **options)
+    np.testing.assert_array_equal(found["image"], IMAGES)
+    assert found["image"].dtype == np.uint8
+    assert (found["label"].dtype, found["label"].tolist()) == (np.int64, LABELS.tolist())
+    assert (found["late"].dtype, found["late"].tolist()) == (np.float64, [*range(59), 59.5])
+    assert refusal_of_text(tmp_path).startswith(
+        "a.csv: cannot write 'name' (line 2 has the text 'a, b'); see --columns"
+    )
+
+
+def refusal_of_text(folder: Path) -> str:
+    with pytest.raises(UserError) as error:
+        convert(folder / "o" / "t", [str(folder / "a.csv")], Options())
+    return str(error.value).replace(f"{folder}/", "")
+
+
+def test_a_column_that_turns_out_not_to_be_whole_is_float_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpc_train.data.sources.csv.BLOCK_BYTES", 1000)
+    (tmp_path / "s.csv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(20_000)) + "0.5,7\n")
+    found = write(tmp_path, "s.csv")
+    assert (found["x"].dtype, found["y"].dtype) == (np.float64, np.int64)
+    assert found["x"][-2:].tolist() == [19_999, 0.5]
+    assert (found["x"][:-1] == found["y"][:-1]).all()
+    (tmp_path / "out").rename(tmp_path / "done")
+    (tmp_path / "s.csv").write_text("x\n" + f"{2**53 + 1}\n" + "1\n" * 40_000 + "0.5\n")
+    assert "beyond 2**53, which float64 rounds; give --dtype x=float64" in refusal(tmp_path, "s.csv")
+
+
+def test_csv_without_a_header_and_with_tabs(tmp_path: Path) -> None:
+    (tmp_path / "s.tsv").write_text("1\t2.5\n3\t4\n")
+    assert "the first line holds numbers and no column names; give --no-header" in refusal(tmp_path, "s.tsv")
+    found = write(tmp_path, "s.tsv", header=False, shards=1, dtype=["float32"])
+    assert (found["c0"].tolist(), found["c1"].tolist(), found["c1"].dtype) == ([1, 3], [2.5, 4], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "s.csv: is empty"),
+        ("a,b\n", "cannot write 0 rows to 3 shards"),
+        ("a,a\n1,2\n", "two columns are named 'a'"),
+        (",a\n0,2\n", "column '': a dataset name is not empty"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 values, but there are 2 columns"),
+        ("a,b\n1,2\n3,\n", "cannot write 'b' (line 3 has no value). --columns a leaves that out"),
+        ("a,b\n1,2\n3,NA\n", "cannot write 'b' (line 3 has the text 'NA')"),
+        ("a,b\n" + "1,2\n" * 20_000 + "1,x\n", "line 20002: column 'b' has the text 'x', not a number"),
+        ("a,b\n" + "1,2\n" * 20_000 + "\n1,\n", "line 20003: column 'b' has no value, not a number"),
+        ("a,b\n" + "1,2.5\n" * 20_000 + "0x10,1.5\n", "line 20002: column 'a' has the text '0x10'"),
+        ("a,b\n" + "1,2\n" * 20_000 + "1,2,3\n", "line 20002 has 3 values, but there are 2 columns"),
+        ("a,b\n1,2\n3,98765432109876543210\n", "line 3: column 'b' has 98765432109876543210, which does not fit int64"),
+    ],
+)
+def test_csv_that_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    assert said in refusal(tmp_path, "s.csv")
+
+
+def test_stacking_keeps_the_order_of_the_first_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y,z\n1,2,3\n")
+    (tmp_path / "b.csv").write_text("z,y,x\n30,20,10\n")
+    assert write(tmp_path, "a.csv", "b.csv", stack=["v=x..z"], shards=1)["v"].tolist() == [[1, 2, 3], [10, 20, 30]]
+    found = write(tmp_path, "a.csv", stack=["v=z,x"], shards=1, dtype=["v=float32"])
+    assert (found["v"].tolist(), found["y"].tolist()) == ([[3, 1]], [2])

@@ -1,0 +1,132 @@
+"""What a separate evaluator's chief does about checkpoints that go, change or are damaged before it has read them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
+from hpc_train.data.sampling.sampler import DataProgress
+from hpc_train.errors import UserError
+from hpc_train.evaluation.standalone.chief import EvaluatorChief, Order, Wishes
+
+
+class AnyModel:
+    def check(self, snapshot: Snapshot, where: str) -> None:
+        pass
+
+
+class Job:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manager = CheckpointManager(folder / "checkpoints", Retention(0))
+
+    def save(self, step: int, time: float | None = None) -> None:
+        variables = {"kernel": np.ones(4, np.float32)}
+        taken = 1000.0 + step if time is None else time
+        self.manager.save(Snapshot(variables, {}, DataProgress(step), None, 1, taken, {}, None, None))
+
+    def remove(self, step: int) -> None:
+        self.manager.path(step).rename(self.folder / f"gone-{step}")
+
+    def damage(self, step: int) -> None:
+        path = self.manager.path(step) / "state.h5"
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+    def status(self, **fields: Any) -> None:
+        (self.folder / "status.json").write_text(json.dumps(fields))
+
+    def evaluator(self, **wishes: Any) -> EvaluatorChief:
+        told = Wishes(self.folder, self.folder.parent / "out", **{"follow": True, **wishes})
+        return EvaluatorChief(told, lambda _: None, ExitStack())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    (tmp_path / "run").mkdir()
+    made = Job(tmp_path / "run")
+    made.status(state="succeeded", step=20)
+    return made
+
+
+def load(chief: EvaluatorChief, order: Order) -> Snapshot | None:
+    return chief.load(order, AnyModel())  # type: ignore[arg-type]
+
+
+def test_the_newest_is_read(job: Job) -> None:
+    job.save(10)
+    job.save(20)
+    chief = job.evaluator()
+    order = chief.order()
+    assert (order.step, order.time) == (20, 1020.0)
+    assert load(chief, order) is not None
+
+
+def test_one_that_goes_while_it_is_opened_is_passed_over_in_silence(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.save(10)
+    job.save(20)
+    chief = job.evaluator()
+    order = chief.order()
+    job.remove(20)
+    assert load(chief, order) is None
+    assert chief.order().step == 10
+    assert capsys.readouterr().out == ""
+
+
+def test_one_that_is_replaced_while_it_is_opened_is_taken_as_the_new_one(job: Job) -> None:
+    job.save(20)
+    chief = job.evaluator()
+    order = chief.order()
+    job.save(20, time=5000.0)
+    assert load(chief, order) is None
+    assert (chief.order().step, chief.order().time) == (20, 5000.0)
+
+
+def test_damaged_ones_are_told_once(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (5, 10, 20):
+        job.save(step)
+    (job.manager.path(10) / "manifest.json").write_text("{}")
+    job.damage(20)
+    chief = job.evaluator()
+    assert load(chief, chief.order()) is None
+    for _ in range(2):
+        assert chief.order().step == 5
+    told = capsys.readouterr().out
+    for step in (10, 20):
+        assert told.count(f"the checkpoint of step {step} is damaged and passed over") == 1
+
+
+def test_without_follow_it_is_an_error_that_none_is_whole(job: Job) -> None:
+    job.save(20)
+    job.damage(20)
+    chief = job.evaluator(follow=False)
+    assert load(chief, chief.order()) is None
+    with pytest.raises(UserError, match="no checkpoint is whole"):
+        chief.order()
+    chief = job.evaluator(follow=False, step=20)
+    assert load(chief, chief.order()) is None
+    with pytest.raises(UserError, match="the checkpoint of step 20 is damaged"):
+        chief.order()
+
+
+def test_a_stop_and_a_wait_are_told_once(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.status(state="requeued", step=30, job_id="5")
+    chief = job.evaluator()
+    for _ in range(3):
+        assert chief.order() == Order()
+    assert capsys.readouterr().out.splitlines() == ["training is requeued at step 30; waiting for it to go on"]
+
+
+def test_it_ends_where_training_has_left_no_checkpoint(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.status(state="failed", error={"rank": 1, "message": "ValueError: no such data"})
+    assert job.evaluator().order() == Order(0)
+    assert "training has ended (failed: ValueError: no such data); evaluated 0 checkpoints" in capsys.readouterr().out

@@ -1,0 +1,293 @@
+"""How a job stands, from what its job-dir and its queue say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_train.config.resources import Resources
+from hpc_train.errors import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
+from hpc_train.jobs.record.status import ENDED, STATES, Phase, Seen, Standing, State, standing
+from hpc_train.jobs.record.submission import Submission
+
+NOW = 2e9
+JOB_DIR = Path("/runs/tiny_1")
+ERROR = {"rank": 1, "message": "ValueError: boom"}
+
+
+def submission(**changes: Any) -> Submission:
+    fields: dict[str, Any] = {
+        "token": "t0",
+        "name": "tiny_1",
+        "kind": "model",
+        "backend": "slurm",
+        "submitted": NOW - 100,
+        "user": "me",
+        "host": "login",
+        "job_file": "/home/me/job.yaml",
+        "entry": "job.yaml",
+        "settings": (),
+        "resources": Resources(tier="LARGE", nodes=2, ranks_per_node=3).model_dump(mode="json"),
+        "code": {},
+        "version": "0.1",
+        "job_id": "7",
+    }
+    return Submission(**fields | changes)
+
+
+def stands(
+    seen: Seen, status: Mapping[str, Any] | None = None, cancelled_by: str | None = None, of: Submission | None = None
+) -> Standing:
+    """Of a submitted job whose status.json is its own."""
+    return standing(JOB_DIR, of or submission(), {"job_id": "7", **(status or {})}, cancelled_by, seen, NOW)
+
+
+ended = Seen("ended")
+failed = Seen("ended", "Slurm: FAILED, exit code 7", exit_code=7)
+forgotten = Seen("forgotten")
+again = {"requeues": 1}
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "cancelled", "state", "reason", "code"),
+    [
+        # it waits
+        (Seen("waiting", "Resources"), {"state": "queued"}, None, "QUEUED", "Resources", None),
+        (Seen("waiting", "JobHeldUser"), {}, "me", "QUEUED", "JobHeldUser", None),
+        (Seen("waiting", "BeginTime", 1), {"state": "running"}, None, "REQUEUED", "BeginTime", None),
+        (Seen("waiting", "BeginTime"), {"state": "requeued"}, None, "REQUEUED", "BeginTime", None),
+        # it runs
+        (Seen("running"), {"state": "queued"}, None, "PREPARING", None, None),
+        (Seen("running"), {}, None, "PREPARING", None, None),
+        (Seen("running"), {"state": "running"}, None, "RUNNING", None, None),
+        (Seen("running"), {"state": "running"}, "me", "RUNNING", None, None),
+        (Seen("running"), {"state": "succeeded"}, None, "RUNNING", "finishing", None),
+        (Seen("running"), {"state": "failed"}, None, "RUNNING", "finishing", None),
+        (Seen("running", None, 1), {"state": "requeued"}, None, "PREPARING", None, None),
+        (Seen("running", None, 1), {"state": "running", **again}, None, "RUNNING", None, None),
+        (Seen("running", None, 1), {"state": "running"}, None, "PREPARING", None, None),
+        (Seen("running", None, 1), {"state": "failed", "requeues": 0}, None, "PREPARING", None, None),
+        # it has ended
+        (ended, {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
+        (ended, {"state": "running"}, None, "SUCCEEDED", None, 0),
+        (ended, {"state": "succeeded", "exit_code": 0}, "me", "SUCCEEDED", None, 0),
+        (failed, {"state": "failed", "exit_code": 7}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
+        (failed, {"state": "running"}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
+        (Seen("ended", exit_code=2), {}, None, "FAILED", "it ended with code 2", 2),
+        (Seen("ended", exit_code=137), {}, None, "FAILED", "killed by SIGKILL", 137),
+        (Seen("ended", signal=9), {}, None, "FAILED", "killed by SIGKILL", 137),
+        (Seen("ended", "Slurm: NODE_FAIL"), {"state": "running"}, None, "FAILED", "Slurm: NODE_FAIL", EXIT_FAILED),
+        (Seen("ended", "Slurm: TIMEOUT", signal=15), {}, None, "FAILED", "Slurm: TIMEOUT", 143),
+        (failed, {"state": "failed"}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (failed, {"state": "stopped", "exit_code": 4}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (Seen("ended", "Slurm: CANCELLED", cancelled=True), {}, None, "CANCELLED", "Slurm: CANCELLED", EXIT_CANCELLED),
+        (Seen("ended", "Slurm: CANCELLED", cancelled=True), {}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (failed, {"state": "stopped", "exit_code": 3}, None, "STOPPED", "saved, and left before its end", 3),
+        (failed, {"state": "stopped", "exit_code": 8, "error": {"message": "no progress"}}, None, "STOPPED",
+         "no progress", 8),
+        (failed, {"state": "stopped"}, None, "STOPPED", "saved, and left before its end", 7),
+        # its queue knows it no more
+        (forgotten, {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
+        (forgotten, {"state": "succeeded"}, "me", "SUCCEEDED", None, 0),
+        (forgotten, {"state": "failed", "exit_code": 6}, None, "FAILED", None, 6),
+        (forgotten, {"state": "failed"}, None, "FAILED", None, EXIT_FAILED),
+        (forgotten, {"state": "failed", "exit_code": 6}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (forgotten, {"state": "queued"}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (forgotten, {"state": "stopped", "exit_code": 4}, None, "STOPPED", "saved, and left before its end", 4),
+        (forgotten, {"state": "stopped"}, None, "STOPPED", "saved, and left before its end", EXIT_STOPPED),
+        *((forgotten, {"state": said}, None, "LOST", "its queue no longer knows it, and it left no end", EXIT_LOST)
+          for said in ("queued", "running", "requeued", None, "nonsense")),
+        (Seen("forgotten", "its process has ended"), {"state": "running"}, None, "LOST", "its process has ended",
+         EXIT_LOST),
+        # its queue does not answer: what it has said itself
+        (Seen("unasked", note="down"), {"state": "queued"}, None, "QUEUED", None, None),
+        (Seen("unasked"), {"state": "running"}, "me", "RUNNING", None, None),
+        (Seen("unasked"), {"state": "requeued"}, None, "REQUEUED", None, None),
+        (Seen("unasked"), {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
+        (Seen("unasked"), {"state": "failed", "exit_code": 2}, None, "FAILED", None, 2),
+        (Seen("unasked"), {"state": "stopped", "exit_code": 3}, None, "STOPPED", None, 3),
+    ],
+)  # fmt: skip
+def test_states(
+    seen: Seen, status: dict[str, Any], cancelled: str | None, state: State, reason: str | None, code: int | None
+) -> None:
+    found = stands(seen, status, cancelled)
+    assert (found.state, found.reason, found.exit_code) == (state, reason, code)
+    assert found.has_ended == (state in ENDED)
+    assert found.note == seen.note
+
+
+def test_the_table_above_has_all_states() -> None:
+    table = next(mark for mark in test_states.pytestmark if mark.name == "parametrize").args[1]
+    assert {row[3] for row in table} == set(STATES)
+    assert {row[0].phase for row in table} == set(get_args(Phase))
+
+
+@pytest.mark.parametrize("said", ["running", "succeeded", "failed", "stopped", "requeued"])
+def test_the_status_of_an_earlier_submission_is_not_its_own(said: str) -> None:
+    """It lies in the job-dir until the job that goes on in it writes its own."""
+    old = {"job_id": "6", "state": said, "exit_code": 6, "error": ERROR, "ranks": 99, "started": 1.0, "requeues": 5}
+    old |= {"restarts": 4, "secs_left": 9.0, "step": 40, "loss": 0.5}
+    expected: list[tuple[Seen, State, int | None]] = [
+        (Seen("waiting", "Resources"), "QUEUED", None),
+        (Seen("running"), "PREPARING", None),
+        (failed, "FAILED", 7),
+        (ended, "SUCCEEDED", 0),
+        (forgotten, "LOST", EXIT_LOST),
+        (Seen("unasked"), "QUEUED", None),
+    ]
+    for seen, state, code in expected:
+        found = stands(seen, old)
+        assert (found.state, found.exit_code) == (state, code)
+        assert (found.ranks, found.requeues, found.restarts, found.started, found.secs_left) == (6, 0, 0, None, None)
+        assert (found.step, found.loss) == (40, 0.5), "what it goes on from"
+        assert ERROR["message"] not in str(found.error)
+
+
+@pytest.mark.parametrize("said", ["running", "requeued", "stopped", "failed"])
+def test_the_end_of_an_earlier_run_is_not_its_own(said: str) -> None:
+    """As where a job that had ended was put back by scontrol requeue, and its node went down."""
+    old = {"state": said, "exit_code": 8, "error": ERROR, "requeues": 1}
+    found = stands(Seen("ended", "Slurm: NODE_FAIL", requeues=2, signal=9), old)
+    assert (found.state, found.reason, found.exit_code) == ("FAILED", "Slurm: NODE_FAIL", 137)
+    assert found.error == {"rank": None, "message": "Slurm: NODE_FAIL"}
+    assert found.requeues == 2
+
+
+def test_an_end_that_accounting_tells_has_no_count_of_requeues() -> None:
+    found = stands(Seen("ended", "Slurm: FAILED"), {"state": "failed", "exit_code": 6, "error": ERROR, "requeues": 3})
+    assert (found.state, found.exit_code, found.error, found.requeues) == ("FAILED", 6, ERROR, 3)
+
+
+def test_what_a_running_job_says() -> None:
+    status = {
+        "state": "running",
+        "step": 120,
+        "max_steps": 2000,
+        "examples_per_sec": 4e4,
+        "loss": 0.25,
+        "evaluation": {"step": 100, "accuracy": 0.9},
+        "secs_left": 50.0,
+        "ranks": 6,
+        "requeues": 1,
+        "restarts": 2,
+        "host": "n1",
+        "started": NOW - 60,
+        "updated": NOW - 1,
+        "exports": ["export/final"],
+        "error": ERROR,
+    }
+    found = stands(Seen("running", None, 1, NOW - 70, NOW + 600, where="n[1-2]"), status)
+    for name in ("step", "max_steps", "examples_per_sec", "loss", "evaluation", "secs_left", "ranks", "restarts"):
+        assert getattr(found, name) == status[name]
+    assert (found.limit_secs_left, found.where, found.started, found.updated) == (600, "n[1-2]", NOW - 60, NOW - 1)
+    assert (found.exports, found.error, found.requeues) == (["export/final"], None, 1)
+    assert (found.name, found.job_id, found.backend, found.kind) == ("tiny_1", "7", "slurm", "model")
+    assert (found.tier, found.submitted, found.job_dir) == ("LARGE", NOW - 100, "/runs/tiny_1")
+
+
+def test_times_that_are_left_are_of_running_jobs() -> None:
+    late = stands(Seen("running", limit=NOW - 5), {"state": "running", "secs_left": 3.0})
+    assert (late.limit_secs_left, late.secs_left) == (0, 3)
+    for seen in (Seen("waiting", limit=NOW + 9), Seen("ended", limit=NOW + 9), Seen("unasked", limit=NOW + 9)):
+        found = stands(seen, {"state": "queued", "secs_left": 3.0})
+        assert (found.limit_secs_left, found.secs_left) == (None, None)
+    assert stands(Seen("running")).limit_secs_left is None
+
+
+def test_a_job_that_has_not_begun_has_the_ranks_that_were_asked_for() -> None:
+    assert stands(Seen("waiting")).ranks == 6
+    assert stands(Seen("waiting"), of=submission(after="3")).started is None
+    assert stands(Seen("running", started=5.0)).started == 5
+
+
+def test_the_error_of_what_has_failed() -> None:
+    assert stands(failed, {"state": "failed", "error": ERROR}).error == ERROR
+    assert stands(forgotten, {"state": "running", "error": ERROR}).error == ERROR, "LOST"
+    assert stands(failed, {"state": "stopped", "error": ERROR}).error == ERROR
+    assert stands(failed).error == {"rank": None, "message": "Slurm: FAILED, exit code 7"}
+    assert stands(forgotten, {"state": "failed", "exit_code": 9}).error == {
+        "rank": None,
+        "message": "it ended with code 9",
+    }
+    for seen, status in ((ended, {"state": "succeeded"}), (Seen("waiting"), {}), (Seen("running"), {})):
+        assert stands(seen, {**status, "error": ERROR}).error is None
+    assert stands(failed, {"error": ERROR}, "ann").error is None, "CANCELLED"
+
+
+def test_a_job_that_was_started_by_hand() -> None:
+    status = {"state": "succeeded", "program": True, "ranks": 2}
+    found = standing(JOB_DIR, None, status, None, forgotten, NOW)
+    assert (found.name, found.backend, found.kind, found.state) == ("tiny_1", "by hand", "program", "SUCCEEDED")
+    assert (found.job_id, found.tier, found.submitted, found.ranks) == (None, None, None, 2)
+    by_sbatch = standing(JOB_DIR, None, {"state": "running", "job_id": "9"}, None, Seen("running"), NOW)
+    assert (by_sbatch.backend, by_sbatch.job_id, by_sbatch.state, by_sbatch.kind) == ("slurm", "9", "RUNNING", "model")
+
+
+def test_resources_of_another_version_are_not_understood() -> None:
+    of = submission(resources={"tier": "HUGE", "of_the_future": 1})
+    found = stands(Seen("waiting", "Resources"), of=of)
+    assert (found.state, found.tier, found.ranks) == ("QUEUED", "HUGE", None)
+    assert stands(Seen("running"), {"state": "running", "ranks": 4}, of=of).ranks == 4
+
+
+words = st.none() | st.text(max_size=5)
+numbers = st.none() | st.integers(-3, 300) | st.floats(allow_nan=False, allow_infinity=False)
+counts = st.none() | st.integers(0, 3)
+statuses = st.fixed_dictionaries(
+    {},
+    optional={
+        "state": st.none() | st.sampled_from(["queued", "running", "requeued", "succeeded", "failed", "stopped", "?"]),
+        "job_id": st.sampled_from([None, "6", "7"]),
+        "exit_code": st.none() | st.integers(0, 255),
+        "error": st.none() | st.fixed_dictionaries({}, optional={"rank": counts, "message": words, "signal": words}),
+        **dict.fromkeys(("requeues", "restarts", "ranks", "step", "max_steps"), counts),
+        **dict.fromkeys(("examples_per_sec", "loss", "secs_left", "started", "updated"), numbers),
+        "evaluation": st.none() | st.dictionaries(st.text(max_size=3), numbers, max_size=2),
+        "exports": st.none() | st.lists(st.text(max_size=3), max_size=2),
+        "program": st.booleans(),
+        "host": words,
+    },
+)
+seen_things = st.builds(
+    Seen,
+    phase=st.sampled_from(get_args(Phase)),
+    reason=words,
+    requeues=st.integers(0, 3),
+    started=numbers,
+    limit=numbers,
+    cancelled=st.booleans(),
+    exit_code=st.integers(0, 255),
+    signal=st.integers(0, 127),
+    where=words,
+    note=words,
+)
+submissions = st.none() | st.builds(
+    submission, backend=st.sampled_from(["slurm", "local"]), job_id=st.sampled_from([None, "7"])
+)
+
+
+@given(submissions, statuses, st.none() | st.just("ann"), seen_things)
+def test_any_job_stands_somehow(
+    of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: Seen
+) -> None:
+    found = standing(JOB_DIR, of, status, cancelled_by, seen, NOW)
+    assert found.state in STATES
+    assert found.has_ended == (found.exit_code is not None)
+    if found.has_ended:
+        assert (found.exit_code == 0) == (found.state == "SUCCEEDED")
+        assert 0 <= (found.exit_code or 0) <= 255
+    if found.state == "FAILED":
+        assert found.error is not None
+    if seen.phase in ("waiting", "running"):
+        assert not found.has_ended
+    if seen.phase in ("ended", "forgotten"):
+        assert found.has_ended
+    json.dumps(asdict(found))

@@ -1,0 +1,339 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from hpc_train.cli.report import report
+from hpc_train.jobdir.history import History, parse_records, read_history
+from hpc_train.report.charts import charts_of
+from hpc_train.report.compare import as_markdown, flattened
+from hpc_train.report.numbers import best_of, by_rank, global_batch, mode_of
+from hpc_train.report.page import report_page, write_report
+from hpc_train.report.tables import Table, export_paths, key_numbers
+from hpc_train.report.thin import thin
+from tests.job_dirs import a_job, record, write_job
+
+VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
+
+app = typer.Typer()
+app.command()(report)
+
+
+class Page(HTMLParser):
+    """What a page holds: its elements, and its text by element."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.text, self.badly_nested = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def words(self):
+        return "".join(self.text)
+
+
+@pytest.fixture(scope="module")
+def job_dir(tmp_path_factory):
+    return a_job(tmp_path_factory.mktemp("report") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(job_dir):
+    return write_report(job_dir).read_text()
+
+
+def test_the_page_needs_nothing_else(page):
+    parsed = Page(page)
+    for tag, attributes in parsed.elements:
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
+                assert value.startswith(("#", "data:")), (tag, name, value)
+    assert not parsed.all("script")
+    assert "http" not in page.replace("http-equiv", "") and "@import" not in page
+    assert page.isascii() and len(page) < 1_000_000
+    assert re.search("Content-Security-Policy.*default-src 'none'", page)
+
+
+def test_every_chart_says_what_it_shows(page):
+    parsed = Page(page)
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    charts = [svg for svg in parsed.all("svg") if svg.get("aria-hidden") != "true"]
+    assert len(charts) > 10
+    for svg in charts:
+        assert svg["role"] == "img" and set(svg["aria-labelledby"].split()) <= set(ids)
+    for reference in re.findall(r'(?:url\(#|href="#)([^)"]+)', page):
+        assert reference in ids
+    assert "train: 5 points, first 0.3, lowest 0.05 at 60, highest 0.3 at 10, last 0.05. eval: 6 points" in page
+    for axis in ("step", "loss", "learning rate", "examples/s a rank", "minutes since", "updates"):
+        assert re.search(rf"<text[^>]*>[^<]*{axis}", page), axis
+
+
+def test_what_the_user_wrote_is_text(page):
+    parsed = Page(page)
+    assert "<script" not in page
+    assert parsed.words.count("<script>alert('x')</script> $x_1$ &amp;") >= 8  # as text, in charts too
+    assert re.search(r"<text[^>]*>&lt;script&gt;", page)
+
+
+def test_all_that_is_known_is_in_the_page(page):
+    parsed = Page(page)
+    sections = {section["id"] for section in parsed.all("section") if "id" in section}
+    assert sections == {
+        "metrics", "speed", "staleness", "timeline", "evaluations", "exports", "warm-start", "job"
+    }  # fmt: skip
+    for words in (
+        "60 of 60 steps", "with 1 restart", "Error of rank 1", "Stopped early at step 60", "/runs/x/export/best/1570",
+        "1 export failed", "1.2.3", "3.15.1", "batch_size: 16", "a/kernel", "best 0.9167 at step 60", "2 steps",
+    ):  # fmt: skip
+        assert words in parsed.words, words
+
+
+def test_a_gap_is_a_gap_and_what_was_superseded_is_not_drawn(page):
+    wide = re.search(r'<svg class="wide".*?</svg>', page, re.DOTALL)[0]
+    assert "highest 9" not in wide  # the loss at step 40 that the restart took back
+    line = next(d for d in re.findall(r'<path d="([^"]*)"', wide) if d.count("L") == 3)
+    assert line.count("M") == 2
+
+
+def test_a_report_of_every_stage_of_a_job(tmp_path):
+    start = record("start", 0, 1000.0, ranks=1)
+    once = record("train", 10, 1010.0, loss=0.5, examples_per_sec=10.0, learning_rate=0.1)
+    odd = record("train", 20, 1020.0, loss=1e308, examples_per_sec="x", by_rank={"input": [None, 0.5], "compute": 3})
+    for number, records in enumerate(([], [start], [start, once], [once], [start, once, odd])):
+        job_dir = write_job(tmp_path / str(number), records, {"state": "running"})
+        assert write_report(job_dir) == job_dir / "report.html"
+        assert "running" in Page((job_dir / "report.html").read_text()).words
+        assert list(job_dir.glob(".*")) == []
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "job.yaml").write_text("name: x")
+    assert "No status" in Page(write_report(empty, tmp_path / "out.html").read_text()).words
+
+
+def test_a_job_of_an_older_version(tmp_path):
+    old = [record("start", 0, 5.0, ranks=2), record("train", 100, 9.0, loss=0.5, examples_per_sec=9.0, input_wait=0.1)]
+    status = {"state": "succeeded", "step": 100, "max_steps": 100, "exports": ["/runs/x/export/final/1"]}
+    words = Page(write_report(write_job(tmp_path / "old", old, status)).read_text()).words
+    assert "/runs/x/export/final/1" in words and "Waiting for input" in words
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def keyed(*names):
+    return st.dictionaries(st.sampled_from(names), json_values)
+
+
+@settings(max_examples=40)
+@given(
+    keyed("state", "step", "max_steps", "ranks", "error", "exports", "stopped_early", "export_errors", "updated"),
+    keyed("name", "run", "data", "eval", "train"),
+    keyed("ranks", "packages", "environment", "mpi"),
+    st.lists(keyed("loss", "by_rank", "staleness", "secs", "exporter", "ranks", "state"), max_size=2),
+)
+def test_nothing_in_a_job_dir_is_too_broken(tmp_path_factory, status, job, environment, values):
+    kinds = ("start", "train", "eval", "export", "end")
+    lines = [json.dumps({**v, "kind": kinds[i % 5], "step": i, "time": 9.0 + i}) for i, v in enumerate(values * 3)]
+    records, restarts = parse_records(lines)
+    history = History(tmp_path_factory.getbasetemp(), records, restarts, status, job, "", environment)
+    Page(report_page(history))
+
+
+points = st.lists(st.none() | st.floats(-10, 10), max_size=300).map(
+    lambda ys: [(float(x), y) for x, y in enumerate(ys)]
+)
+
+
+@given(points, st.integers(6, 50))
+def test_fewer_points_look_the_same(curve, limit):
+    thinned = thin(curve, limit)
+    assert len(thinned) <= limit and set(thinned) <= set(curve) and thinned == sorted(thinned, key=lambda p: p[0])
+    for pick in (min, max):
+        known = [[y for _, y in each if y is not None] for each in (curve, thinned)]
+        assert pick(known[0], default=None) == pick(known[1], default=None)
+    assert any(y is None for _, y in curve) == any(y is None for _, y in thinned)
+
+
+def history_of(tmp_path, job, *records):
+    lines = [json.dumps(each) for each in records]
+    return History(tmp_path, *parse_records(lines), job=job)
+
+
+def test_what_is_best_is_told_by_the_job_or_by_the_name(tmp_path):
+    records = [record("eval", step, step, accuracy=1.0 / step, loss=float(step), novelty=1.0) for step in (1, 2)]
+    history = history_of(tmp_path, {}, *records)
+    assert best_of(history, "eval", "accuracy").step == 1 and best_of(history, "eval", "loss").step == 1
+    assert best_of(history, "eval", "novelty") is None
+    names = {"val_mae": "min", "top_k_categorical_accuracy": "max", "AUC": "max", "mean_squared_error": "min"}
+    assert {name: mode_of(history, name) for name in names} == names
+    by_exporter = {"evals": {"far": {"exporters": {"mine": {"type": "best", "metric": "novelty", "mode": "max"}}}}}
+    assert mode_of(history_of(tmp_path, by_exporter), "novelty") == "max"
+    by_run = {"run": {"best_metric": "accuracy", "best_mode": "min"}}
+    assert mode_of(history_of(tmp_path, by_run), "accuracy") == "min"
+
+
+def test_ranks_that_do_not_train_have_no_curve(tmp_path):
+    rates = [None, 5.0, 7.0]
+    history = history_of(
+        tmp_path, {}, record("start", 0, 0), record("train", 1, 1, by_rank={"examples_per_sec": rates})
+    )
+    told = by_rank(history, "examples_per_sec")
+    assert told.ranks == (1, 2) and told.values.tolist() == [[5.0, 7.0]]
+
+
+def test_where_only_the_wait_for_input_is_known_it_has_a_chart_of_its_own(tmp_path):
+    """As in an asynchronous job, whose rank 0 takes no steps."""
+    told = {"examples_per_sec": [None, 20.0, 30.0], "input": [None, 0.1, 0.2]}
+    records = [record("start", 0, 0), *(record("train", step, step, by_rank=told) for step in (1, 2))]
+    speed = charts_of(history_of(tmp_path, {}, *records)).speed
+    curves = {chart.title: [(curve.label, curve.points[0][1]) for curve in chart.curves] for chart in speed}
+    assert curves == {
+        "Speed of each rank": [("rank 1", 20.0), ("rank 2", 30.0)],
+        "Waiting for input": [("rank 1", 0.1), ("rank 2", 0.2)],
+    }
+
+
+def test_a_checkpoint_is_marked_where_it_was_committed(tmp_path):
+    """It is told of after the evaluation that follows it."""
+    saved = record("checkpoint", 5, 1100.0, secs=2.0, committed=1040.0)
+    lanes = dict(charts_of(history_of(tmp_path, {}, record("start", 0, 1000.0), saved)).time_line.lanes)
+    assert [(mark.start, mark.end) for mark in lanes["checkpoints"]] == [(38.0, 40.0)]
+
+
+def test_exports_that_were_removed_are_told(tmp_path):
+    exports = [record("export", step, step, exporter="best", path=f"/elsewhere/best/{step}") for step in (1, 2)]
+    job_dir = write_job(tmp_path, [record("start", 0, 0), *exports])
+    (job_dir / "export/best/2").mkdir(parents=True)
+    history = read_history(job_dir)
+    assert export_paths(history) == [
+        ("best", "1", "/elsewhere/best/1 (removed since)"),
+        ("best", "2", "/elsewhere/best/2"),
+    ]
+    assert ("exports", "2", "1 removed since") in [(f.name, f.value, f.more) for f in key_numbers(history)]
+
+
+def test_examples_a_step(tmp_path):
+    for run, batch in (
+        ({"strategy": "sync"}, 32), ({"strategy": "sync", "chief": "dedicated"}, 24), ({"strategy": "async"}, 8),
+        ({"strategy": "sync", "accumulate_steps": 2}, 32),
+    ):  # fmt: skip
+        job = {"data": {"train": {"batch_size": 8}}, "run": run}
+        assert global_batch(history_of(tmp_path, job, record("start", 0, 0, ranks=4))) == batch
+
+
+def run_report(*arguments, cwd):
+    previous = Path.cwd()
+    os.chdir(cwd)
+    try:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(previous)
+
+
+def test_the_command_for_one_job(job_dir, tmp_path):
+    (job_dir / "report.html").unlink(missing_ok=True)
+    done = run_report(job_dir, cwd=tmp_path)
+    assert (done.exit_code, done.output.strip()) == (0, str(job_dir / "report.html"))
+    assert Page((job_dir / "report.html").read_text())
+    done = run_report(job_dir, "--out", "here.html", cwd=tmp_path)
+    assert (done.exit_code, (tmp_path / "here.html").is_file()) == (0, True)
+
+
+def test_the_command_for_several_jobs(job_dir, tmp_path):
+    other = a_job(tmp_path / "other", ranks=3, learning_rate=0.2, name="other")
+    bare = write_job(tmp_path / "bare", [])
+    done = run_report(job_dir, other, bare, cwd=tmp_path)
+    assert (done.exit_code, done.output.strip()) == (0, "compare.html")
+    text = (tmp_path / "compare.html").read_text()
+    parsed = Page(text)
+    assert "<script" not in text and not re.search("https?:", text)
+    assert {"jobs", "differences", "by-step", "by-time"} <= {section.get("id") for section in parsed.all("section")}
+    assert "params.learning_rate" in parsed.words
+    assert "train.max_steps" not in parsed.words and "params.note" not in parsed.words
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_markdown(job_dir, tmp_path):
+    other = a_job(tmp_path / "other", ranks=3, learning_rate=0.2, name="a|b")
+    done = run_report(job_dir, other, "--markdown", cwd=tmp_path)
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert lines[0] == "|  | digits | a\\|b |" and lines[1] == "| :-- | --: | --: |"
+    assert "| ranks | 2 | 3 |" in lines and "| params.learning\\_rate | 0.1 | 0.2 |" in lines
+    assert run_report(job_dir, "--markdown", "--out", "t.md", cwd=tmp_path).exit_code == 0
+    assert "| steps | 60 of 60 |" in (tmp_path / "t.md").read_text()
+
+
+@given(st.lists(st.lists(st.text(max_size=8), min_size=2, max_size=2), min_size=1, max_size=3))
+def test_a_table_in_markdown_has_its_cells_whatever_they_hold(cells):
+    text = as_markdown(Table(("a", "b"), [tuple(row) for row in cells]))
+    lines = text.split("\n")
+    assert len(lines) == len(cells) + 2
+    assert all(len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3 for line in lines)
+
+
+def test_bad_input_is_told(job_dir, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    for arguments, said in (
+        ([tmp_path / "missing"], "no such folder"),
+        ([tmp_path / "nothing"], "is no job-dir"),
+        ([job_dir, "--out", tmp_path], "is a folder"),
+        ([job_dir, "--out", tmp_path / "missing" / "x.html"], "no such folder"),
+        ([job_dir, "--out", "/proc/x.html"], "cannot be written"),
+    ):
+        done = run_report(*arguments, cwd=tmp_path)
+        assert done.exit_code == 2 and said in done.output and "error:" in done.output, arguments
+
+
+def test_flattened_settings():
+    job = {"a": {"b": 1, "c": [1, None]}, "eval": [{"name": "x", "steps": None}, {"steps": True}], "d": {}}
+    assert flattened(job) == {"a.b": "1", "a.c": "1, null", "eval[x].name": "x", "eval[x].steps": "null",
+                              "eval[1].steps": "true", "d": "{}"}  # fmt: skip
+
+
+def test_a_users_settings_of_matplotlib_change_nothing(job_dir, tmp_path):
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\nbackend: TkAgg\n")
+    code = "import sys; from hpc_train.report import write_report; from pathlib import Path\n"
+    code += "write_report(Path(sys.argv[1]), Path(sys.argv[2])); assert 'matplotlib.pyplot' not in sys.modules\n"
+    code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
+    out = tmp_path / "x.html"
+    done = subprocess.run(
+        [sys.executable, "-c", code, job_dir, out], env={**os.environ, "MATPLOTLIBRC": str(tmp_path)}, timeout=60
+    )
+    written = re.compile("Written .*")
+    assert done.returncode == 0
+    assert written.sub("", out.read_text()) == written.sub("", write_report(job_dir).read_text())

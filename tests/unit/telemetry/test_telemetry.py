@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from hpc_train.resilience.failure import FailureReport
+from hpc_train.telemetry.environment import describe_environment, noted_variables
+from hpc_train.telemetry.json_files import Lenient, write_json
+from hpc_train.telemetry.progress import Rate, TrainingProgress, is_live
+from hpc_train.telemetry.status import StatusFile, mark_failed
+
+
+def test_json_is_replaced_whole_and_always_valid(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"loss": math.nan, "all": [1.5, math.inf, {"x": "y"}]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"loss": None, "all": [1.5, None, {"x": "y"}]}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:
+    report = FailureReport(tmp_path, "run")
+    status = StatusFile(tmp_path, report.path, Lenient(print), step=0)
+    status.update(state="running", step=1)
+    error = ValueError("broken")
+    text = report.claim(3, error)
+    assert text is not None
+    assert text.startswith("rank 3 failed:\n")
+    assert report.claim(1, error) is None, "only the first tells"
+    mark_failed(tmp_path, 3, error)
+    status.update(state="succeeded", step=2)
+    written = json.loads((tmp_path / "status.json").read_text())
+    assert (written["state"], written["step"]) == ("failed", 1)
+    assert written["error"] == {"rank": 3, "message": "ValueError: broken"}
+
+
+def test_a_failure_is_told_even_where_nothing_can_be_written(tmp_path: Path) -> None:
+    text = FailureReport(tmp_path / "missing", "run").claim(0, ValueError("broken"))
+    assert text is not None
+    assert "ValueError: broken" in text
+    assert "not written" in text
+
+
+def test_rate_leaves_out_the_first_step_and_what_is_not_training() -> None:
+    now = 0.0
+    rate = Rate(lambda: now)
+    assert (rate.mean, rate.secs_for(5)) == (0, None)
+    for secs in (100, 2, 2):
+        now += secs
+        rate.step(10)
+    assert rate.mean == 5
+    rate.pause()
+    now += 1000
+    rate.resume()
+    now += 4
+    rate.step(12)
+    assert rate.mean == 4
+    assert rate.secs_for(3) == 8
+
+
+def test_lines_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_TRAIN_PROGRESS", "lines")
+    with TrainingProgress(Console(width=100), 0, 25, 10) as progress:
+        for step in range(1, 26):
+            progress.update(step, 0.5, 1234.4, None if step > 20 else 0.004, 61.0, last=step == 25)
+        progress.say("[bold]as it is[/bold]")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step 10/25  loss 0.5000  1,234 examples/s  input wait 0.4%  0:01:01 left"
+    assert [line.split()[1] for line in lines[:-1]] == ["10/25", "20/25", "25/25"]
+    assert lines[2] == "step 25/25  loss 0.5000  1,234 examples/s  0:01:01 left"
+    assert lines[-1] == "[bold]as it is[/bold]"
+
+
+def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_TRAIN_PROGRESS", "bar")
+    console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with TrainingProgress(console, 0, 20, 10) as progress:
+        progress.update(20, 0.25, 1234, 0.5, 0, last=True)
+    text = console.export_text()
+    assert "20/20" in text
+    assert "loss 0.2500" in text
+    assert "1,234 examples/s  input wait 50.0%" in text
+
+
+def test_where_a_bar_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_live({"HPC_TRAIN_PROGRESS": "bar"})
+    assert not is_live({"HPC_TRAIN_PROGRESS": "lines"})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert is_live({})
+    # Below mpirun every rank has a terminal; the launcher here is pytest's parent, which is no mpirun in a terminal.
+    monkeypatch.setattr("os.readlink", lambda path: "/tmp/job.out")
+    assert not is_live({"OMPI_COMM_WORLD_SIZE": "2"})
+    monkeypatch.setattr("os.readlink", lambda path: "/dev/pts/3")
+    assert is_live({"OMPI_COMM_WORLD_SIZE": "2"})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert not is_live({})
+
+
+PLAIN = {
+    "CUDA_VISIBLE_DEVICES": "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f,MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/0",
+    "HOROVOD_CYCLE_TIME": "0.1",
+    "HPC_TRAIN_MODULES": "openmpi/4.1.6-GCC-13.2.0 CUDA/12.4.0",
+    "LD_LIBRARY_PATH": "/opt/software/CUDA/12.4.0/lib64:/home/Anna_M/Project-2026/venv/lib/python3.11/site-packages",
+    "OMPI_MCA_orte_hnp_uri": "688324608.0;tcp://192.0.2.2:39675;tcp6://[fd00::2]:49969",
+    "SLURM_JOB_NODELIST": "tcn[0001-0128,0130]",
+    "SLURM_TASKS_PER_NODE": "2(x4)",
+    "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/local/cuda-12.4 --xla_dump_to=/scratch/xla?x=1",
+}
+SECRET_NAMES = [
+    "TOKEN", "secret", "Password", "PASSWD", "passphrase", "API_KEY", "AccessKeyId", "CREDENTIALS", "AUTH", "cookie",
+    "private", "JWT",
+]  # fmt: skip
+SECRET_VALUES = [
+    r"(https?|postgresql|s3)://[a-z]{1,9}:[!-.0-9A-Za-z]{1,9}@[a-z]{1,9}/[a-z]{0,9}",
+    r"https://[a-z0-9]{5,20}@github\.com",
+    r"A[KS]IA[A-Z0-9]{16}",
+    r"gh[opsu]_[A-Za-z0-9]{36}",
+    r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
+    r"hf_[A-Za-z]{34}",
+    r"sk-[A-Za-z0-9]{48}",
+    r"xoxb-[0-9]{12}-[A-Za-z0-9]{24}",
+    r"eyJ[A-Za-z0-9_-]{20}\.eyJ[A-Za-z0-9_-]{20}\.[A-Za-z0-9_-]{43}",
+    r"-----BEGIN (RSA |)PRIVATE KEY-----",
+    r"(Bearer |password=|Token: ?)[a-z]{6}",
+]
+
+
+def test_the_environment_that_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"HOME": "/root", "USER": "me", "DATABASE": "x", "MYTF_A": "1", "SLURM_JWT": "x", "TF_API_KEY": "y"}
+    assert noted_variables({**PLAIN, **other}) == PLAIN
+    assert list(noted_variables({"TF_B": "", "TF_A": "", "OMP_A": ""})) == ["OMP_A", "TF_A", "TF_B"]
+    monkeypatch.setenv("TF_NOT_UTF8", "\udcff")
+    monkeypatch.setenv("SLURM_AUTH_TOKEN", "hush")
+    described = describe_environment([], tmp_path)
+    assert described["environment"]["TF_NOT_UTF8"] == "\ufffd"
+    assert "hush" not in json.dumps(described)
+
+
+@given(st.sampled_from(sorted(PLAIN)), st.sampled_from(SECRET_NAMES), st.text("aB0_", max_size=3))
+def test_a_variable_whose_name_speaks_of_a_secret_is_left_out(name: str, secret: str, end: str) -> None:
+    for spelled in (secret, secret.lower(), secret.upper()):
+        assert noted_variables({f"{name}_{spelled}{end}": "1"}) == {}
+
+
+@given(st.one_of([st.from_regex(shape, fullmatch=True) for shape in SECRET_VALUES]), st.sampled_from(sorted(PLAIN)))
+@example("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "XLA_FLAGS")  # Amazon's own example
+@example("f941e0f37e1d65b7-6cbdb17e151fed04", "OMPI_MCA_orte_hnp_uri")  # Open MPI's key for its transports
+@example("0123456789abcdef0123456789abcdef01234567", "XLA_FLAGS")  # Weights & Biases
+@example("Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZg==", "HPC_TRAIN_MODULES")
+def test_a_variable_that_holds_what_looks_like_a_secret_is_left_out(secret: str, name: str) -> None:
+    for value in (secret, f"{PLAIN[name]} {secret}", f"--option={secret}", f"{secret} {PLAIN[name]}"):
+        assert noted_variables({"TF_X": value}) == {}, value
+
+
+@given(st.dictionaries(st.text("ab_", min_size=1, max_size=9), st.text(max_size=60)))
+def test_what_is_noted_is_as_it_was(env: dict[str, str]) -> None:
+    assert (
+        noted_variables(env).items()
+        <= {name: value.encode(errors="replace").decode() for name, value in env.items()}.items()
+    )
