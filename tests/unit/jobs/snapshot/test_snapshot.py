@@ -21,14 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpc_train.errors import UserError
+from hpc_train.jobs.snapshot import code_files, ignore
 from hpc_train.jobs.snapshot.ignore import Patterns
 from hpc_train.jobs.snapshot.snapshot import (
     DEFAULT_MAX_BYTES,
     LeftOut,
     check_outside,
-    code_files,
     copy_snapshot,
-    ignore,
     plan_snapshot,
 )
 
