@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -10,22 +11,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import tensorflow as tf
 
+log = logging.getLogger(__name__)
+
 
 class Profiler:
     """Profiles steps `first` to `last` (counted from 1, both with) on this rank. Local. A context manager.
 
     Writes `<folder>/plugins/profile/<time>/<host>.xplane.pb`. It holds whole steps that this run makes: a run that
     begins inside the range profiles the rest, one that begins beyond it nothing, one that ends inside it what it has.
-    What goes wrong is told and ends the profile, never training.
+    What goes wrong is logged and ends the profile, never training.
 
     Args:
         folder: The run that TensorBoard shows it in, `<job_dir>/train`.
         steps: `first` and `last`; None profiles nothing.
-        say: Prints a line.
     """
 
-    def __init__(self, folder: Path, steps: tuple[int, int] | None, say: Callable[[str], None]) -> None:
-        self._folder, self._steps, self._say = folder, steps, say
+    def __init__(self, folder: Path, steps: tuple[int, int] | None) -> None:
+        self._folder, self._steps = folder, steps
         self._running = False
         self._trace: tf.profiler.experimental.Trace | None = None
 
@@ -65,7 +67,7 @@ class Profiler:
         if self._running:
             self._running, self._steps = False, None
             if self._guarded(_stop):
-                self._say(f"profile: written to {self._folder / 'plugins' / 'profile'}")
+                log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}")
 
     def _start(self) -> None:
         import tensorflow as tf
@@ -88,7 +90,7 @@ class Profiler:
             action()
         except Exception as error:  # whatever a profiler of another maker raises
             self._steps = None
-            self._say(f"warning: the profile of chosen steps has failed: {error}; training goes on without")
+            log.warning(f"the profile of chosen steps has failed: {error}; training goes on without")
             return False
         return True
 

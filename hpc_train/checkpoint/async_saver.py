@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -11,6 +12,8 @@ from types import TracebackType
 from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.format import Snapshot, refuse_nan
 from hpc_train.checkpoint.manager import Best, CheckpointManager
+
+log = logging.getLogger(__name__)
 
 POLL_SECS = 0.5
 
@@ -93,4 +96,4 @@ class BackgroundSaver:
             if self._manager.path(best.step).is_dir():
                 self._manager.note_best(best)
         except OSError as error:
-            self._manager.note(f"warning: the checkpoint of step {best.step} is the best, but may not stay: {error}")
+            log.warning(f"the checkpoint of step {best.step} is the best, but may not stay: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpc_train.data.hdf5.data_file import PASSING_ERRORS, RETRY_WAITS_SECS, errno_of
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Moved = Callable[[], None]
@@ -19,11 +22,8 @@ def idle() -> None:
     """A Moved that nobody listens to."""
 
 
-def retried(action: Callable[[], T], note: Callable[[str], None]) -> T:
+def retried(action: Callable[[], T]) -> T:
     """Runs `action` again after an error that may pass (EIO, ESTALE, …), some 20 s long at most.
-
-    Args:
-        note: Told of each error that is waited out.
 
     Raises:
         OSError: The last one, where it did not pass; any other at once.
@@ -34,7 +34,7 @@ def retried(action: Callable[[], T], note: Callable[[str], None]) -> T:
         except OSError as error:
             if errno_of(error) not in PASSING_ERRORS:
                 raise
-            note(f"{error}; trying again in {wait:g} s")
+            log.info(f"{error}; trying again in {wait:g} s")
         time.sleep(wait)
     return action()
 

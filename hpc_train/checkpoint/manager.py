@@ -33,10 +33,6 @@ from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 BEST_FILE = "best.json"
 
 
-def _silent(text: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Best:
     """The best evaluation so far: the `metric` that was compared, its value, and the checkpoint's step."""
@@ -62,16 +58,12 @@ class Found:
 class CheckpointManager:
     """Saves and loads checkpoints under `folder`; for the chief alone. Making one touches nothing on disk.
 
-    Args:
-        note: Told what a user may want to know: an error that was waited out.
-
     Attributes:
         wanted: Gives steps of checkpoints that are not to be removed, whatever retention says. Any thread may ask.
     """
 
-    def __init__(self, folder: Path, retention: Retention, note: Callable[[str], None] = _silent) -> None:
+    def __init__(self, folder: Path, retention: Retention) -> None:
         self._folder, self._retention = folder, retention
-        self.note = note
         self.wanted: Callable[[], Collection[int]] = tuple
 
     def path(self, step: int) -> Path:
@@ -122,7 +114,7 @@ class CheckpointManager:
         return Found(None, tuple(damaged))
 
     def _check(self, folder: Path, step: int, moved: Moved) -> None:
-        retried(lambda: check(folder, step, moved=moved), self.note)
+        retried(lambda: check(folder, step, moved=moved))
 
     def check(self, step: int, digests: bool) -> Manifest:
         """Whether the checkpoint of `step` is whole; see manifest.check."""
@@ -135,11 +127,11 @@ class CheckpointManager:
     def load(self, step: int) -> Snapshot:
         """Reads the checkpoint of `step`; OSError or DamagedError where it cannot be read."""
         with self.reading(step) as folder:
-            return retried(lambda: read_snapshot(folder), self.note)
+            return retried(lambda: read_snapshot(folder))
 
     def progress(self, step: int) -> tuple[DataProgress, DataOrder | None]:
         """How far the checkpoint of `step` had read its data, and in which order; raises as `load`."""
-        return retried(lambda: read_progress(self.path(step)), self.note)
+        return retried(lambda: read_progress(self.path(step)))
 
     @contextmanager
     def reading(self, step: int) -> Iterator[Path]:
@@ -185,7 +177,7 @@ class CheckpointManager:
         Raises:
             OSError: With errno and path; errors that may pass have been waited out. Nothing is left of the attempt.
         """
-        final = retried(lambda: self._save(snapshot, moved), self.note)
+        final = retried(lambda: self._save(snapshot, moved))
         self.thin_out()
         return final
 

@@ -48,12 +48,12 @@ def train_command(
     from hpc_train.config.job import JobConfig, load_job, strategy_in
     from hpc_train.distributed.excepthook import tell
     from hpc_train.distributed.world import join_world
+    from hpc_train.strategies import strategy_of
     from hpc_train.training.from_job import train_job
-    from hpc_train.training.trainer import threads_for
 
     try:
         delays = _delays(debug_delay or [])
-        world = join_world(threads_for(strategy_in(job_file, settings or [])))
+        world = join_world(strategy_of(strategy_in(job_file, settings or [])).threads)
     except UserError as error:
         sys.exit(complain(error))
     try:

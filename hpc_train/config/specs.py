@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from hpc_train.config.early_stopping import EarlyStoppingRules
 from hpc_train.config.exporters import Exporter, refuse_same_names
-from hpc_train.config.types import STRICT, Count, Function, Functions, Name, Names, Seconds, as_tuple
+from hpc_train.config.types import STRICT, Count, Function, Functions, Name, Names, Seconds, StrategyName, as_tuple
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 """Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""
@@ -72,7 +72,7 @@ class HDF5Input:
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
 
-    strategy: Literal["sync", "async"] = "sync"
+    strategy: StrategyName = "sync"
     chief: Literal["train", "dedicated"] = "train"
     parameter_servers: Count = 1
     max_staleness: Annotated[int, Field(ge=0, strict=True)] | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 FUNCTION_PATTERN = r"^([^:\n]*[^:\s/]\.py|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*):[A-Za-z_][A-Za-z0-9_]*$"
 """`file.py:function` or `package.module:function`."""
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
+
+STRATEGIES = {"sync": "synchronous", "async": "asynchronous"}
+"""What `run.strategy` may be: the package of each, in hpc_train/strategies."""
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 """How the dataclasses of the configuration are validated."""
@@ -37,6 +40,10 @@ def _as_sequence(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+if TYPE_CHECKING:
+    StrategyName = str
+else:
+    StrategyName = Literal[tuple(STRATEGIES)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 Count = Annotated[int, Field(gt=0, strict=True)]

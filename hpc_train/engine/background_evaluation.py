@@ -1,7 +1,8 @@
-"""Evaluation beside other work."""
+"""Evaluation of snapshots in a thread, for a chief that does something else meanwhile."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,11 +12,13 @@ from typing import Protocol
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError
-from hpc_train.engine.checkpointing import Saving
-from hpc_train.engine.lifecycle import Run
-from hpc_train.engine.run_context import Session
+from hpc_train.engine.checkpointing import Checkpointing
+from hpc_train.engine.lifecycle import Lifecycle
+from hpc_train.engine.run_context import ChiefServices, RunContext
 from hpc_train.evaluation.early_stopping import evaluations_in
-from hpc_train.evaluation.runner import Assessment
+from hpc_train.evaluation.runner import EvaluationResult
+
+log = logging.getLogger(__name__)
 
 POLL_SECS = 0.5
 MANY_QUEUED = 10
@@ -32,7 +35,7 @@ class _UnreadableError(Exception):
     """A checkpoint was there, and cannot be read."""
 
 
-class Memory(Protocol):
+class SnapshotSource(Protocol):
     """The newest snapshot, which somebody else is going to overwrite."""
 
     def borrow(self, step: int) -> Snapshot | None:
@@ -44,23 +47,23 @@ class Memory(Protocol):
         ...
 
 
-class Newest:
-    """The snapshot that `saving` took last, in a process that takes the next one itself."""
+class LastSnapshot:
+    """The snapshot that `checkpointing` took last, in a process that takes the next one itself."""
 
-    def __init__(self, saving: Saving) -> None:
-        self._saving, self._free = saving, threading.Event()
+    def __init__(self, checkpointing: Checkpointing) -> None:
+        self._checkpointing, self._free = checkpointing, threading.Event()
         self._free.set()
 
     def borrow(self, step: int) -> Snapshot | None:
-        """See Memory."""
-        snapshot = self._saving.snapshot
+        """See SnapshotSource."""
+        snapshot = self._checkpointing.snapshot
         if snapshot is None or snapshot.step != step:
             return None
         self._free.clear()
         return snapshot
 
     def give_back(self) -> None:
-        """See Memory."""
+        """See SnapshotSource."""
         self._free.set()
 
     def wait_until_free(self) -> None:
@@ -68,36 +71,37 @@ class Newest:
         self._free.wait()
 
 
-class Evaluating:
-    """Evaluates and exports checkpoints in a thread, which makes no MPI calls. One at a time, as `run.plan` says.
+class BackgroundEvaluation:
+    """Evaluates and exports checkpoints in a thread, which makes no MPI calls. One at a time.
 
     A context manager: leaving it drops an evaluation that goes on, at its next batch.
     """
 
-    def __init__(self, session: Session, run: Run, memory: Memory) -> None:
-        self._s, self._run, self._memory = session, run, memory
+    def __init__(self, context: RunContext, chief: ChiefServices, lifecycle: Lifecycle, source: SnapshotSource) -> None:
+        self._context, self._saver = context, chief.saver
+        self._lifecycle, self._source = lifecycle, source
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-evaluation")
-        self._pending: Future[list[Assessment]] | None = None
+        self._pending: Future[list[EvaluationResult]] | None = None
         self._now: int | None = None
-        self._moves, self._dropped, self._told_of_many = 0, False, False
+        self._moves, self._dropped, self._warned_of_many = 0, False, False
         self._queue_missed()
-        session.manager.wanted = self._wanted
+        context.manager.wanted = self._wanted
 
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
-        s = self._s
-        known = evaluations_in(s.job_dir, s.first_step)
-        for number, spec in enumerate(s.eval_specs):
-            for step in s.manager.steps() if spec.eval_every_checkpoint else []:
-                newest = s.first_step - s.is_over  # the last one of all is evaluated in the end
+        run = self._context.plan
+        known = evaluations_in(self._context.job_dir, run.first_step)
+        for number, spec in enumerate(self._context.eval_specs):
+            for step in self._context.manager.steps() if spec.eval_every_checkpoint else []:
+                newest = run.first_step - run.is_over  # the last one of all is evaluated in the end
                 if 0 < step <= newest and step not in known.get(spec.kind, {}):
-                    self._run.plan.queue(number, step)
+                    self._lifecycle.schedule.queue(number, step)
 
     def _wanted(self) -> set[int]:
         """Checkpoints that an evaluation is still to come to, or is reading."""
-        return {*self._run.plan.queued, *([] if self._now is None else [self._now])}
+        return {*self._lifecycle.schedule.queued, *([] if self._now is None else [self._now])}
 
-    def __enter__(self) -> Evaluating:
+    def __enter__(self) -> BackgroundEvaluation:
         return self
 
     def __exit__(
@@ -107,60 +111,61 @@ class Evaluating:
         if self._pending is not None:
             wait([self._pending], DROP_SECS)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._s.manager.wanted = tuple
+        self._context.manager.wanted = tuple
 
     def look(self, step: int) -> None:
-        """Tells of an evaluation that has ended, and begins the next. `step`: where training is."""
+        """Passes on an evaluation that has ended, and begins the next. `step`: where training is."""
         if self._pending is not None and self._pending.done():
-            self._tell(step)
+            self._collect(step)
         if self._pending is None:
             self._begin_next()
-        elif not self._told_of_many and len(self._run.plan.queued) > MANY_QUEUED:
-            self._told_of_many = True
-            self._s.notes.say(
-                f"warning: {len(self._run.plan.queued)} checkpoints wait for their evaluation (eval_every_checkpoint), "
+        elif not self._warned_of_many and len(self._lifecycle.schedule.queued) > MANY_QUEUED:
+            self._warned_of_many = True
+            queued = len(self._lifecycle.schedule.queued)
+            log.warning(
+                f"{queued} checkpoints wait for their evaluation (eval_every_checkpoint), "
                 "and stay on the disk until then; save less often, or evaluate less"
             )
 
     def _begin_next(self) -> bool:
         self._drop_what_is_gone()
-        due = self._run.plan.due(time.monotonic(), self._is_there)
+        due = self._lifecycle.schedule.due(time.monotonic(), self._is_there)
         if due is None:
             return False
         self._now, numbers = due
-        snapshot = self._memory.borrow(self._now)
-        self._pending = self._pool.submit(self._assess, self._now, numbers, snapshot)
+        snapshot = self._source.borrow(self._now)
+        self._pending = self._pool.submit(self._evaluate, self._now, numbers, snapshot)
         return True
 
     def _is_there(self, step: int) -> bool:
-        if self._memory.borrow(step) is not None:
-            self._memory.give_back()
+        if self._source.borrow(step) is not None:
+            self._source.give_back()
             return True
-        return self._s.manager.path(step).is_dir()
+        return self._context.manager.path(step).is_dir()
 
     def _drop_what_is_gone(self) -> None:
         """A checkpoint that could not be written, or that somebody has removed, is waited for no longer."""
-        queued = self._run.plan.queued
-        if queued and self._s.saver is not None and not self._s.saver.busy:
+        queued = self._lifecycle.schedule.queued
+        if queued and not self._saver.busy:
             for step in sorted(queued):
                 if not self._is_there(step):
-                    self._run.plan.leave_out(step)
-                    self._s.notes.say(f"warning: the checkpoint of step {step} is not there to be evaluated")
+                    self._lifecycle.schedule.leave_out(step)
+                    log.warning(f"the checkpoint of step {step} is not there to be evaluated")
 
-    def _assess(self, step: int, numbers: tuple[int, ...], snapshot: Snapshot | None) -> list[Assessment]:
+    def _evaluate(self, step: int, numbers: tuple[int, ...], snapshot: Snapshot | None) -> list[EvaluationResult]:
         try:
             loaded = snapshot if snapshot is not None else self._load(step)
             taken = loaded.time
-            self._s.state.assign(loaded)
+            self._context.state.assign(loaded)
             del loaded
         finally:
             if snapshot is not None:
-                self._memory.give_back()
-        return list(self._run.assessor.assess(step, taken, numbers, self._move))
+                self._source.give_back()
+        return list(self._lifecycle.runner.evaluate(step, taken, numbers, self._move))
 
     def _load(self, step: int) -> Snapshot:
         try:
-            return self._s.manager.load(step)
+            return self._context.manager.load(step)
         except (OSError, DamagedError) as error:
             text = f"the checkpoint of step {step} cannot be read, and is not evaluated: {error}"
             raise _UnreadableError(text) from None
@@ -170,25 +175,25 @@ class Evaluating:
         if self._dropped:
             raise _DroppedError
 
-    def _tell(self, step: int) -> None:
+    def _collect(self, step: int) -> None:
         assert self._pending is not None
         pending, self._pending = self._pending, None
         try:
-            for assessment in pending.result():
-                self._run.tell(assessment, step)
+            for result in pending.result():
+                self._lifecycle.evaluated(result, step)
         except _UnreadableError as error:
-            self._s.notes.say(f"warning: {error}")
+            log.warning(str(error))
         finally:
             self._now = None
 
     def finish(self, step: int, moved: Callable[[], None]) -> None:
         """Waits for what is to be evaluated yet, but for the last checkpoint, that of `step`; `moved` is called."""
-        self._run.plan.leave_out(step)
-        while self._pending is not None or (self._run.plan.queued and self._begin_next()):
+        self._lifecycle.schedule.leave_out(step)
+        while self._pending is not None or (self._lifecycle.schedule.queued and self._begin_next()):
             seen = -1
             while self._pending is not None and not self._pending.done():
                 if self._moves != seen:
                     seen = self._moves
                     moved()
                 wait([self._pending], POLL_SECS)
-            self._tell(step)
+            self._collect(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 import shutil
@@ -16,19 +17,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpc_train.callbacks.hook_list import SavingListeners
-from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import Best, CheckpointManager
 from hpc_train.checkpoint.names import step_of
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.world import World
+from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
 from hpc_train.model import rng_state
-from hpc_train.resilience.job_lock import JobLock
-from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.units import size
+
+log = logging.getLogger(__name__)
 
 WARNING_SECS_VARIABLE = "HPC_TRAIN_WARNING_SECS"
 """How long before it ends a job Slurm warns it; set by slurm/train.sh."""
@@ -68,13 +68,9 @@ class Read(Protocol):
         ...
 
 
-Committed = tuple[Path, float, int, float]
-"""A checkpoint's folder, the seconds since its state was taken, its bytes, and when that was, since 1970."""
-
-
 @dataclass(frozen=True)
 class Record:
-    """What metrics.jsonl tells of a checkpoint; stall_secs: what training waited, None where that is not known.
+    """What metrics.jsonl holds of a checkpoint; stall_secs: what training waited, None where that is not known.
 
     Attributes:
         time: When it was committed, in seconds since 1970.
@@ -87,41 +83,24 @@ class Record:
     time: float
 
 
-class Saving:
+class Checkpointing:
     """Takes and writes the checkpoints of one run.
 
     Args:
-        saver: The chief's; None elsewhere.
-        at_hand: The step whose state is that of the newest checkpoint; restored: that checkpoint, on the chief.
-        say: Prints a line, on the chief. committed: filled by the saver.
+        world: The ranks that take them together. state: what is saved.
 
     Attributes:
         snapshot: The last one that this run has taken, in memory that the next one takes over; taken: when the newest
             was, in seconds since 1970. On the chief.
     """
 
-    def __init__(
-        self,
-        world: World,
-        config: RunConfig,
-        manager: CheckpointManager,
-        saver: BackgroundSaver | None,
-        lock: JobLock,
-        state: Saved,
-        at_hand: int | None,
-        restored: Snapshot | None,
-        watchdog: Watchdog,
-        say: Callable[[str], None],
-        listeners: SavingListeners,
-        committed: deque[Committed],
-    ) -> None:
-        self._world, self._config, self._manager, self._saver = world, config, manager, saver
-        self._listeners, self._committed = listeners, committed
+    def __init__(self, context: RunContext, world: World, state: Saved) -> None:
+        self._world, self._state, self._chief = world, state, context.chief
+        self._config, self._manager, self._watchdog = context.config, context.manager, context.watchdog
         self._stalls: dict[int, float] = {}
-        self._lock, self._state, self._say = lock, state, say
-        self._watchdog = watchdog
-        self._best = _best_of(manager, restored, config) if saver else None
-        self._at_hand = at_hand
+        restored = self._chief.restored if self._chief else None
+        self._best = _best_of(self._manager, restored, self._config) if self._chief else None
+        self._at_hand = context.plan.restored_step
         self.taken = restored.time if restored else 0.0
         self.snapshot: Snapshot | None = None
 
@@ -140,65 +119,64 @@ class Saving:
             return False
         self._state.average()
         rng = rng_state.gather(self._world)
-
-        def begin() -> None:
-            assert self._saver is not None
-            if self._lock.taken_by is not None:
-                raise JobEndedError(
-                    f"another job has taken over this job-dir while this process stood still: {self._lock.taken_by}; "
-                    "this one writes no more",
-                    EXIT_FAILED,
-                )
-            start = time.monotonic()
-            self._settle(step, self._config.on_save_error == "halt")
-            self._listeners.before_save(step)
-            if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
-                self._say(f"warning: waited {waited:.1f} s for the checkpoint before; save less often")
-            best = asdict(self._best) if self._best else None
-            snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
-            self.snapshot, self.taken = snapshot, snapshot.time
-            self._saver.begin(snapshot)
-            self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
-
-        self._world.on_chief(begin)
+        self._world.each(lambda: self._begin(self._chief, step, data, rng, stall_secs) if self._chief else None)
         self._at_hand = step
         return True
+
+    def _begin(
+        self, chief: ChiefServices, step: int, data: Read, rng: dict[str, np.ndarray], stall_secs: float | None
+    ) -> None:
+        if chief.lock.taken_by is not None:
+            raise JobEndedError(
+                f"another job has taken over this job-dir while this process stood still: {chief.lock.taken_by}; "
+                "this one writes no more",
+                EXIT_FAILED,
+            )
+        start = time.monotonic()
+        self._settle(chief, step, self._config.on_save_error == "halt")
+        chief.listeners.before_save(step)
+        if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
+            log.warning(f"waited {waited:.1f} s for the checkpoint before; save less often")
+        best = asdict(self._best) if self._best else None
+        snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
+        self.snapshot, self.taken = snapshot, snapshot.time
+        chief.saver.begin(snapshot)
+        self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
 
     def wait(self, step: int, halt: bool = True) -> None:
         """Waits until what is being written is on the disk. Collective.
 
         Args:
-            step: Where training is. halt: End the job where it could not be written; else that has been told.
+            step: Where training is. halt: End the job where it could not be written; else that has been logged.
 
         Raises:
             JobEndedError: It could not be written, or holds NaN.
         """
-        self._world.on_chief(lambda: self._settle(step, halt))
+        self._world.each(lambda: self._settle(self._chief, step, halt) if self._chief else None)
 
-    def news(self) -> list[Record]:
-        """The checkpoints that have been committed since the last call; their listeners are told. For the chief."""
-        found = []
-        while self._committed:
-            path, secs, nbytes, committed = self._committed.popleft()
+    def committed(self) -> list[Record]:
+        """The checkpoints that have been committed since the last call; saving listeners are called. Local."""
+        found: list[Record] = []
+        while self._chief is not None and self._chief.committed:
+            path, secs, nbytes, committed = self._chief.committed.popleft()
             step = step_of(path.name) or 0
-            self._listeners.after_save(step, path)
+            self._chief.listeners.after_save(step, path)
             found.append(Record(step, secs, nbytes, self._stalls.pop(step, None), committed))
         return found
 
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Keeps the checkpoint of `step` from now on where its evaluation is the best so far. For the chief."""
         name, mode = self._config.best_metric, self._config.best_mode
-        if self._saver is None or name is None or math.isnan(metrics[name]):
+        if self._chief is None or name is None or math.isnan(metrics[name]):
             return
         if self._best is None or self._best.beaten_by(metrics[name]):
             self._best = Best(name, mode, metrics[name], step)
-            self._saver.note_best(self._best)
+            self._chief.saver.note_best(self._best)
 
-    def _settle(self, step: int, halt: bool) -> None:
-        """Waits for what is being written, as long as that moves; an error ends the job or has been told."""
-        assert self._saver is not None
+    def _settle(self, chief: ChiefServices, step: int, halt: bool) -> None:
+        """Waits for what is being written, as long as that moves; an error ends the job or has been logged."""
         try:
-            self._saver.wait(lambda: self._watchdog.at("writing a checkpoint", step))
+            chief.saver.wait(lambda: self._watchdog.at("writing a checkpoint", step))
         except NotFiniteError as error:
             raise JobEndedError(
                 f"the checkpoint was not committed: {error}. The one before it stays; start the job again to go on "
@@ -215,7 +193,7 @@ class Saving:
 
 
 def not_saved(manager: CheckpointManager, error: OSError) -> str:
-    """What to tell of a checkpoint that could not be written."""
+    """What to say of a checkpoint that could not be written."""
     steps = manager.steps()
     stays = f"the checkpoint of step {steps[-1]} stays" if steps else "there is none before it"
     folder, free = manager.path(0).parent, ""
@@ -235,36 +213,36 @@ def warning_secs() -> float | None:
         return None
 
 
-def told_of_saves(say: Callable[[str], None], committed: deque[Committed]) -> Callable[[Path, float, int], None]:
-    """A function that tells of each committed checkpoint, and once if saving takes longer than the warning's lead.
+def committed_by(committed: deque[Committed]) -> Callable[[Path, float, int], None]:
+    """A function that logs each checkpoint that is committed, and adds it to `committed`.
 
-    It adds each to `committed`.
+    It warns once if saving takes longer than the scheduler's warning leaves.
     """
     lead, warned = warning_secs(), [False]
 
-    def tell(path: Path, secs: float, nbytes: int) -> None:
+    def note(path: Path, secs: float, nbytes: int) -> None:
         committed.append((path, secs, nbytes, time.time()))
-        say(f"checkpoint {path} ({size(nbytes)}, {secs:.2f} s)")
+        log.info(f"checkpoint {path} ({size(nbytes)}, {secs:.2f} s)")
         if lead is not None and secs > lead and not warned[0]:
             warned[0] = True
-            say(
-                f"warning: a save takes {secs:.1f} s, but the job is warned only {lead:g} s before its end: that one "
+            log.warning(
+                f"a save takes {secs:.1f} s, but the job is warned only {lead:g} s before its end: that one "
                 "would be lost. Ask for an earlier warning (sbatch --signal=B:USR1@SECS, HPC_TRAIN_WARNING_SECS=SECS)"
             )
 
-    return tell
+    return note
 
 
-def told_of_failures(manager: CheckpointManager, say: Callable[[str], None]) -> Callable[[BaseException], None]:
-    """A function that tells at once of a checkpoint that could not be written; the job ends at the next, or goes on."""
+def failed_by(manager: CheckpointManager) -> Callable[[BaseException], None]:
+    """A function that logs at once that a checkpoint could not be written; the job ends at the next, or goes on."""
 
-    def tell(error: BaseException) -> None:
+    def note(error: BaseException) -> None:
         if isinstance(error, OSError):
-            say(f"warning: {not_saved(manager, error)}")
+            log.warning(not_saved(manager, error))
         elif isinstance(error, NotFiniteError):
-            say(f"warning: a checkpoint was not committed: {error}")
+            log.warning(f"a checkpoint was not committed: {error}")
 
-    return tell
+    return note
 
 
 def _best_of(manager: CheckpointManager, restored: Snapshot | None, config: RunConfig) -> Best | None:

@@ -1,204 +1,220 @@
-"""One run of a job: what happens beside the training steps, and at the end."""
+"""The life of one run beside its training steps: checkpoints, evaluations, early stopping, and the end."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from hpc_train.distributed.world import World
-from hpc_train.engine.checkpointing import Read, Saving
+from hpc_train.engine.checkpointing import Checkpointing, Read
+from hpc_train.engine.events import HookListener, RunEvents, RunListener
 from hpc_train.engine.loop import Outcome
-from hpc_train.engine.run_log import Telling
+from hpc_train.engine.run_context import Result, RunContext
+from hpc_train.engine.run_log import RunLog
 from hpc_train.errors import EXIT_FAILED, JobEndedError
-from hpc_train.evaluation.early_stopping import Decision, evaluations_in, write_decision
+from hpc_train.evaluation.early_stopping import Decision, EarlyStopper, evaluations_in, write_decision
 from hpc_train.evaluation.previous import evaluation_of
-from hpc_train.evaluation.runner import Assessment, Assessor
-from hpc_train.evaluation.schedule import EvaluationPlan
+from hpc_train.evaluation.runner import EvaluationResult, EvaluationRunner
+from hpc_train.evaluation.schedule import EvaluationSchedule
 from hpc_train.resilience.signals import STOP_CODES, JobStopped
 
-if TYPE_CHECKING:
-    from hpc_train.engine.run_context import Session
-
-Result = tuple[dict[str, float], list[Path]]
+log = logging.getLogger(__name__)
 
 
-class Run:
+class Lifecycle:
     """Checkpoints, evaluations and the end of one run. Methods are collective over `world` unless they say otherwise.
 
     Args:
-        world: The ranks that save and evaluate together. heard: told of each evaluation, too.
+        world: The ranks that save and evaluate together.
+        data: The training input, which a rollback opens anew.
+        listeners: Who else listens to what happens.
 
     Attributes:
-        data: The training input, which a rollback opens anew.
-        decision: That training ends early, on the chief. telling: tells of all this.
+        decision: That training ends early, on the chief. runner: evaluates the model as it is. schedule: which
+            checkpoint is evaluated when.
+        events: What happens, to be passed on. log: the chief's, None elsewhere.
     """
+
+    has_news = False
 
     def __init__(
         self,
-        session: Session,
+        context: RunContext,
         world: World,
-        saving: Saving,
+        checkpointing: Checkpointing,
         data: Read,
-        heard: Callable[[Assessment], None] = lambda assessment: None,
+        listeners: Sequence[RunListener] = (),
     ) -> None:
-        s = self._s = session
-        self._world, self._saving, self.data, self._heard = world, saving, data, heard
-        self._hooks, self.telling = s.hooks, Telling(s)
-        self.assessor = Assessor(world, s.evaluators, s.exporting, s.hooks)
-        self.plan = EvaluationPlan(s.eval_specs, time.monotonic())
-        self.decision: Decision | None = None
+        self._context, self._chief, self._world = context, context.chief, world
+        self._checkpointing, self.data = checkpointing, data
+        self._hooks = context.hooks
+        self.runner = EvaluationRunner(
+            world, context.evaluators, context.chief.exporting if context.chief else (), context.hooks
+        )
+        self.schedule = EvaluationSchedule(context.eval_specs, time.monotonic())
+        self.log = RunLog(context, context.chief, checkpointing) if context.chief else None
+        self._rules = _Rules(context.chief.stopper) if context.chief and context.chief.stopper else None
+        own = [one for one in (self.log, HookListener(context.hooks), self._rules) if one is not None]
+        self.events = RunEvents([*own, *listeners])
         self._kept: Decision | None = None
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision of a rule to end training early, on the chief. Local."""
+        return self._rules.decision if self._rules else None
 
     @property
     def finish_asked(self) -> bool:
         """Whether a hook or a rule asks to end training. Local."""
         return self.decision is not None or self._hooks.stop_requested is not None
 
-    has_news = False
-
     def at_news(self) -> None:
         """Nothing: what the chief evaluates, all ranks do."""
 
     def before_step(self, step: int) -> None:
         """Hooks first, then the rules: `step` is the last one where they say so. Local."""
-        self._hooks.before_step(step)
-        self.look_at_rules(step)
+        self.events.before_step(step)
 
     def look_at_rules(self, step: int) -> None:
-        """Whether `step`, which is about to be made, is the last one. For the chief; local."""
-        stopper = self._s.stopper
-        if stopper is None or self.decision is not None:
-            return
-        self.decision = stopper.check(step, time.monotonic())
-        if self.decision is not None:
-            self.telling.say(f"stopping early: {self.decision.reason}")
+        """Whether `step`, which is about to be made, is the last one. For a chief that takes no steps; local."""
+        if self._rules is not None:
+            self._rules.before_step(step)
 
     def after_step(self, step: int, loss: float) -> None:
         """Hooks, and what the thread that saves has done. Local."""
-        self._hooks.after_step(step, loss)
-        self.telling.saves(self._saving)
+        self.events.after_step(step, loss)
 
     def catch_up(self) -> None:
         """Evaluates the checkpoint that the job goes on from, where an evaluation of every checkpoint has missed it."""
-        s = self._s
-        if s.found is None or s.is_over:
+        run = self._context.plan
+        if run.restored_step is None or run.is_over:
             return
 
         def missed() -> list[int]:
-            known = evaluations_in(s.job_dir, s.first_step)
-            every = [number for number, spec in enumerate(s.eval_specs) if spec.eval_every_checkpoint]
-            return [number for number in every if s.first_step not in known.get(s.eval_specs[number].kind, {})]
+            known = evaluations_in(self._context.job_dir, run.first_step)
+            specs = self._context.eval_specs
+            every = [number for number, spec in enumerate(specs) if spec.eval_every_checkpoint]
+            return [number for number in every if run.first_step not in known.get(specs[number].kind, {})]
 
-        numbers = self._world.on_chief(missed)
-        for assessment in self.assessor.assess(s.first_step, self._taken(), numbers, self._moving(s.first_step)):
-            self.tell(assessment, s.first_step)
+        self._evaluate(run.first_step, self._world.on_chief(missed))
 
     def at_checkpoint(self, step: int) -> float:
         """Saves, then evaluates if it is time to; returns the seconds that saving took."""
-        s = self._s
-        s.watchdog.at("checkpoint", step)
         begun = time.monotonic()
-        saved = self._saving.save(step, self.data)
+        self.save(step)
         secs = time.monotonic() - begun
-        if saved:
-            self._hooks.after_checkpoint(step, s.manager.path(step))
-        self.plan.saved(step)
-        due = self._world.broadcast(self.plan.due(time.monotonic()))
+        self.schedule.saved(step)
+        due = self._world.broadcast(self.schedule.due(time.monotonic()))
         if due is not None:
-            for assessment in self.assessor.assess(step, self._taken(), due[1], self._moving(step)):
-                self.tell(assessment, step)
+            self._evaluate(step, due[1])
         return secs
 
-    def _taken(self) -> float:
-        return self._world.broadcast(self._saving.taken)
+    def save(self, step: int, stall_secs: float | None = None) -> None:
+        """Copies the state after `step`, which is then written, unless the newest checkpoint is that."""
+        self._context.watchdog.at("checkpoint", step)
+        if self._checkpointing.save(step, self.data, stall_secs):
+            self.events.checkpoint(step, self._context.manager.path(step))
 
-    def _moving(self, step: int) -> Any:
-        told = False
+    def _evaluate(self, step: int, numbers: Sequence[int]) -> None:
+        for result in self.runner.evaluate(step, self._taken(), numbers, self._moving(step)):
+            self.evaluated(result, step)
+
+    def _taken(self) -> float:
+        return self._world.broadcast(self._checkpointing.taken)
+
+    def _moving(self, step: int) -> Callable[[], None]:
+        logged = False
 
         def moved() -> None:
-            nonlocal told
-            self._s.watchdog.at("evaluation", step)
-            if self._s.signals.received is not None and not told:
-                told = True
-                self.telling.say(f"{self._s.signals.received}: the job leaves when this evaluation has ended")
+            nonlocal logged
+            self._context.watchdog.at("evaluation", step)
+            signal = self._context.signals.received
+            if signal is not None and not logged and self._chief is not None:
+                logged = True
+                log.info(f"{signal}: the job leaves when this evaluation has ended")
 
         return moved
 
     def at_comparison(self, step: int) -> None:
         """Compares the ranks' variables; JobEndedError names a rank whose differ."""
-        compare_replicas(self._s, step, self.before_halt)
+        compare_replicas(self._context, step, self.before_halt)
 
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
-        self._s.watchdog.at("checkpoint", step)
-        self.telling.status(
-            state="running", step=step
-        )  # before the ranks part: one of them is about to set it to failed
-        self._saving.wait(step, halt=False)
+        self._context.watchdog.at("checkpoint", step)
+        if self.log is not None:  # before the ranks part: one of them is about to set it to failed
+            self.log.status(state="running", step=step)
+        self._checkpointing.wait(step, halt=False)
 
     def went_back(self, step: int, data: Read) -> None:
         """A rollback has taken training back to the checkpoint of `step`. Local."""
         self.data = data
-        self.plan.went_back(step)
-        if self._s.stopper is not None:
-            self._s.stopper.went_back(step)
+        self.schedule.went_back(step)
+        self.events.rollback(step)
 
     def stop(self, step: int) -> NoReturn:
         """A signal asked for it: saves, and leaves with its code."""
-        name = first_signal(self._world.all_gather(self._s.signals.received))
+        name = first_signal(self._world.all_gather(self._context.signals.received))
         self.save_for(name, step)
         raise JobStopped(STOP_CODES[name])
 
     def save_for(self, name: str, step: int) -> None:
-        """Saves because of the signal called `name`, and says so."""
+        """Saves because of the signal called `name`, and logs that."""
         self._save_last(step)
-        self._hooks.interrupted(step)
-        self.telling.say(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
-        self.telling.status(state="stopped", step=step)
-        self.telling.end(step, "stopped", name)
+        self.events.interrupted(step)
+        if self.log is not None:
+            log.info(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
+            self.log.status(state="stopped", step=step)
+            self.log.run_ended(step, "stopped", name)
 
     def _save_last(self, step: int) -> None:
-        self._s.watchdog.at("checkpoint", step)
-        if self._saving.save(step, self.data):
-            self._hooks.after_checkpoint(step, self._s.manager.path(step))
-        self._saving.wait(step)
-        self.telling.saves(self._saving)
+        self.save(step)
+        self._checkpointing.wait(step)
+        if self.log is not None:
+            self.log.committed()
 
     def take_last_state(self, step: int) -> None:
         """Gives the model, which evaluations have used, the state after `step`. For a chief that takes no steps."""
-        snapshot = self._saving.snapshot
+        snapshot = self._checkpointing.snapshot
         if snapshot is None or snapshot.step != step:
-            self._saving.wait(step)
-            snapshot = self._s.manager.load(step)
-        self._s.state.assign(snapshot)
+            self._checkpointing.wait(step)
+            snapshot = self._context.manager.load(step)
+        self._context.state.assign(snapshot)
 
     def finish(self, outcome: Outcome) -> Result:
         """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
-        s, step = self._s, outcome.step
-        self._hooks.end(step)
-        decision = self._decided(outcome)
+        model, job_dir, step = self._context.model, self._context.job_dir, outcome.step
+        self.events.end(step)
+        reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
+        decision = self._decided(outcome, reasons) if self._chief is not None else None
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
-        s.model.optimizer.finalize_variable_values(s.model.trainable_variables)
-        numbers, taken = range(len(s.eval_specs)), self._taken()
-        only_last = bool(getattr(s.model.optimizer, "use_ema", False))
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        only_last = bool(getattr(model.optimizer, "use_ema", False))
+        taken = self._taken()
 
         def known(kind: str, what: str | None) -> dict[str, float] | None:
-            return evaluation_of(s.job_dir, kind, taken, what, only_last)
+            return evaluation_of(job_dir, kind, taken, what, only_last)
 
-        assessments = []
-        for assessment in self.assessor.assess(step, taken, numbers, self._moving(step), True, known):
-            self.tell(assessment, step, last=True)
-            assessments.append(assessment)
-        self._saving.wait(step)
-        if self._world.is_chief:
-            s.manager.thin_out()  # of those that waited for their evaluation
-        exports = [Path(export.path) for a in assessments for export in a.exports if export.path is not None]
-        self.telling.status(
+        numbers, results = range(len(self._context.eval_specs)), []
+        for result in self.runner.evaluate(step, taken, numbers, self._moving(step), True, known):
+            self.evaluated(result, step, last=True)
+            results.append(result)
+        self._checkpointing.wait(step)
+        exports = [Path(export.path) for r in results for export in r.exports if export.path is not None]
+        if self.log is not None:
+            self._context.manager.thin_out()  # of those that waited for their evaluation
+            self._log_end(self.log, outcome, decision, exports)
+        return {**results[0].metrics, "global_step": step}, exports
+
+    def _log_end(self, run_log: RunLog, outcome: Outcome, decision: Decision | None, exports: Sequence[Path]) -> None:
+        step = outcome.step
+        run_log.status(
             state="succeeded",
             step=step,
             exports=[str(path) for path in exports],
@@ -207,10 +223,9 @@ class Run:
         waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
         more = f"; {outcome.more}" if outcome.more else ""
         end = f"stopped early: {decision.reason}" if decision else outcome.end
-        self.telling.say(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
-        self.telling.end(step, "succeeded", end)
-        self.telling.report(step)
-        return {**assessments[0].metrics, "global_step": step}, exports
+        log.info(f"done: step {step} ({end}), {outcome.examples_per_sec:,.0f} examples/s{waited}{more}")
+        run_log.run_ended(step, "succeeded", end)
+        run_log.report(step)
 
     def decide(self, step: int, reasons: Sequence[str | None]) -> None:
         """Keeps for runs to come that training ends early after `step`. For the chief, before that is saved; local.
@@ -220,56 +235,72 @@ class Run:
         """
         asked = [reason for reason in reasons if reason is not None]
         decision = self.decision or Decision(step, asked[0] if asked else "a hook asked for it", None, None)
-        self._kept = replace(decision, step=step, max_steps=self._s.train_spec.max_steps)
-        with suppress(OSError):  # the last checkpoint, which comes next, tells of a disk that fails
-            write_decision(self._s.job_dir, self._kept)
+        self._kept = replace(decision, step=step, max_steps=self._context.job.train_spec.max_steps)
+        with suppress(OSError):  # the last checkpoint, which comes next, fails with the disk, too
+            write_decision(self._context.job_dir, self._kept)
 
-    def _decided(self, outcome: Outcome) -> Decision | None:
-        """Why training has ended early, on the chief; None elsewhere, or where it has not."""
-        s = self._s
-        reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
-        if not self._world.is_chief:
-            return None
-        if s.held is not None and outcome.step == s.first_step:
-            return s.held
+    def _decided(self, outcome: Outcome, reasons: Sequence[str | None]) -> Decision | None:
+        """Why training has ended early; None where it has not. For the chief."""
+        run = self._context.plan
+        if run.decision is not None and outcome.step == run.first_step:
+            return run.decision
         if outcome.end == "stopped early" and (self._kept is None or any(reasons)):
             self.decide(outcome.step, reasons)
         return self._kept
 
-    def tell(self, assessment: Assessment, training_step: int, last: bool = False) -> None:
-        """Records an evaluation; `training_step` is where training is meanwhile. To be called on all ranks alike.
+    def evaluated(self, result: EvaluationResult, training_step: int, last: bool = False) -> None:
+        """A checkpoint has been evaluated; `training_step` is where training is meanwhile. On all ranks alike.
 
         Raises:
             JobEndedError: An export failed, and `on_export_error` is "halt".
         """
-        a = assessment
-        self.telling.evaluation(a, training_step, last)
-        if self._s.reporting:
-            if a.number == 0:
-                self._saving.note_evaluation(a.step, a.metrics)
-            if self._s.stopper is not None:
-                self._s.stopper.saw(a.kind, a.step, a.metrics)
-        self._hooks.after_evaluate(a.step, a.name, a.metrics)
-        self._heard(a)
-        failed = self.telling.exports(a)
-        if failed is not None and self._s.config.on_export_error == "halt":
+        if self._chief is not None and result.number == 0:
+            self._checkpointing.note_evaluation(result.step, result.metrics)
+        self.events.evaluation(result, training_step, last)
+        failed = next((export for export in result.exports if export.error is not None), None)
+        if failed is not None and self._context.config.on_export_error == "halt":
             self.before_halt(training_step)
             raise JobEndedError(
-                f"the exporter {failed.exporter!r} failed at step {a.step}, and on_export_error is halt: "
+                f"the exporter {failed.exporter!r} failed at step {result.step}, and on_export_error is halt: "
                 f"{failed.error}; the checkpoint stays",
                 EXIT_FAILED,
             )
 
 
-def compare_replicas(s: Session, step: int, before_halt: Callable[[int], None]) -> None:
+class _Rules(RunListener):
+    """The rules that end training early. For the chief.
+
+    Attributes:
+        decision: What they have decided.
+    """
+
+    def __init__(self, stopper: EarlyStopper) -> None:
+        self._stopper = stopper
+        self.decision: Decision | None = None
+
+    def before_step(self, step: int) -> None:
+        """Whether `step`, which is about to be made, is the last one."""
+        if self.decision is None:
+            self.decision = self._stopper.check(step, time.monotonic())
+            if self.decision is not None:
+                log.info(f"stopping early: {self.decision.reason}")
+
+    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
+        self._stopper.saw(result.kind, result.step, result.metrics)
+
+    def rollback(self, step: int) -> None:
+        self._stopper.went_back(step)
+
+
+def compare_replicas(context: RunContext, step: int, before_halt: Callable[[int], None]) -> None:
     """Compares the variables of all ranks that train; where they differ the job ends, after `before_halt`. Collective.
 
     Raises:
         JobEndedError: They differ; it names the ranks.
     """
-    s.watchdog.at("comparing replicas", step)
+    context.watchdog.at("comparing replicas", step)
     try:
-        s.state.compare(step)
+        context.state.compare(step)
     except JobEndedError:
         before_halt(step)
         raise

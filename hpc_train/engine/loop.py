@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from hpc_train.config.specs import RunConfig
 from hpc_train.data.loading.feed import Feed
 from hpc_train.distributed.world import World
-from hpc_train.engine.nan_policy import Health
-from hpc_train.engine.train_step import Flags, TrainStep
+from hpc_train.engine.nan_policy import NanPolicy
+from hpc_train.engine.run_context import RunContext
+from hpc_train.engine.train_step import Flags, StepReport, TrainStep
 from hpc_train.errors import JobEndedError, UserError
-from hpc_train.resilience.signals import StopSignals
-from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.progress import Rate, TimeShares
-from hpc_train.telemetry.reporter import Teller, Told, by_rank
+from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
 
 End = Literal["max_steps", "end of input", "stopped early", "signal", "rollback"]
 
@@ -32,13 +30,13 @@ class Outcome:
     input_wait: float | None
     """Part of this rank's time that it waited for input; None before the second step."""
     more: str = ""
-    """What else to tell of it."""
+    """What else to log of it."""
     reason: str | None = None
     """Why it ended early, where that is known."""
 
 
-class Events(Protocol):
-    """What happens beside the steps."""
+class RunControl(Protocol):
+    """What happens beside the steps, and whether they go on."""
 
     @property
     def finish_asked(self) -> bool:
@@ -47,7 +45,7 @@ class Events(Protocol):
 
     @property
     def has_news(self) -> bool:
-        """Whether this rank has something to tell the others. Local."""
+        """Whether this rank has something that the others are to hear. Local."""
         ...
 
     def before_step(self, step: int) -> None:
@@ -59,7 +57,7 @@ class Events(Protocol):
         ...
 
     def at_news(self) -> None:
-        """A rank has something to tell. Collective."""
+        """A rank has something that all are to hear. Collective."""
         ...
 
     def at_checkpoint(self, step: int) -> float:
@@ -76,88 +74,70 @@ class Events(Protocol):
 
 
 def train(
+    context: RunContext,
     world: World,
-    config: RunConfig,
-    batches: Feed,
     train_step: TrainStep,
     first_step: int,
-    max_steps: int | None,
-    events: Events,
-    signals: StopSignals,
-    health: Health,
-    watchdog: Watchdog,
-    teller: Teller | None,
-    learning_rate: Callable[[], float],
+    control: RunControl,
+    policy: NanPolicy,
+    reporter: StepReporter | None,
 ) -> Outcome:
     """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a wish to stop. Collective.
 
-    Saves nothing at its end: the caller does. Ends with "rollback", too, where `health` decides so; the caller takes
+    Saves nothing at its end: the caller does. Ends with "rollback", too, where `policy` decides so; the caller takes
     the state back and calls again.
 
     Args:
-        world: The ranks that train. teller: the first one's.
+        world: The ranks that train. reporter: the first one's.
 
     Raises:
-        JobEndedError: The numbers went bad, and `health` ends the job.
+        JobEndedError: The numbers went bad, and `policy` ends the job.
     """
-    step, rate, times = first_step, Rate(), TimeShares()
-    shown: AbstractContextManager[object] = teller.showing() if teller else nullcontext()
-    with shown:
-        done = max_steps is not None and step >= max_steps
-        watchdog.at("waiting for input", step)
-        batch = None if done else next(batches, None)
-        have = world.all_gather(batch is not None)
-        if not all(have):
-            batch = None
-            if step == 0 and not done:
-                rank = have.index(False) + world.offset
-                raise UserError(f"no batch to train on for rank {rank}; give each its part")
-        end: End = "max_steps" if done else "end of input"
-        last_save = time.monotonic()
+    data = context.input.current
+    shown: AbstractContextManager[object] = reporter.showing() if reporter else nullcontext()
+    with Feed(data.dataset, lambda: data.failure) as batches, shown:
+        return _Loop(context, world, batches, train_step, first_step, control, policy, reporter).run()
+
+
+class _Loop:
+    """The steps of one pass through the training data; see train."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        world: World,
+        batches: Feed,
+        train_step: TrainStep,
+        first_step: int,
+        control: RunControl,
+        policy: NanPolicy,
+        reporter: StepReporter | None,
+    ) -> None:
+        self._config, self._watchdog, self._signals = context.config, context.watchdog, context.signals
+        self._optimizer, self._max_steps = context.model.optimizer, context.plan.max_steps
+        self._world, self._batches, self._train_step = world, batches, train_step
+        self._control, self._policy, self._reporter = control, policy, reporter
+        self._step, self._rate, self._times = first_step, Rate(), TimeShares()
+        self._last_save = time.monotonic()
+
+    def run(self) -> Outcome:
+        """All of them."""
+        batch = self._first_batch()
+        end: End = "max_steps" if self._is_done else "end of input"
+        self._last_save = time.monotonic()
         while batch is not None:
-            last_of_all = step + 1 == max_steps
-            watchdog.at("waiting for input", step)
-            following = None if last_of_all else next(batches, None)
-            watchdog.at("training step", step + 1)
-            overdue = (
-                world.is_chief
-                and config.checkpoint_interval_secs is not None
-                and time.monotonic() - last_save >= config.checkpoint_interval_secs
-            )
-            events.before_step(step + 1)
-            flags = Flags(
-                stop=signals.received is not None,
-                save=overdue,
-                exhausted=following is None and not last_of_all,
-                finish=events.finish_asked,
-                news=events.has_news,
-                leave_out=step + 1 in health.left_out,
-            )
-            begun = time.perf_counter()
-            report = train_step(batch, flags)
-            step_secs = time.perf_counter() - begun
-            step += 1
+            following = self._next_batch()
+            last_of_all = self._step + 1 == self._max_steps
+            report, step_secs = self._take_step(batch, exhausted=following is None and not last_of_all)
+            self._step += 1
+            if not report.applied and self._left_out(report):
+                return self._outcome("rollback")
             if report.applied:
-                health.step_was_good()
-            elif not report.raised.leave_out:
-                blamed = [rank + world.offset for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
-                try:
-                    action, told = health.step_was_bad(step, blamed)
-                except JobEndedError:
-                    events.before_halt(step)
-                    raise
-                if teller:
-                    teller.say(f"warning: {told}")
-                if action == "rollback":
-                    return Outcome(step, "rollback", rate.mean, times.input_mean)
-            elif teller:
-                teller.say(f"step {step}: the batch is left out")
-            events.after_step(step, report.loss)
+                self._policy.step_was_good()
+            self._control.after_step(self._step, report.loss)
             if report.raised.news:
-                events.at_news()
-            rows = rows_of(batch)
-            rate.step(rows * world.size)
-            times.step(rows, batches.waited_secs, step_secs, report.communication_secs, report.apply_secs)
+                self._control.at_news()
+            self._count(batch, step_secs, report)
             batch = None if report.raised.exhausted else following
             if last_of_all:
                 end = "max_steps"
@@ -167,32 +147,107 @@ def train(
                 end, batch = "stopped early", None
             elif batch is None:
                 end = "end of input"
-            record = step % config.save_summary_steps == 0 or batch is None
-            taken = world.all_gather(times.take()) if record else []
-            if teller:
-                teller.tell(
-                    Told(
-                        step,
-                        report.loss,
-                        rate.recent,
-                        rate.mean,
-                        rate.secs_for(max_steps - step) if max_steps else None,
-                        batch is None,
-                        record,
-                        learning_rate() if record else None,
-                        by_rank(taken, world.offset),
-                    )
+            self._report(report.loss, last=batch is None)
+            self._compare_and_save(report.raised, last=batch is None)
+        return self._outcome(end)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._max_steps is not None and self._step >= self._max_steps
+
+    def _outcome(self, end: End) -> Outcome:
+        return Outcome(self._step, end, self._rate.mean, self._times.input_mean)
+
+    def _first_batch(self) -> Any:
+        """The first batch; None where there is nothing to do, or a rank has none. Collective."""
+        self._watchdog.at("waiting for input", self._step)
+        batch = None if self._is_done else next(self._batches, None)
+        have = self._world.all_gather(batch is not None)
+        if all(have):
+            return batch
+        if self._step == 0 and not self._is_done:
+            rank = have.index(False) + self._world.offset
+            raise UserError(f"no batch to train on for rank {rank}; give each its part")
+        return None
+
+    def _next_batch(self) -> Any:
+        self._watchdog.at("waiting for input", self._step)
+        return None if self._step + 1 == self._max_steps else next(self._batches, None)
+
+    def _take_step(self, batch: Any, exhausted: bool) -> tuple[StepReport, float]:
+        """The next step, and the seconds that it took. Collective."""
+        step = self._step + 1
+        self._watchdog.at("training step", step)
+        interval = self._config.checkpoint_interval_secs
+        overdue = self._world.is_chief and interval is not None and time.monotonic() - self._last_save >= interval
+        self._control.before_step(step)
+        flags = Flags(
+            stop=self._signals.received is not None,
+            save=overdue,
+            exhausted=exhausted,
+            finish=self._control.finish_asked,
+            news=self._control.has_news,
+            leave_out=step in self._policy.left_out,
+        )
+        begun = time.perf_counter()
+        report = self._train_step(batch, flags)
+        return report, time.perf_counter() - begun
+
+    def _left_out(self, report: StepReport) -> bool:
+        """The step was not applied: says why; returns whether training goes back. Collective."""
+        step, world = self._step, self._world
+        if report.raised.leave_out:
+            if self._reporter:
+                self._reporter.log(logging.INFO, f"step {step}: the batch is left out")
+            return False
+        blamed = [rank + world.offset for rank, bad in enumerate(world.all_gather(report.to_blame)) if bad]
+        try:
+            action, why = self._policy.step_was_bad(step, blamed)
+        except JobEndedError:
+            self._control.before_halt(step)
+            raise
+        if self._reporter:
+            self._reporter.log(logging.WARNING, why)
+        return action == "rollback"
+
+    def _count(self, batch: Any, step_secs: float, report: StepReport) -> None:
+        rows = rows_of(batch)
+        self._rate.step(rows * self._world.size)
+        waited = self._batches.waited_secs
+        self._times.step(rows, waited, step_secs, report.communication_secs, report.apply_secs)
+
+    def _report(self, loss: float, last: bool) -> None:
+        """Reports the step that was taken. Collective where it is for the metrics."""
+        step, max_steps = self._step, self._max_steps
+        record = step % self._config.save_summary_steps == 0 or last
+        taken = self._world.all_gather(self._times.take()) if record else []
+        if self._reporter:
+            self._reporter.report(
+                StepSummary(
+                    step,
+                    loss,
+                    self._rate.recent,
+                    self._rate.mean,
+                    self._rate.secs_for(max_steps - step) if max_steps else None,
+                    last,
+                    record,
+                    float(self._optimizer.learning_rate) if record else None,
+                    by_rank(taken, self._world.offset),
                 )
-            if config.check_replicas_steps and step % config.check_replicas_steps == 0:
-                events.at_comparison(step)
-            steps_due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
-            if batch is not None and (report.raised.save or steps_due):
-                rate.pause()
-                times.checkpoint(events.at_checkpoint(step))
-                last_save = time.monotonic()
-                rate.resume()
-                times.resume(batches.waited_secs)
-    return Outcome(step, end, rate.mean, times.input_mean)
+            )
+
+    def _compare_and_save(self, raised: Flags, last: bool) -> None:
+        """Compares the replicas, and saves, where that is due after this step. Collective."""
+        step, config = self._step, self._config
+        if config.check_replicas_steps and step % config.check_replicas_steps == 0:
+            self._control.at_comparison(step)
+        due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
+        if not last and (raised.save or due):
+            self._rate.pause()
+            self._times.checkpoint(self._control.at_checkpoint(step))
+            self._last_save = time.monotonic()
+            self._rate.resume()
+            self._times.resume(self._batches.waited_secs)
 
 
 def rows_of(batch: Any) -> int:

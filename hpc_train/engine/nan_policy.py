@@ -15,7 +15,7 @@ MAX_ROLLBACKS = 5
 Policy = Literal["halt", "skip", "rollback"]
 
 
-class Health:
+class NanPolicy:
     """Decides, alike on all ranks, what follows a step whose loss or gradients were not finite. Pure.
 
     Args:
@@ -36,7 +36,7 @@ class Health:
         self._in_a_row = 0
 
     def step_was_bad(self, step: int, ranks: Sequence[int]) -> tuple[Literal["skip", "rollback"], str]:
-        """What to do about `step`, and how to tell it.
+        """What to do about `step`, and how to say it.
 
         Args:
             ranks: Those whose own loss or gradients were not finite.

@@ -1,15 +1,26 @@
-"""The checkpoint that a job goes on from: the newest whole one, found; damaged ones set aside."""
+"""The checkpoint that a job goes on from: the newest whole one found, damaged ones set aside, its state restored."""
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_train.checkpoint.disk_io import Moved, idle
+from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
-from hpc_train.engine.run_context import Session
+from hpc_train.distributed.world import World
 from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+from hpc_train.model import rng_state
+from hpc_train.model.model_state import ModelState
+
+if TYPE_CHECKING:
+    from hpc_train.engine.run_context import ChiefServices, RunContext
+
+log = logging.getLogger(__name__)
 
 
 def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = idle) -> Found:
@@ -46,25 +57,54 @@ def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = id
     return found
 
 
-def set_aside(manager: CheckpointManager, found: Found) -> list[str]:
-    """Renames the damaged checkpoints that were found, and returns what to tell of them. For the chief."""
-    return [
-        f"warning: the checkpoint of step {step} is damaged and was set aside as {manager.put_aside(step)}: {why}"
-        for step, why in found.damaged
-    ]
+def set_aside(manager: CheckpointManager, found: Found) -> None:
+    """Renames the damaged checkpoints that were found, and logs it. For the chief."""
+    for step, why in found.damaged:
+        folder = manager.put_aside(step)
+        log.warning(f"the checkpoint of step {step} is damaged and was set aside as {folder}: {why}")
 
 
-def last_whole(s: Session, moved: Moved) -> int:
+def last_whole(context: RunContext, chief: ChiefServices, moved: Moved) -> int:
     """The step of the newest whole checkpoint, from which training goes on; damaged ones above it are set aside.
 
     For the chief.
+
+    Raises:
+        JobEndedError: There is none.
     """
-    found = find_checkpoint(s.job_dir, s.manager, moved)
+    found = find_checkpoint(context.job.job_dir, context.manager, moved)
     if found.step is None:
         raise JobEndedError("there is no checkpoint to go back to (on_nan: rollback); training ends", EXIT_NOT_FINITE)
-    for line in set_aside(s.manager, found):
-        s.notes.say(line)
-    if s.reporting:
-        s.reporting.metrics.start(found.step, ranks=s.world.size, max_steps=s.max_steps, reason="on_nan: rollback")
-        s.reporting.say(f"back at the checkpoint of step {found.step}")
+    set_aside(context.manager, found)
+    metrics, ranks = chief.reporter.metrics, context.world.size
+    metrics.start(found.step, ranks=ranks, max_steps=context.plan.max_steps, reason="on_nan: rollback")
+    log.info(f"back at the checkpoint of step {found.step}")
     return found.step
+
+
+class Restorer:
+    """Gives ranks the state of a checkpoint.
+
+    Args:
+        part: The part of the data that this rank reads, among `readers`.
+    """
+
+    def __init__(self, manager: CheckpointManager, state: ModelState, part: int, readers: int) -> None:
+        self._manager, self._state, self._part, self._readers = manager, state, part, readers
+
+    def restore(self, ranks: World, step: int | None) -> Snapshot | None:
+        """Gives all of `ranks` the state of the checkpoint of `step`; None: the chief's own, as it is. Collective.
+
+        Returns the checkpoint, on the chief, without its arrays.
+        """
+        snapshot = ranks.each(lambda: self._load(step) if ranks.is_chief else None)
+        self._state.share(snapshot, self._part)
+        rng_state.restore(ranks, snapshot.rng if snapshot else None, self._part, self._readers)
+        return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
+
+    def _load(self, step: int | None) -> Snapshot | None:
+        if step is None:
+            return None
+        snapshot = self._manager.load(step)
+        self._state.check(snapshot, str(self._manager.path(step)))
+        return snapshot

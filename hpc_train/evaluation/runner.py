@@ -1,4 +1,4 @@
-"""Assessing: what is evaluated and exported of one checkpoint."""
+"""What is evaluated and exported of one checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class EvaluationResult:
     """What one evaluation set gave for the checkpoint of `step`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Assessment:
     known: bool = False
 
 
-class Assessor:
+class EvaluationRunner:
     """Evaluates the model as it is, on several sets, and exports it.
 
     Args:
@@ -61,12 +61,12 @@ class Assessor:
         self,
         world: World,
         evaluators: Sequence[Evaluator],
-        exporting: Sequence[Exporting] | None,
+        exporting: Sequence[Exporting],
         hooks: Hooks | None,
     ) -> None:
         self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporting, hooks
 
-    def assess(
+    def evaluate(
         self,
         step: int,
         taken: float,
@@ -74,7 +74,7 @@ class Assessor:
         moved: Callable[[], None],
         last: bool = False,
         known: Known = lambda kind, what: None,
-    ) -> Iterator[Assessment]:
+    ) -> Iterator[EvaluationResult]:
         """Evaluates the sets called `numbers`, and runs their exporters, one as each is asked for. Collective.
 
         Args:
@@ -82,9 +82,9 @@ class Assessor:
             moved: Called as long as it goes on. last: Whether training has ended.
             known: What an earlier run found, given an evaluation's kind and what it is of; on the chief.
         """
-        return (self._assess(number, step, taken, moved, last, known) for number in numbers)
+        return (self._evaluate(number, step, taken, moved, last, known) for number in numbers)
 
-    def _assess(
+    def _evaluate(
         self,
         number: int,
         step: int,
@@ -92,7 +92,7 @@ class Assessor:
         moved: Callable[[], None],
         last: bool,
         known: Known,
-    ) -> Assessment:
+    ) -> EvaluationResult:
         evaluator, hooks = self.evaluators[number], self._hooks
         metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
         was_known, begun = metrics is not None, time.monotonic()
@@ -108,7 +108,6 @@ class Assessor:
         secs = time.monotonic() - begun
 
         def export() -> list[dict[str, Any]]:
-            assert self._exporting is not None
             made = self._exporting[number].after_evaluation(step, taken, metrics, last)
             return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error, e.new)) for e in made]
 
@@ -118,6 +117,6 @@ class Assessor:
             exports = self._world.on_chief(export)
             moved()
         made = tuple(Export(**e) for e in exports)
-        return Assessment(
+        return EvaluationResult(
             number, evaluator.kind, evaluator.name, evaluator.what, step, taken, metrics, secs, made, was_known
         )

@@ -9,7 +9,7 @@ from hpc_train.config.specs import EvalTimes
 
 
 @dataclass
-class EvaluationPlan:
+class EvaluationSchedule:
     """The evaluations of one run.
 
     Each takes the newest checkpoint, no sooner than `throttle_secs` after its last one began, and never one twice; with

@@ -22,7 +22,7 @@ from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.limits import Machine, machine_shortfalls, shortfalls
-from hpc_train.training.startup import checked_shards
+from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
 
 BACKEND_VARIABLE = "HPC_TRAIN_BACKEND"

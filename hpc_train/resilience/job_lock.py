@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from hpc_train.errors import UserError
+
+log = logging.getLogger(__name__)
 
 LOCK_FILE = "lock.json"
 HEARTBEAT_SECS = 10.0
@@ -103,10 +106,13 @@ class JobLock:
         self._heart: threading.Thread | None = None
         self.taken_by: str | None = None
 
-    def acquire(self, say: Callable[[str], None] | None = None) -> str | None:
-        """Takes the lock; the folder must exist.
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._file is not None
 
-        `say` is told where this will take WATCH_SECS. Returns a line to print where the lock was a dead job's.
+    def acquire(self) -> None:
+        """Takes the lock; the folder must exist. Logs where the lock was a dead job's, and where that takes WATCH_SECS.
 
         Raises:
             UserError: Another job holds it, or the file cannot be written.
@@ -115,7 +121,7 @@ class JobLock:
             raise RuntimeError(f"{self._path}: this lock is held already")
         self._record = my_record(os.environ)
         try:
-            file, note = self._take(say)
+            file, dead = self._take()
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot be written: {error.strerror}; the job-dir must be a folder that this job may "
@@ -126,7 +132,8 @@ class JobLock:
         self._released.clear()
         self._heart = threading.Thread(target=self._beat, args=(file,), name="job lock", daemon=True)
         self._heart.start()
-        return note
+        if dead is not None:
+            log.info(f"took over the lock of a job that ended without leaving it: {describe(dead)}")
 
     def release(self) -> None:
         """Removes the file and lets go. Without effect where the lock is not held."""
@@ -150,8 +157,8 @@ class JobLock:
     ) -> None:
         self.release()
 
-    def _take(self, say: Callable[[str], None] | None) -> tuple[int, str | None]:
-        """The open file, locked, with our record in it, and what to tell."""
+    def _take(self) -> tuple[int, Record | None]:
+        """The open file, locked, with our record in it, and the dead job's that was in it."""
         patience = time.monotonic() + SETTLE_SECS
         while True:
             file, created = _open(self._path)
@@ -164,25 +171,21 @@ class JobLock:
                     if created or (found is None and not undecided and flock == "ours"):
                         self._write(file, created)
                         return file, None
-                    if not undecided and self._take_over(file, found or {}, flock == "ours", say):
-                        return (
-                            file,
-                            f"took over the lock of a job that ended without leaving it: {describe(found or {})}",
-                        )
+                    if not undecided and self._take_over(file, found or {}, flock == "ours"):
+                        return file, found or {}
             except BaseException:
                 os.close(file)
                 raise
             os.close(file)
             time.sleep(0.05)
 
-    def _take_over(self, file: int, found: Record, flocked: bool, say: Callable[[str], None] | None) -> bool:
+    def _take_over(self, file: int, found: Record, flocked: bool) -> bool:
         """Makes the lock of `found` ours where that job is dead; False where it has left, so that all begins anew."""
         watched = judge(found, self._record, flocked) == "watch"
         if watched:
-            if say is not None:
-                say(
-                    f"the job-dir is locked by {describe(found)}; looking for {WATCH_SECS:.0f} s whether that job lives"
-                )
+            log.info(
+                f"the job-dir is locked by {describe(found)}; looking for {WATCH_SECS:.0f} s whether that job lives"
+            )
             before, end = os.fstat(file).st_mtime_ns, time.monotonic() + WATCH_SECS
             while time.monotonic() < end:
                 time.sleep(min(1.0, WATCH_SECS / 10))

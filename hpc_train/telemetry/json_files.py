@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 
 class Lenient:
-    """Lets training go on where a file that only tells of it cannot be written: says so, once.
+    """Lets training go on where a file that only reports on it cannot be written: logs it, once."""
 
-    Args:
-        say: Prints a line.
-    """
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._told = say, False
+    def __init__(self) -> None:
+        self._logged = False
 
     @contextmanager
     def writing(self, path: Path, *errors: type[Exception]) -> Iterator[None]:
@@ -29,9 +28,9 @@ class Lenient:
         except Exception as error:
             if not isinstance(error, (OSError, *errors)):
                 raise
-            if not self._told:
-                self._told = True
-                self._say(f"warning: {path}: cannot be written: {error}; training goes on without")
+            if not self._logged:
+                self._logged = True
+                log.warning(f"{path}: cannot be written: {error}; training goes on without")
 
 
 def write_json(path: Path, value: Any, to_disk: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -11,6 +12,8 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+log = logging.getLogger(__name__)
 
 LOG_WIDTH = 160
 SHARES = ("input", "compute", "communication", "apply", "checkpoint")
@@ -92,7 +95,7 @@ class TrainingProgress:
         secs_left: float | None,
         last: bool,
     ) -> None:
-        """Tells that `step` is done."""
+        """Shows that `step` is done."""
         waited = "" if input_wait is None else f"  input wait {input_wait:.1%}"
         if self._bar:
             rate = f"{examples_per_sec:,.0f}"
@@ -100,37 +103,7 @@ class TrainingProgress:
         elif step % self._log_steps == 0 or last:
             left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
             rate = f"{examples_per_sec:,.0f}"
-            self.say(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
-
-    def say(self, text: str) -> None:
-        """Prints a line, above the bar where there is one."""
-        self._console.print(text, highlight=False, markup=False)
-
-
-class Notes:
-    """Lines to be printed, kept until there is somewhere to print them."""
-
-    def __init__(self) -> None:
-        self._kept: list[str] = []
-        self._print: Callable[[str], None] | None = None
-
-    def say(self, text: str) -> None:
-        """Prints `text`, now or later."""
-        if self._print is None:
-            self._kept.append(text)
-        else:
-            self._print(text)
-
-    def flush(self) -> None:
-        """Prints what is still kept, on standard error: the job has ended before it could print."""
-        for text in self._kept if self._print is None else []:
-            print(f"hpc-train: {text}", file=sys.stderr)
-
-    def print_with(self, function: Callable[[str], None]) -> None:
-        """Prints what was kept, and all that comes, with `function`."""
-        self._print = function
-        for text in self._kept:
-            function(text)
+            log.info(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
 
 
 class Stopwatch:

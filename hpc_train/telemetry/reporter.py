@@ -1,7 +1,8 @@
-"""What the chief tells of training: in the progress, in status.json, and in the metrics."""
+"""What the chief reports of training: in the progress, in status.json, and in the metrics."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.status import StatusFile
 
+log = logging.getLogger(__name__)
+
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
 
@@ -18,8 +21,8 @@ ByRank = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True)
-class Told:
-    """What there is to tell of a step; JSON can hold it.
+class StepSummary:
+    """What there is to report of a step; JSON can hold it.
 
     Attributes:
         recent_rate, mean_rate: Examples a second, of all ranks together.
@@ -41,24 +44,24 @@ class Told:
     staleness: Mapping[int, int] | None = None
 
 
-class Teller(Protocol):
-    """Tells of training, here or through the chief."""
+class StepReporter(Protocol):
+    """Reports on training, here or through the chief."""
 
     def showing(self) -> AbstractContextManager[object]:
         """A context in which progress is shown."""
         ...
 
-    def say(self, text: str) -> None:
-        """Prints a line."""
+    def log(self, level: int, text: str) -> None:
+        """Logs a line."""
         ...
 
-    def tell(self, told: Told) -> None:
-        """Tells of a step."""
+    def report(self, summary: StepSummary) -> None:
+        """Reports a step."""
         ...
 
 
-class Reporting:
-    """The chief's: writes what is told of.
+class Reporter:
+    """The chief's: writes progress, status and metrics.
 
     Args:
         input_advice: What to change where training waits for input.
@@ -68,43 +71,44 @@ class Reporting:
         self, metrics: MetricsWriter, status: StatusFile, progress: TrainingProgress, input_advice: str
     ) -> None:
         self.metrics, self.status, self.progress = metrics, status, progress
-        self._input_advice, self._told_of_input_wait = input_advice, False
+        self._input_advice, self._warned_of_input_wait = input_advice, False
         self._input_wait: float | None = None
 
     def showing(self) -> AbstractContextManager[object]:
         """A context in which progress is shown."""
         return self.progress
 
-    def say(self, text: str) -> None:
-        """Prints a line."""
-        self.progress.say(text)
+    def log(self, level: int, text: str) -> None:
+        """Logs a line."""
+        log.log(level, text)
 
-    def tell(self, told: Told) -> None:
-        """Tells of a step."""
-        if told.record:
-            self._record(told)
-        self.status.update(step=told.step, loss=told.loss, examples_per_sec=told.mean_rate, secs_left=told.secs_left)
-        self.progress.update(told.step, told.loss, told.recent_rate, self._input_wait, told.secs_left, told.last)
+    def report(self, summary: StepSummary) -> None:
+        """Reports a step."""
+        s = summary
+        if s.record:
+            self._record(s)
+        self.status.update(step=s.step, loss=s.loss, examples_per_sec=s.mean_rate, secs_left=s.secs_left)
+        self.progress.update(s.step, s.loss, s.recent_rate, self._input_wait, s.secs_left, s.last)
 
-    def _record(self, told: Told) -> None:
-        values = {"loss": told.loss, "examples_per_sec": told.recent_rate}
-        if told.learning_rate is not None:
-            values["learning_rate"] = told.learning_rate
-        values.update(told.more or {})
-        waits = (told.by_rank or {}).get("input", [])
+    def _record(self, summary: StepSummary) -> None:
+        values = {"loss": summary.loss, "examples_per_sec": summary.recent_rate}
+        if summary.learning_rate is not None:
+            values["learning_rate"] = summary.learning_rate
+        values.update(summary.more or {})
+        waits = (summary.by_rank or {}).get("input", [])
         known = [(share, rank) for rank, share in enumerate(waits) if share is not None]
         if known:
             share, rank = max(known)
             values["input_wait"] = self._input_wait = share
             self.status.update(input_wait=share)
-            if share > MUCH_INPUT_WAIT and not self._told_of_input_wait:
-                self._told_of_input_wait = True
-                self.say(
-                    f"warning: rank {rank} waited for input {share:.0%} of the time up to step {told.step}; "
+            if share > MUCH_INPUT_WAIT and not self._warned_of_input_wait:
+                self._warned_of_input_wait = True
+                log.warning(
+                    f"rank {rank} waited for input {share:.0%} of the time up to step {summary.step}; "
                     f"{self._input_advice}"
                 )
-        histograms = {"staleness": told.staleness} if told.staleness is not None else None
-        self.metrics.record("train", told.step, values, histograms, told.by_rank)
+        histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
+        self.metrics.record("train", summary.step, values, histograms, summary.by_rank)
 
 
 def by_rank(taken: Sequence[Mapping[str, float] | None], idle: int) -> ByRank:

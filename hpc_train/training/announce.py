@@ -1,26 +1,25 @@
-"""The chief begins to tell of a run: status.json, metrics, event files, and the first lines."""
+"""The chief begins to report on a run: status.json, metrics, event files, and the first lines."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.callbacks.tensorboard import show_job
-from hpc_train.config.estimator import Estimator
-from hpc_train.config.specs import EvalSpec, RunConfig, TrainSpec
+from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
-from hpc_train.distributed.roles import Roles
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.model import rng_state
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
 from hpc_train.telemetry.json_files import Lenient, write_json
+from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
-from hpc_train.telemetry.progress import Notes, TrainingProgress, make_console
-from hpc_train.telemetry.reporter import Reporting
+from hpc_train.telemetry.progress import TrainingProgress
+from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WARM_START_FILE, WarmStarted
@@ -28,70 +27,74 @@ from hpc_train.warm_start.apply import WARM_START_FILE, WarmStarted
 if TYPE_CHECKING:
     import keras
 
-
-@dataclass(frozen=True)
-class Started:
-    """What there is to tell of a run that begins; warm: what a warm start has done, if there was one."""
-
-    job_dir: Path
-    config: RunConfig
-    estimator: Estimator
-    train_spec: TrainSpec
-    eval_specs: Sequence[EvalSpec]
-    roles: Roles
-    first_step: int
-    max_steps: int | None
-    model: keras.Model
-    data: OpenInput
-    warm: Sequence[WarmStarted]
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def start_reporting(
-    run: Started,
+    job: TrainingJob,
+    plan: RunPlan,
+    model: keras.Model,
+    data: OpenInput,
     failure: FailureReport,
-    notes: Notes,
     ranks: list[dict[str, Any]],
-    told: Sequence[str],
-    reordered: bool,
-) -> Iterator[Reporting]:
-    """Tells that a run begins, and gives what tells of the rest. Writes into the job-dir.
+    warm: Sequence[WarmStarted],
+) -> Iterator[Reporter]:
+    """Reports that a run begins, and gives what reports the rest. Writes into the job-dir.
 
     Args:
-        ranks: About each rank. told: what beginning the job-dir has to tell. reordered: the order of rows is new.
+        ranks: About each rank. warm: what a warm start has done, if there was one.
     """
-    console = make_console()
-    console.print(rank_table(ranks))
-    job_dir, config, size = run.job_dir, run.config, run.roles.size
-    before, lenient, fields = read_status(job_dir), Lenient(notes.say), job_fields(os.environ)
-    status = StatusFile(
-        job_dir,
-        failure.path,
-        lenient,
-        step=run.first_step,
-        max_steps=run.train_spec.max_steps,
-        ranks=size,
-        **fields,
-    )
+    if log.isEnabledFor(logging.INFO):
+        console().print(rank_table(ranks))
+    job_dir, config, size = job.job_dir, job.config, plan.roles.size
+    before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
+    max_steps = job.train_spec.max_steps
+    status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
-        metrics.start(run.first_step, ranks=size, max_steps=run.max_steps, restarts=fields["restarts"])
-        spec = run.data.dataset.element_spec
-        x_spec = spec[0] if isinstance(spec, tuple) else spec
-        show_job(
-            metrics, job_dir, config, run.estimator.params, run.train_spec, run.eval_specs, size, run.model, x_spec
-        )
-        progress = TrainingProgress(console, run.first_step, run.max_steps, config.log_step_count_steps)
-        notes.print_with(progress.say)
+        metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
+        spec = data.dataset.element_spec
+        show_job(metrics, job, size, model, spec[0] if isinstance(spec, tuple) else spec)
+        progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
-        progress.say(first_line(job_dir, run.train_spec, run.roles, config, run.first_step, run.max_steps))
-        progress.say(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
-        for line in [*told, *of_the_run_before(before), *(line for done in run.warm for line in done.lines)]:
-            progress.say(line)
-        for done in run.warm:
+        log.info(first_line(job, plan))
+        log.info(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
+        for line in [*of_the_run_before(before), *(line for done in warm for line in done.lines)]:
+            log.info(line)
+        for done in warm:
             with lenient.writing(job_dir / WARM_START_FILE):
                 write_json(job_dir / WARM_START_FILE, done.record)
-        if reordered:
-            progress.say("the order of rows has changed: training goes on with a whole epoch of it")
-        for note in run.data.notes:
-            progress.say(f"warning: {note}")
-        yield Reporting(metrics, status, progress, run.data.advice)
+        if plan.reordered:
+            log.info("the order of rows has changed: training goes on with a whole epoch of it")
+        for note in data.notes:
+            log.warning(note)
+        yield Reporter(metrics, status, progress, data.advice)
+
+
+def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, x_spec: Any) -> None:
+    """Writes hyper-parameters, the job file's text, and the model's graph. For the chief."""
+    source, config = job.train_spec.input_fn, job.config
+    about = {
+        "strategy": config.strategy,
+        "ranks": ranks,
+        "batch_size": source.batch_size if isinstance(source, HDF5Input) else None,
+        "optimizer": type(model.optimizer).__name__,
+        "mixed_precision": config.mixed_precision,
+    }
+    known = {name: value for name, value in about.items() if value is not None}
+    metrics.hyperparameters({**known, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
+    metrics.text("job", f"```yaml\n{(job.job_dir / 'job.yaml').read_text()}\n```")
+    with rng_state.unchanged():
+        graph = _graph(model, x_spec)
+    if graph is not None:
+        metrics.graph(graph)
+
+
+def _graph(model: keras.Model, x_spec: Any) -> Any:
+    """The forward pass as a concrete function; None where it cannot be traced by itself."""
+    import tensorflow as tf
+
+    try:
+        return tf.function(lambda x: model(x)).get_concrete_function(x_spec)
+    except Exception:  # a picture less; training does not depend on it
+        return None

@@ -1,29 +1,177 @@
-"""Reopened: a context that makes room for the next one of its kind, as the training input does after a rollback."""
+"""From the plan of a run to what it has open: data, model, state, evaluations, callbacks, and the chief's services."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
-from typing import TypeVar
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-T = TypeVar("T")
+from hpc_train.callbacks.hook import Hook
+from hpc_train.callbacks.hook_list import OfEvaluation, SavingListeners, resolve_listeners
+from hpc_train.callbacks.tensorboard import Profiled, WeightsShown
+from hpc_train.checkpoint.async_saver import BackgroundSaver
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.distributed.optimizer_variables import build as build_optimizer
+from hpc_train.distributed.world import World, set_up_tensorflow
+from hpc_train.engine.abort import ends_all_ranks
+from hpc_train.engine.checkpointing import committed_by, failed_by
+from hpc_train.engine.recovery import Restorer
+from hpc_train.engine.run_context import ChiefServices, Committed, RunContext, StatusLists
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.engine.strategy import ModelParts, Strategy
+from hpc_train.engine.training_input import TrainingInput
+from hpc_train.export.contents import about_job
+from hpc_train.model.builder import build_model
+from hpc_train.model.model_state import ModelState
+from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.job_lock import JobLock
+from hpc_train.resilience.signals import StopSignals
+from hpc_train.resilience.watchdog import watch_over
+from hpc_train.telemetry.status import read_status
+from hpc_train.training.announce import start_reporting
+from hpc_train.training.components import (
+    Evaluations,
+    early_stopper,
+    hooks_of,
+    prepare_evaluations,
+    profiler_for,
+    user_hooks,
+)
+from hpc_train.training.data_check import check_labels
+from hpc_train.training.job_dir import LOGS, about_rank, begin_job_dir
+from hpc_train.warm_start.apply import WarmStarted, warm_start
+
+if TYPE_CHECKING:
+    import keras
 
 
-class Reopened:
-    """A context of which one is open at a time: `enter` leaves the one before. A context manager."""
+@dataclass(frozen=True)
+class _Trained:
+    """The model with its first state, and what evaluates it; warm: what a warm start has done."""
 
-    def __init__(self) -> None:
-        self._stack = ExitStack()
+    model: keras.Model
+    parts: ModelParts
+    evaluations: Evaluations
+    restorer: Restorer
+    restored: Any
+    warm: tuple[WarmStarted, ...]
 
-    def __enter__(self) -> Reopened:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+@contextmanager
+def build(
+    world: World,
+    job: TrainingJob,
+    plan: RunPlan,
+    strategy: Strategy,
+    manager: CheckpointManager,
+    lock: JobLock,
+    signals: StopSignals,
+) -> Iterator[RunContext]:
+    """Opens what `plan` needs, and begins the job-dir once all of it is known to do. Collective.
 
-    def enter(self, context: AbstractContextManager[T]) -> T:
-        """Leaves what was entered before, and enters `context`."""
-        self._stack.close()
-        return self._stack.enter_context(context)
+    From the first write on, an exception of one rank ends all of them.
+
+    Args:
+        lock: The job-dir's, held by the chief where that exists.
+
+    Raises:
+        UserError: The data, the model, an exporter, a hook or the strategy does not do; nothing has been written.
+        Whatever the model, the input or a hook raise.
+    """
+    with ExitStack() as stack:
+        device = set_up_tensorflow(world)
+        means = world.each(lambda: share_of_node(world.cores, world.local_size))
+        data = stack.enter_context(
+            TrainingInput(
+                job, plan, manager, world.rank, means, lambda progress: strategy.place(job, plan.roles, progress)
+            )
+        )
+        data.open(world, plan.progress)
+        trained = _build_model(world, job, plan, manager, data)
+        training = stack.enter_context(strategy.prepare(trained.parts))
+        hooks = user_hooks(world, job, plan, data.current, trained.model, trained.evaluations)
+        listeners = world.each(
+            lambda: resolve_listeners(job.train_spec.saving_listeners, job.load) if world.is_chief else []
+        )
+        profiler = stack.enter_context(profiler_for(world.rank, plan.roles, job.config))
+        own_hooks: list[Hook] = [Profiled(profiler)] if profiler.wanted else []
+
+        ranks = world.all_gather(about_rank(world, plan, device, data.context, data.current))
+        failure = FailureReport(job.job_dir / LOGS, plan.run_id)
+        world.each(lambda: begin_job_dir(job, plan, manager, lock, ranks) if world.is_chief else None)
+        stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
+        chief: ChiefServices | None = None
+        if world.is_chief:
+            lists = StatusLists.of(read_status(job.job_dir), plan.first_step)
+            reporting = start_reporting(job, plan, trained.model, data.current, failure, ranks, trained.warm)
+            reporter = stack.enter_context(reporting)
+            if job.config.save_histograms_steps and not plan.roles.idle:
+                own_hooks.append(WeightsShown(reporter.metrics, trained.model, job.config.save_histograms_steps))
+            trained.parts.state.reserve()
+        # The others wait here for the chief, which has more to make ready.
+        watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
+        if world.is_chief:
+            committed: deque[Committed] = deque()
+            saver = BackgroundSaver(manager, committed_by(committed), failed_by(manager))
+            chief = ChiefServices(
+                reporter,
+                stack.enter_context(saver),
+                committed,
+                lock,
+                SavingListeners(listeners),
+                early_stopper(job, plan),
+                trained.evaluations.exporting,
+                trained.restored,
+                lists,
+            )
+        if plan.is_over:  # of the steps' hooks there is nothing to do any more
+            hooks = [hook for hook in hooks if isinstance(hook, OfEvaluation)]
+        yield RunContext(
+            world,
+            job,
+            plan,
+            trained.model,
+            trained.parts.state,
+            data,
+            hooks_of(world, job, plan, trained.model, [*hooks, *own_hooks]),
+            trained.evaluations.evaluators,
+            manager,
+            trained.restorer,
+            signals,
+            watchdog,
+            training,
+            chief,
+        )
+
+
+def _build_model(
+    world: World, job: TrainingJob, plan: RunPlan, manager: CheckpointManager, data: TrainingInput
+) -> _Trained:
+    """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
+    opened = data.current
+    model = world.each(lambda: build_model(job.estimator, opened.dataset))
+    about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
+    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.means)
+    check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
+    optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
+    state = ModelState(model, world)
+    world.each(state.check_ranks)
+    warm: list[WarmStarted] = []
+    if plan.restored_step is None and (settings := job.estimator.warm_start) is not None:
+        world.each(lambda: warm.append(warm_start(model, settings, job.job_dir)) if world.is_chief else None)
+    restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers)
+    restored = restorer.restore(world, plan.restored_step)
+    parts = ModelParts(
+        world,
+        plan.roles,
+        job.config,
+        model,
+        optimizer,
+        state,
+        data,
+        lambda: build_model(job.estimator, data.current.dataset),
+    )
+    return _Trained(model, parts, evaluations, restorer, restored, tuple(warm))

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.callbacks.hook_list import Hooks, OfEvaluation, SavingListeners, resolve_hooks, resolve_listeners
+from hpc_train.callbacks.hook_list import Hooks, OfEvaluation, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
 from hpc_train.callbacks.profiler import Profiler
-from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+from hpc_train.config.specs import HDF5Input, RunConfig, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import Means
-from hpc_train.data.loading.tf_dataset import Loader, OpenInput, context_for
+from hpc_train.data.loading.tf_dataset import OpenInput, context_for
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import (
-    Decision,
     EarlyStopper,
     check_metrics,
     counting_from,
     evaluations_in,
     read_decision,
-    still_holds,
 )
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import Exporting
 from hpc_train.export.signature import Signature, signature_of
-from hpc_train.telemetry.progress import Notes
-from hpc_train.training.startup import Shards
 
 if TYPE_CHECKING:
     import keras
@@ -43,7 +38,7 @@ class Evaluations:
     """All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
 
     evaluators: tuple[Evaluator, ...]
-    exporting: tuple[Exporting, ...] | None
+    exporting: tuple[Exporting, ...]
 
     @property
     def metric_names(self) -> dict[str, list[str]]:
@@ -53,25 +48,24 @@ class Evaluations:
 
 def prepare_evaluations(
     world: World,
-    alone: bool,
-    config: RunConfig,
-    train_spec: TrainSpec,
-    eval_specs: Sequence[EvalSpec],
-    shards: Shards,
+    job: TrainingJob,
+    plan: RunPlan,
     element_spec: Any,
     model: keras.Model,
     about: dict[str, Any],
-    load: Loader,
     means: Means,
 ) -> Evaluations:
     """Opens and tries out each evaluation set and exporter, and checks the names of metrics. Collective.
 
+    Where the chief takes no steps, it evaluates without the others.
+
     Args:
-        alone: The chief evaluates without the others. about: For each export's hpc_train.json.
+        element_spec: Of the training batches. about: for each export's hpc_train.json.
 
     Raises:
         UserError: A set does not go with the model, or a metric, an exporter or a rule cannot be what it says.
     """
+    config, alone = job.config, plan.roles.idle > 0
     together = World.alone() if alone else world
     evaluators = tuple(
         Evaluator(
@@ -80,33 +74,31 @@ def prepare_evaluations(
             found,
             context_for(together.rank, together.size, spec.input_fn, config.tf_random_seed),
             means,
-            load,
+            job.load,
             together,
         )
-        for spec, found in zip(eval_specs, shards[1:], strict=True)
+        for spec, found in zip(job.eval_specs, plan.shards[1:], strict=True)
     )
-    exporting: tuple[Exporting, ...] | None = None
 
-    def check() -> tuple[Exporting, ...] | None:
+    def check() -> tuple[Exporting, ...]:
         for evaluator in evaluators:
             if world.is_chief or not alone:
                 evaluator.check()
         names = {evaluator.kind: evaluator.metric_names() for evaluator in evaluators}
         _check_best_metric(config.best_metric, names[evaluators[0].kind])
-        check_metrics(train_spec.early_stopping, names)
+        check_metrics(job.train_spec.early_stopping, names)
         if not world.is_chief:
-            return None
-        signature, unknown = _signature(model, element_spec, train_spec, shards[0])
-        job_dir = config.model_dir.absolute()
+            return ()
+        signature, unknown = _signature(model, element_spec, job.train_spec, plan.shards[0])
         made = tuple(
-            Exporting(job_dir, s.exporters, model, signature, about, load, unknown=unknown) for s in eval_specs
+            Exporting(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
+            for s in job.eval_specs
         )
         for own, evaluator in zip(made, evaluators, strict=True):
             own.check(names[evaluator.kind])
         return made
 
-    exporting = world.each(check)
-    return Evaluations(evaluators, exporting)
+    return Evaluations(evaluators, world.each(check))
 
 
 def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
@@ -130,50 +122,24 @@ def _signature(
         return None, str(error)
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What is known of ending early when a run begins.
-
-    Attributes:
-        held: An earlier run's decision, by which the job has ended; max_steps: where this one ends, therefore.
-    """
-
-    held: Decision | None
-    max_steps: int | None
-    stopper: EarlyStopper | None
-
-
-def decided_before(job_dir: Path, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec], found: int | None) -> Decided:
-    """What earlier runs have decided, and the rules for this one, which goes on from `found`. For the chief."""
-    step, rules = found or 0, train_spec.early_stopping
-    decision = read_decision(job_dir)
-    if found is not None and still_holds(decision, train_spec.max_steps, rules, step):
-        return Decided(decision, step, None)
-    if not rules:
-        return Decided(None, train_spec.max_steps, None)
-    stopper = EarlyStopper(
+def early_stopper(job: TrainingJob, plan: RunPlan) -> EarlyStopper | None:
+    """The rules for this run; None where there are none, or an earlier run has ended by them. For the chief."""
+    rules, step = job.train_spec.early_stopping, plan.first_step
+    if plan.decision is not None or not rules:
+        return None
+    return EarlyStopper(
         rules,
-        [spec.kind for spec in eval_specs],
-        train_spec.max_steps,
-        evaluations_in(job_dir, step),
-        counting_from(decision, step),
+        [spec.kind for spec in job.eval_specs],
+        job.train_spec.max_steps,
+        evaluations_in(job.job_dir, step),
+        counting_from(read_decision(job.job_dir), step),
     )
-    return Decided(None, train_spec.max_steps, stopper)
 
 
-def hooks_given(
-    world: World,
-    roles: Roles,
-    config: RunConfig,
-    train_spec: TrainSpec,
-    eval_specs: Sequence[EvalSpec],
-    data: OpenInput,
-    model: keras.Model,
-    metric_names: Sequence[str],
-    first_epoch: int,
-    load: Loader,
+def user_hooks(
+    world: World, job: TrainingJob, plan: RunPlan, data: OpenInput, model: keras.Model, evaluations: Evaluations
 ) -> list[Any]:
-    """The user's hooks for this rank. Local.
+    """The user's hooks for this rank. Collective.
 
     They are called where steps are made, and in an asynchronous job on the chief, too; those of an EvalSpec where it is
     evaluated.
@@ -181,54 +147,46 @@ def hooks_given(
     Raises:
         UserError: One of them cannot work here.
     """
-    asynchronous = config.strategy == "async"
-    found: list[Any] = []
-    if roles.trains(world.rank) or (asynchronous and world.is_chief):
-        found = adapted(
-            resolve_hooks(train_spec.hooks, load),
-            model,
-            epochs=Epochs.of(data.sampler) if data.sampler is not None else None,
-            first_epoch=first_epoch,
-            eval_name=eval_specs[0].name,
-            metric_names=metric_names,
-            asynchronous=asynchronous,
-        )
-    if world.is_chief or not roles.idle:
-        for spec in eval_specs:
-            found += [OfEvaluation(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
-    return found
+    roles, first, load = plan.roles, evaluations.evaluators[0], job.load
+    asynchronous = roles.servers > 0
+    evaluated = world.on_chief(lambda: len(evaluations_in(job.job_dir, plan.first_step).get(first.kind, {})))
+
+    def resolve() -> list[Any]:
+        found: list[Any] = []
+        if roles.trains(world.rank) or (asynchronous and world.is_chief):
+            found = adapted(
+                resolve_hooks(job.train_spec.hooks, load),
+                model,
+                epochs=Epochs.of(data.sampler) if data.sampler is not None else None,
+                first_epoch=evaluated,
+                eval_name=job.eval_specs[0].name,
+                metric_names=first.metric_names(),
+                asynchronous=asynchronous,
+            )
+        if world.is_chief or not roles.idle:
+            for spec in job.eval_specs:
+                found += [OfEvaluation(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
+        return found
+
+    return world.each(resolve)
 
 
-def hooks_of(
-    world: World,
-    roles: Roles,
-    config: RunConfig,
-    max_steps: int | None,
-    first_step: int,
-    model: keras.Model,
-    hooks: Sequence[Any],
-) -> Hooks:
+def hooks_of(world: World, job: TrainingJob, plan: RunPlan, model: keras.Model, hooks: Sequence[Any]) -> Hooks:
     """This rank's hooks, to be called."""
-    first = 0 if roles.servers else roles.idle
+    first = 0 if plan.roles.servers else plan.roles.idle
     return Hooks(
         hooks,
         model=model,
         rank=world.rank,
         size=world.size,
         is_chief=world.rank == first or world.is_chief,
-        job_dir=config.model_dir.absolute(),
-        first_step=first_step,
-        max_steps=max_steps,
+        job_dir=job.job_dir,
+        first_step=plan.first_step,
+        max_steps=plan.max_steps,
     )
 
 
-def listeners_for(world: World, train_spec: TrainSpec, load: Loader) -> SavingListeners:
-    """The saving listeners, on the chief; none elsewhere. Local."""
-    return SavingListeners(resolve_listeners(train_spec.saving_listeners, load) if world.is_chief else [])
-
-
-def profiler_for(world: World, roles: Roles, config: RunConfig, notes: Notes) -> Profiler:
+def profiler_for(rank: int, roles: Roles, config: RunConfig) -> Profiler:
     """The profiler, which works on the first rank that trains. Local."""
-    mine = world.rank == roles.idle and config.profile_steps is not None
-    say = notes.say if world.is_chief else lambda text: print(f"hpc-train: {text}", file=sys.stderr)
-    return Profiler(config.model_dir.absolute() / "train", config.profile_steps if mine else None, say)
+    mine = rank == roles.idle and config.profile_steps is not None
+    return Profiler(config.model_dir.absolute() / "train", config.profile_steps if mine else None)

@@ -9,7 +9,8 @@ from typing import Any
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.world import World
-from hpc_train.engine.lifecycle import Result
+from hpc_train.engine.run_context import Result
+from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.model.functions import load_function
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.training.trainer import run_job
@@ -34,5 +35,5 @@ def train_job(
     def load(name: str) -> Callable[..., Any]:
         return load_function(name, code_folder)
 
-    specs = job.train_spec(), job.eval_specs()
-    return run_job(world, estimator, *specs, description, code_folder, signals, load, delay_secs)
+    specs = job.train_spec(), tuple(job.eval_specs())
+    return run_job(world, TrainingJob(estimator, *specs, description, code_folder, load, delay_secs), signals)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from hpc_train.config.early_stopping import as_mapping
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.exporters import exporters_as_mapping
-from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, RunConfig, TrainSpec
-from hpc_train.distributed.roles import Roles
+from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, TrainSpec
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
 
 
 def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> dict[str, Any]:
@@ -61,22 +60,21 @@ def _name_of(function: Any) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def first_line(
-    job_dir: Path, spec: TrainSpec, roles: Roles, config: RunConfig, first_step: int, max_steps: int | None
-) -> str:
-    """What to tell first: from where to where training goes, and with which batches."""
+def first_line(job: TrainingJob, plan: RunPlan) -> str:
+    """The first thing to log: from where to where training goes, and with which batches."""
+    roles, first_step = plan.roles, plan.first_step
     begin = f"going on from step {first_step}" if first_step else "training from the beginning"
-    batch, source = "", spec.input_fn
-    if isinstance(source, HDF5Input) and (not roles.servers or config.max_staleness == 0):
+    batch, source = "", job.train_spec.input_fn
+    if isinstance(source, HDF5Input) and (not roles.servers or job.config.max_staleness == 0):
         rows, readers = source.batch_size, roles.readers
         batch = f"; global batch {rows * readers} ({rows} x {readers} {'workers' if roles.idle else 'ranks'})"
     elif isinstance(source, HDF5Input):
         batch = f"; batch {source.batch_size}, a step being one gradient of one of {roles.readers} workers"
-    return f"{begin} to step {max_steps or 'end of input'}{batch}; job-dir {job_dir}"
+    return f"{begin} to step {plan.max_steps or 'end of input'}{batch}; job-dir {job.job_dir}"
 
 
 def of_the_run_before(status: dict[str, Any]) -> list[str]:
-    """What to tell where the run before this one ended without a word."""
+    """What to log where the run before this one ended without a word."""
     if status.get("state") != "running":
         return []
     when = datetime.fromtimestamp(status.get("updated", 0)).astimezone().isoformat(" ", "seconds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,8 +22,9 @@ from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
-from hpc_train.telemetry.progress import make_console
 from hpc_train.telemetry.tensorboard_files import EventFiles
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ class EvaluatorChief:
 
     def __init__(self, wishes: Wishes, ask: Ask, stack: ExitStack) -> None:
         self._wishes, self._stack = wishes, stack
-        self._console = make_console()
         self._followed = Followed(wishes.job_dir, self.say, ask)
         self._follower = Follower(wishes.every_checkpoint)
         self._kinds: list[str] = []
@@ -85,7 +86,7 @@ class EvaluatorChief:
 
     def say(self, text: str) -> None:
         """Prints a line."""
-        self._console.print(text, highlight=False, markup=False)
+        log.info(text)
 
     def begin(self, kinds: Sequence[str], averages: bool) -> None:
         """The model is there: opens the results, and looks at what they hold already.
@@ -101,8 +102,7 @@ class EvaluatorChief:
             raise UserError(f"{out}: cannot be made: {error.strerror}; choose another folder by --out") from None
         try:
             lock = JobLock(out)
-            if note := lock.acquire(self.say):
-                self.say(note)
+            lock.acquire()
         except UserError as error:
             raise UserError(f"--out: {error}") from None
         self._stack.callback(lock.release)
@@ -112,7 +112,7 @@ class EvaluatorChief:
         known = [set(_keys(self._done.get(kind, []))) for kind in kinds]
         whole = set.intersection(*known)
         self._follower = Follower(self._wishes.every_checkpoint, whole)
-        lenient = _Strict(self.say)
+        lenient = _Strict()
         self._metrics = self._stack.enter_context(MetricsWriter(out, lenient))
         self._events = EventFiles(out, lenient)
         self._stack.callback(self._events.close)

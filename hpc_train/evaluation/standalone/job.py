@@ -26,6 +26,7 @@ from hpc_train.model.builder import build_model
 from hpc_train.model.functions import code_folder_of, load_function
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.signals import STOP_CODES, JobStopped, StopSignals
+from hpc_train.telemetry.logs import set_up_logging
 
 SLEEP_SECS = 0.2
 
@@ -45,6 +46,7 @@ def evaluate_job(world: World, wishes: Wishes, signals: StopSignals, ask: Ask) -
         RankError: Another rank failed.
         Whatever the model or the input raise.
     """
+    world.each(lambda: set_up_logging(world.is_chief, world.rank))
     with ExitStack() as stack:
         chief = EvaluatorChief(wishes, ask, stack) if world.is_chief else None
         job: LoadedJob | None = None

@@ -44,7 +44,7 @@ class Followed:
 
     def __init__(self, job_dir: Path, say: Callable[[str], None], ask: Ask) -> None:
         self.job_dir, self._say, self._ask = job_dir, say, ask
-        self.manager = CheckpointManager(job_dir / "checkpoints", Retention(), say)
+        self.manager = CheckpointManager(job_dir / "checkpoints", Retention())
         self.status: dict[str, Any] = {}
         self.why = ""
         self.averages = False

@@ -1,7 +1,8 @@
-"""The chief of an asynchronous job: the first parameter server, which also saves, evaluates and tells."""
+"""The chief of an asynchronous job: the first parameter server, which also saves, evaluates and reports."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,22 +14,25 @@ from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
-from hpc_train.engine.background_evaluation import Evaluating, Newest
-from hpc_train.engine.lifecycle import Result, Run
+from hpc_train.engine.background_evaluation import BackgroundEvaluation, LastSnapshot
+from hpc_train.engine.checkpointing import Checkpointing
+from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import End, Outcome
-from hpc_train.engine.nan_policy import Health
-from hpc_train.engine.run_context import Session
+from hpc_train.engine.nan_policy import NanPolicy
+from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
-from hpc_train.strategies.asynchronous.remote_state import ServedInput, ServedState
+from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
 from hpc_train.telemetry.progress import Rate
-from hpc_train.telemetry.reporter import Told
+from hpc_train.telemetry.reporter import StepSummary
 
-TELL_SECS = 0.1
-"""Progress is told so often, beside the steps at which it is due."""
+log = logging.getLogger(__name__)
+
+REPORT_SECS = 0.1
+"""Progress is reported so often, beside the steps at which it is due."""
 
 
 PARTS = tuple(name for name in SPENT if name != "all")
-"""What workers tell apart; the rest of their time is other."""
+"""What workers measure apart; the rest of their time is other."""
 
 
 class _Spent:
@@ -38,12 +42,12 @@ class _Spent:
         self._secs = dict.fromkeys(SPENT, 0.0)
 
     def add(self, secs: Mapping[str, float]) -> None:
-        """Adds what a push told."""
+        """Adds what a push has brought."""
         for name in self._secs:
             self._secs[name] += secs[name]
 
     def shares(self) -> dict[str, float | None]:
-        """By part, 0 to 1; None where nothing was told."""
+        """By part, 0 to 1; None where nothing was measured."""
         whole = self._secs["all"]
         if whole <= 0:
             return dict.fromkeys((*PARTS, "other"))
@@ -51,78 +55,88 @@ class _Spent:
         return {**found, "other": max(0.0, 1 - sum(found.values()))}
 
 
-class Chief:
+class AsyncChief:
     """Serves, and does beside it what a chief does. See server.Events.
 
     Attributes:
         cut_short: Whether a signal ended training before the last step.
-        run: What happens beside the steps.
+        lifecycle: What happens beside the steps.
     """
 
-    def __init__(self, session: Session, server: Server, state: ServedState, roles: Roles, part: KerasPart) -> None:
-        s = self._s = session
-        self._part = part
-        alone = World.alone()
+    def __init__(
+        self,
+        context: RunContext,
+        chief: ChiefServices,
+        server: Server,
+        state: RemoteState,
+        roles: Roles,
+        shard: KerasPart,
+    ) -> None:
+        self._context, self._reporter, self._shard = context, chief.reporter, shard
+        self._config, self._max_steps = context.config, context.job.train_spec.max_steps
         self._server, self._state, self._roles = server, state, roles
-        self._input = ServedInput(s.data, s.first_step, roles.readers if s.config.max_staleness == 0 else 1)
-        self._saving = s.saving(alone, state)
-        self.run = Run(s, alone, self._saving, self._input)
-        self._newest = Newest(self._saving)
-        self._health = Health(s.config.on_nan, can_go_back=False)
+        self._step = self._reported = context.plan.first_step
+        batches = roles.readers if context.config.max_staleness == 0 else 1
+        read = RemoteInput(context.input.current, self._step, batches)
+        alone = World.alone()
+        self._checkpointing = Checkpointing(context, alone, state)
+        self.lifecycle = Lifecycle(context, alone, self._checkpointing, read)
+        self._last = LastSnapshot(self._checkpointing)
+        self._background = BackgroundEvaluation(context, chief, self.lifecycle, self._last)
+        self._policy = NanPolicy(context.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
         self._spent = [_Spent() for _ in range(roles.readers)]
         self._all_spent = [_Spent() for _ in range(roles.readers)]
         self._last_save = time.monotonic()
-        self._step = self._told = s.first_step
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._examples, self._counting_since = [0.0] * roles.readers, math.nan
         self.cut_short = False
 
     def train(self) -> int:
         """Serves until all workers have left, then saves and lets the other servers go; returns the step."""
-        s = self._s
-        assert s.reporting is not None
-        s.hooks.begin()
-        with Evaluating(s, self.run, self._newest) as self._evaluating:
-            with s.reporting.showing():
-                s.watchdog.at("waiting for gradients", None)
+        watchdog = self._context.watchdog
+        self.lifecycle.events.begin()
+        with self._background:
+            with self._reporter.showing():
+                watchdog.at("waiting for gradients", None)
                 self._server.serve(self)
-                self.cut_short = self._server.signalled and s.train_spec.max_steps != self._step
-                if self._step > self._told:
-                    self._tell(last=True)
+                self.cut_short = self._server.signalled and self._max_steps != self._step
+                if self._step > self._reported:
+                    self._report(last=True)
             if self._ended_early:
-                self.run.decide(self._step, [s.hooks.stop_requested])
+                self.lifecycle.decide(self._step, [self._context.hooks.stop_requested])
             self._save()
             self._state.peers.release()
             if not self.cut_short:
-                self._evaluating.finish(self._step, lambda: s.watchdog.at("evaluation", self._step))
+                self._background.finish(self._step, lambda: watchdog.at("evaluation", self._step))
         return self._step
 
     def finish(self, reasons: Sequence[str | None]) -> Result:
         """The last evaluation, and the exports; `reasons`: for which hooks of the ranks asked to end training."""
-        self.run.take_last_state(self._step)
-        end: End = "max_steps" if self._step == self._s.train_spec.max_steps else "end of input"
+        self.lifecycle.take_last_state(self._step)
+        end: End = "max_steps" if self._step == self._max_steps else "end of input"
         if self._ended_early:
             end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
         waits = [wait for spent in self._all_spent if (wait := spent.shares()["input"]) is not None]
         reason = next((reason for reason in reasons if reason is not None), None)
-        return self.run.finish(Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason))
+        return self.lifecycle.finish(
+            Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason)
+        )
 
     @property
     def _ended_early(self) -> bool:
         """Whether a rule or a hook has ended training."""
-        return self._server.asked_to_finish and self._step != self._s.train_spec.max_steps
+        return self._server.asked_to_finish and self._step != self._max_steps
 
     def applying(self) -> None:
         """An update begins."""
-        self._s.watchdog.at(f"applying the gradient of step {self._step + 1}", None)
+        self._context.watchdog.at(f"applying the gradient of step {self._step + 1}", None)
 
     def applied(self, update: Applied) -> None:
         """An update has been made, or left out; the next one has not begun."""
-        s = self._s
         self._step += 1
         self._rate.step(update.examples)
         if math.isnan(self._counting_since):
@@ -134,29 +148,28 @@ class Chief:
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
-            self._health.step_was_good()
+            self._policy.step_was_good()
             self._losses = [*self._losses, update.loss][-self._roles.readers :]
-        last = self._step == s.train_spec.max_steps
-        if self._step % s.config.save_summary_steps == 0 or last:
-            self._tell(last)
-        elif s.reporting is not None and self._is_time_to_tell():
-            s.reporting.tell(self._so_far(last=False))
-        every = s.config.save_checkpoints_steps
-        interval = s.config.checkpoint_interval_secs
+        last = self._step == self._max_steps
+        if self._step % self._config.save_summary_steps == 0 or last:
+            self._report(last)
+        elif self._is_time_to_report():
+            self._reporter.report(self._summary(last=False))
+        every, interval = self._config.save_checkpoints_steps, self._config.checkpoint_interval_secs
         overdue = interval is not None and time.monotonic() - self._last_save >= interval
         if overdue or (every is not None and self._step % every == 0):
             self._save()
             if not last:
-                self.run.plan.saved(self._step)
+                self.lifecycle.schedule.saved(self._step)
         self._look_around()
-        s.watchdog.at("waiting for gradients", None)
+        self._context.watchdog.at("waiting for gradients", None)
 
-    def _is_time_to_tell(self) -> bool:
-        """Progress is for people: telling of every gradient would take a few per cent of the server's time."""
+    def _is_time_to_report(self) -> bool:
+        """Progress is for people: reporting every gradient would take a few per cent of the server's time."""
         now = time.monotonic()
-        if self._step % self._s.config.log_step_count_steps != 0 and now - self._told_at < TELL_SECS:
+        if self._step % self._config.log_step_count_steps != 0 and now - self._reported_at < REPORT_SECS:
             return False
-        self._told_at = now
+        self._reported_at = now
         return True
 
     def idle(self) -> None:
@@ -164,12 +177,13 @@ class Chief:
         self._look_around()
 
     def _look_around(self) -> None:
-        if self._s.signals.received is not None:
+        if self._context.signals.received is not None:
             self._server.stop()
-        self.run.telling.saves(self._saving)
-        self._evaluating.look(self._step)
-        self.run.look_at_rules(self._step + 1)
-        if self.run.finish_asked and not self._server.signalled:
+        if self.lifecycle.log is not None:
+            self.lifecycle.log.committed()
+        self._background.look(self._step)
+        self.lifecycle.look_at_rules(self._step + 1)
+        if self.lifecycle.finish_asked and not self._server.signalled:
             self._server.stop(FINISH)
 
     @property
@@ -178,32 +192,29 @@ class Chief:
         return sum(self._losses) / len(self._losses) if self._losses else math.nan
 
     def _save(self) -> None:
-        self._s.watchdog.at("checkpoint", self._step)
-        self._newest.wait_until_free()
+        self._context.watchdog.at("checkpoint", self._step)
+        self._last.wait_until_free()
         self._rate.pause()
-        if self._saving.save(self._step, self._input):
-            self._s.hooks.after_checkpoint(self._step, self._s.manager.path(self._step))
-            self.run.telling.weights(self._step, self._saving)
+        self.lifecycle.save(self._step)
         self._last_save = time.monotonic()
         self._rate.resume()
 
     def _blame(self, ranks: list[int]) -> None:
         try:
-            _, told = self._health.step_was_bad(self._step, ranks)
+            _, why = self._policy.step_was_bad(self._step, ranks)
         except JobEndedError:
-            self.run.before_halt(self._step)
+            self.lifecycle.before_halt(self._step)
             raise
-        self._s.notes.say(f"warning: {told}")
+        log.warning(why)
 
-    def _tell(self, last: bool) -> None:
-        s, clocks = self._s, self._server.clocks
-        assert s.reporting is not None
-        self._told = self._step
+    def _report(self, last: bool) -> None:
+        clocks = self._server.clocks
+        self._reported = self._step
         staleness = {
             "staleness_mean": mean_of(clocks.histogram),
             "staleness_max": float(max(clocks.histogram, default=0)),
         }
-        s.reporting.status.update(
+        self._reporter.status.update(
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
@@ -214,21 +225,20 @@ class Chief:
         rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
         self._examples, self._counting_since = [0.0] * len(rates), now
         servers: list[float | None] = [None] * self._roles.servers
-        s.reporting.tell(
+        self._reporter.report(
             replace(
-                self._so_far(last),
+                self._summary(last),
                 record=True,
-                learning_rate=self._part.learning_rate,
+                learning_rate=self._shard.learning_rate,
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
-                    **{part: [*servers, *(told[part] for told in shares)] for part in shares[0]},
+                    **{part: [*servers, *(share[part] for share in shares)] for part in shares[0]},
                 },
                 more=staleness,
                 staleness=clocks.histogram,
             )
         )
 
-    def _so_far(self, last: bool) -> Told:
-        max_steps = self._s.train_spec.max_steps
-        left = self._rate.secs_for(max_steps - self._step) if max_steps else None
-        return Told(self._step, self._loss, self._rate.recent, self._rate.mean, left, last)
+    def _summary(self, last: bool) -> StepSummary:
+        left = self._rate.secs_for(self._max_steps - self._step) if self._max_steps else None
+        return StepSummary(self._step, self._loss, self._rate.recent, self._rate.mean, left, last)

@@ -11,23 +11,22 @@ import numpy as np
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.distributed.optimizer_variables import OptimizerVariables
 from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
-from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.parameter_server.partition import Piece
 from hpc_train.distributed.parameter_server.peers import Peers
 from hpc_train.distributed.parameter_server.server import Server
-from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout, places
+from hpc_train.distributed.parameter_server.window_layout import places
 from hpc_train.distributed.parameter_server.worker import aligned_zeros
 from hpc_train.distributed.tensors import dtype_of, nbytes_of
 from hpc_train.model.model_state import ModelState
+from hpc_train.strategies.asynchronous.parts import AsyncParts
 
 if TYPE_CHECKING:
-    import keras
+    pass
 
 
 @dataclass(frozen=True)
-class ServedInput:
+class RemoteInput:
     """How far the workers have read their data: on the whole, since each goes at its own pace."""
 
     data: OpenInput
@@ -44,35 +43,24 @@ class ServedInput:
         return self.data.progress_at(step, (step - self.first_step) * self.batches_a_step)
 
 
-class ServedState:
+class RemoteState:
     """The state of a job whose parameters lie on servers, as a checkpoint has it. For the first server.
 
     Batch-norm averages and the like are the means of what the workers carried last; random states and other integers
     are the first worker's.
 
     Args:
-        part: Of this server; layouts: of all. whole: the variables of the optimizer of `model`, which is the one that
-            is evaluated. carried: what workers carry. at: told what this process does.
+        shard: Of this server. at: called with what this process does.
     """
 
     def __init__(
-        self,
-        state: ModelState,
-        part: KerasPart,
-        server: Server,
-        window: Window,
-        layouts: Sequence[ServerLayout],
-        partition: Partition,
-        whole: OptimizerVariables,
-        carried: Sequence[Any],
-        model: keras.Model,
-        at: Callable[[str], None],
+        self, parts: AsyncParts, shard: KerasPart, server: Server, state: ModelState, at: Callable[[str], None]
     ) -> None:
         self._at = at
-        self._state, self._part, self._server = state, part, server
-        self._whole, self._carried, self._trainable = whole, carried, list(model.trainable_variables)
-        self.peers = Peers(window, layouts)
-        self._pieces = [partition.pieces(peer) for peer in range(len(layouts))]
+        self._state, self._shard, self._server = state, shard, server
+        self._whole, self._carried, self._trainable = parts.optimizer, parts.carried, parts.trainable
+        self.peers = Peers(parts.window, parts.layouts)
+        self._pieces = [parts.partition.pieces(peer) for peer in range(len(parts.layouts))]
         self._fetched = [aligned_zeros(self._places(pieces)[1]) for pieces in self._pieces]
         self._copies: dict[int, np.ndarray] = {}
 
@@ -89,7 +77,7 @@ class ServedState:
     ) -> Snapshot:
         """A copy of all variables. It lies in memory that the next snapshot takes over."""
         self._copies = self._copies or self._state.copy()  # what nobody trains stays as it is
-        self._part.write_state(self._fetched[0])
+        self._shard.write_state(self._fetched[0])
         self._at("waiting for the other servers' state")
         self.peers.fetch_states(self._fetched[1:], self._server.version)
         self._at("checkpoint")

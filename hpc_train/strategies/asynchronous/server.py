@@ -5,23 +5,23 @@ from __future__ import annotations
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP, ServerLayout
-from hpc_train.engine.run_context import Session
+from hpc_train.engine.run_context import RunContext
 
 
 class Beside:
     """What a server that is not the first one does beside its updates. See server.Events."""
 
-    def __init__(self, window: Window, first: ServerLayout, session: Session) -> None:
-        self._window, self._first, self._s, self._asked = window, first, session, False
+    def __init__(self, window: Window, first: ServerLayout, context: RunContext) -> None:
+        self._window, self._first, self._context, self._asked = window, first, context, False
 
     def applying(self) -> None:
         """An update begins."""
-        self._s.watchdog.at("applying a gradient", None)
+        self._context.watchdog.at("applying a gradient", None)
 
     def applied(self, update: Applied) -> None:
         """An update has been made."""
         self._look_around()
-        self._s.watchdog.at("waiting for gradients", None)
+        self._context.watchdog.at("waiting for gradients", None)
 
     def idle(self) -> None:
         """There is nothing to apply."""
@@ -29,12 +29,12 @@ class Beside:
 
     def _look_around(self) -> None:
         """Passes a signal on to the first server."""
-        if self._s.signals.received is not None and not self._asked:
+        if self._context.signals.received is not None and not self._asked:
             self._asked = True
             self._window.replace(0, self._first.word(STOP), SIGNALLED)
 
 
-def serve_beside(server: Server, window: Window, first: ServerLayout, session: Session) -> None:
+def serve_beside(server: Server, window: Window, first: ServerLayout, context: RunContext) -> None:
     """Serves as another than the first server, until that one lets this one go."""
-    session.watchdog.at("waiting for gradients", None)
-    server.serve_until_released(Beside(window, first, session))
+    context.watchdog.at("waiting for gradients", None)
+    server.serve_until_released(Beside(window, first, context))

@@ -14,12 +14,12 @@ from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience
 from hpc_train.distributed.parameter_server.window_layout import FINISH
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import reading, tensor_of, view_of
 from hpc_train.engine.loop import rows_of
-from hpc_train.engine.run_context import Session
+from hpc_train.engine.run_context import RunContext
 from hpc_train.errors import UserError
-from hpc_train.strategies.asynchronous.gradient_step import GradientStep
+from hpc_train.strategies.asynchronous.gradient_step import Computed, GradientStep
+from hpc_train.strategies.asynchronous.parts import AsyncParts
 from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
 
@@ -55,85 +55,110 @@ class Bound:
             variable.assign(tensor)
 
 
-def work(s: Session, roles: Roles, worker: Worker, bound: Bound, step: GradientStep, carried: Sequence[Any]) -> None:
-    """Computes gradients until there are no more tickets, no more batches, or somebody asks to stop."""
-    config, watchdog = s.config, s.watchdog
-    mean = config.max_staleness == 0
-    tickets = None if s.max_steps is None else s.max_steps - s.first_step
-    if tickets is not None and mean:
-        tickets *= roles.readers
-    ahead = Prefetch(worker) if config.prefetch_parameters else None
-    carried_now, times, exchange = reading(carried), TimeShares(), Stopwatch()
-    worker.versions = worker.pull()
-    s.hooks.begin()
-    with Feed(s.data.dataset, lambda: s.data.failure) as batches:
-        while tickets is None or tickets > 0:
-            watchdog.at("waiting for input", None)
-            batch = next(batches, None)
-            if batch is None:
-                if worker.pushed == 0 and s.first_step == 0:
-                    raise UserError(f"no batch to train on for rank {s.world.rank}; give each its part")
-                break
-            with exchange:
-                ticket = _next_ticket(s, worker)
-            if ticket is None or (tickets is not None and ticket >= tickets):
-                break
-            if ahead is None and worker.pushed:
-                watchdog.at("waiting for the servers' parameters", None)
-                with exchange:
-                    worker.versions = worker.pull()
-            with exchange:
-                bound.refresh()
-            if ahead is not None:
-                ahead.begin()
-            number = s.first_step + ticket + 1
-            watchdog.at(f"training step {number}", None)
-            s.hooks.before_step(number)
-            with Stopwatch() as computing:
-                computed = step(batch)
-            if s.delay_secs:
-                time.sleep(s.delay_secs)
-            watchdog.at("waiting for the servers to take a gradient", None)
-            if ahead is not None:
-                with exchange:
-                    ahead.wait()
-            rows, exchanged = rows_of(batch), exchange.take()
-            times.step(rows, batches.waited_secs, computing.secs + exchanged, exchanged)
-            spent = times.take_secs()
-            with exchange:
-                if computed.finite:
-                    sent = [view_of(tensor) for tensor in carried_now()] if carried else []
-                    worker.push(computed.gradients, sent, computed.loss, rows, spent)
-                else:
-                    worker.push_bad(computed.loss, rows, spent)
-                if ahead is None:
-                    worker.wait_until_taken()
-                else:
-                    ahead.take()
-            s.hooks.after_step(number, computed.loss)
-            if s.hooks.stop_requested is not None:
-                worker.ask_to_stop(FINISH)
-    if s.signals.received is not None:
-        s.hooks.interrupted(s.first_step + worker.pushed)
-    else:
-        s.hooks.end(s.first_step + worker.pushed)
-    watchdog.at("waiting for the servers to take the last word", None)
-    worker.wait_until_taken()
-    worker.leave()
-    worker.wait_until_taken()
+class AsyncWorker:
+    """Computes gradients until there are no more tickets, no more batches, or somebody asks to stop.
+
+    Args:
+        worker: Speaks to the servers. bound: the model's variables in its memory.
+    """
+
+    def __init__(
+        self, context: RunContext, parts: AsyncParts, worker: Worker, bound: Bound, step: GradientStep
+    ) -> None:
+        self._context, self._watchdog, self._hooks = context, context.watchdog, context.hooks
+        self._worker, self._bound, self._gradients, self._carried = worker, bound, step, parts.carried
+        mean, max_steps = context.config.max_staleness == 0, context.plan.max_steps
+        tickets = None if max_steps is None else max_steps - context.plan.first_step
+        self._tickets = tickets * parts.roles.readers if tickets is not None and mean else tickets
+        self._ahead = Prefetch(worker) if context.config.prefetch_parameters else None
+        self._read_carried, self._times, self._exchange = reading(parts.carried), TimeShares(), Stopwatch()
+
+    def work(self) -> None:
+        """All of them; the servers have the last gradient when this returns."""
+        context, worker = self._context, self._worker
+        worker.versions = worker.pull()
+        self._hooks.begin()
+        data = context.input.current
+        with Feed(data.dataset, lambda: data.failure) as batches:
+            while self._tickets is None or self._tickets > 0:
+                self._watchdog.at("waiting for input", None)
+                batch = next(batches, None)
+                if batch is None:
+                    if worker.pushed == 0 and context.plan.first_step == 0:
+                        raise UserError(f"no batch to train on for rank {context.world.rank}; give each its part")
+                    break
+                with self._exchange:
+                    ticket = _next_ticket(context, worker)
+                if ticket is None or (self._tickets is not None and ticket >= self._tickets):
+                    break
+                self._step(context.plan.first_step + ticket + 1, batch, batches)
+        last = context.plan.first_step + worker.pushed
+        if context.signals.received is not None:
+            self._hooks.interrupted(last)
+        else:
+            self._hooks.end(last)
+        self._watchdog.at("waiting for the servers to take the last word", None)
+        worker.wait_until_taken()
+        worker.leave()
+        worker.wait_until_taken()
+
+    def _step(self, number: int, batch: Any, batches: Feed) -> None:
+        """One gradient, from the newest parameters to its place in the servers' mailboxes."""
+        self._refresh()
+        self._watchdog.at(f"training step {number}", None)
+        self._hooks.before_step(number)
+        with Stopwatch() as computing:
+            computed = self._gradients(batch)
+        if self._context.job.step_delay_secs:
+            time.sleep(self._context.job.step_delay_secs)
+        self._watchdog.at("waiting for the servers to take a gradient", None)
+        if self._ahead is not None:
+            with self._exchange:
+                self._ahead.wait()
+        rows, exchanged = rows_of(batch), self._exchange.take()
+        self._times.step(rows, batches.waited_secs, computing.secs + exchanged, exchanged)
+        with self._exchange:
+            self._push(computed, rows)
+        self._hooks.after_step(number, computed.loss)
+        if self._hooks.stop_requested is not None:
+            self._worker.ask_to_stop(FINISH)
+
+    def _refresh(self) -> None:
+        """The variables get the newest parameters."""
+        worker = self._worker
+        if self._ahead is None and worker.pushed:
+            self._watchdog.at("waiting for the servers' parameters", None)
+            with self._exchange:
+                worker.versions = worker.pull()
+        with self._exchange:
+            self._bound.refresh()
+        if self._ahead is not None:
+            self._ahead.begin()
+
+    def _push(self, computed: Computed, rows: int) -> None:
+        worker, spent = self._worker, self._times.take_secs()
+        if computed.finite:
+            sent = [view_of(tensor) for tensor in self._read_carried()] if self._carried else []
+            worker.push(computed.gradients, sent, computed.loss, rows, spent)
+        else:
+            worker.push_bad(computed.loss, rows, spent)
+        if self._ahead is None:
+            worker.wait_until_taken()
+        else:
+            self._ahead.take()
 
 
-def _next_ticket(s: Session, worker: Worker) -> int | None:
+def _next_ticket(context: RunContext, worker: Worker) -> int | None:
     """A ticket, once no other worker is too far behind; None where somebody asks to stop."""
     asked, patience = False, Patience()
-    s.watchdog.at("waiting for slower workers", None)
+    context.watchdog.at("waiting for slower workers", None)
     while True:
-        if s.signals.received is not None and not asked:
+        if context.signals.received is not None and not asked:
             worker.ask_to_stop()
             asked = True
         state = worker.state()
         if state.stop:
             return None
-        if may_begin(worker.pushed, state.slowest, s.config.max_staleness):
+        if may_begin(worker.pushed, state.slowest, context.config.max_staleness):
             return worker.take_ticket()
         patience.wait()

@@ -6,85 +6,96 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.config.specs import RunConfig
-from hpc_train.distributed.allreduce import Alone, Strategy
+from hpc_train.distributed.allreduce import Strategy as Averaging
 from hpc_train.distributed.channel import Channel
-from hpc_train.distributed.horovod import HorovodSync
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
-from hpc_train.engine.lifecycle import Result
-from hpc_train.engine.run_context import Session
-from hpc_train.model.model_state import ModelState
+from hpc_train.engine.run_context import Result, RunContext, Training
+from hpc_train.engine.strategy import ModelParts
 from hpc_train.resilience.signals import STOP_CODES, JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
-from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker
-from hpc_train.strategies.synchronous.remote_state import Received
+from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker, LeadWorker
+from hpc_train.strategies.synchronous.remote_state import RemoteState
+from hpc_train.strategies.synchronous.strategy import averaging
 
 LEAD = 1
 """The worker that speaks to the chief, and whose state is saved."""
 
+Told = tuple[dict[str, float], list[str]]
 
-class DedicatedTraining:
-    """One rank of a job whose chief takes no steps.
+
+class _ChiefSide:
+    """What the chief does: it takes no steps.
 
     Args:
-        workers: The ranks that train; None on the chief. strategy: averages over them.
-        channel: Between the chief and the lead. received: what the chief receives through it.
+        channel: To the lead. state: what is received through it.
     """
 
-    def __init__(
-        self, workers: World | None, strategy: Strategy | None, channel: Channel | None, received: Received | None
-    ) -> None:
-        self._workers, self._strategy, self._channel, self._received = workers, strategy, channel, received
+    def __init__(self, channel: Channel, state: RemoteState) -> None:
+        self._channel, self._state = channel, state
 
-    def run(self, session: Session) -> Result:
-        """Trains to the end, evaluates and exports. Collective."""
-        s, world = session, session.world
-        chief: DedicatedChief | None = None
-        stopped: str | None = None
-        if self._workers is None:
-            assert self._channel is not None
-            assert self._received is not None
-            chief = DedicatedChief(s, self._channel, self._received)
-            stopped = chief.serve()
-        else:
-            assert self._strategy is not None
-            DedicatedWorker(s, self._workers, self._strategy, self._channel).train()
-        result: tuple[dict[str, float], list[str]] | None = None
-        if chief is not None and stopped is None:
+    def run(self, context: RunContext) -> Result:
+        """Serves until the workers have ended, then evaluates and exports. Collective."""
+        assert context.chief is not None, "rank 0 is the chief"
+        chief = DedicatedChief(context, context.chief, self._channel, self._state)
+        stopped = chief.serve()
+        result: Told | None = None
+        if stopped is None:
             metrics, exports = chief.finish()
             result = metrics, [str(path) for path in exports]
-        s.watchdog.at("waiting for the chief (last evaluation, exports)", None)
-        world.wait_asleep()
-        if (name := world.broadcast(stopped)) is not None:
-            raise JobStopped(STOP_CODES[name])
-        told = world.broadcast(result)
-        assert told is not None
-        return told[0], [Path(path) for path in told[1]]
+        return _end(context, stopped, result)
+
+
+class _WorkerSide:
+    """What the others do: they train.
+
+    Args:
+        workers: The ranks that train; `averaging` averages over them. channel: the lead's, to the chief.
+    """
+
+    def __init__(self, workers: World, averaging: Averaging, channel: Channel | None) -> None:
+        self._workers, self._averaging, self._channel = workers, averaging, channel
+
+    def run(self, context: RunContext) -> Result:
+        """Trains to the end, and waits for the chief. Collective."""
+        if self._channel is None:
+            DedicatedWorker(context, self._workers, self._averaging).train()
+        else:
+            LeadWorker(context, self._workers, self._averaging, self._channel).train()
+        return _end(context, None, None)
+
+
+def _end(context: RunContext, stopped: str | None, result: Told | None) -> Result:
+    """What the chief has come to, on all ranks; JobStopped where a signal has ended training. Collective."""
+    context.watchdog.at("waiting for the chief (last evaluation, exports)", None)
+    context.world.wait_asleep()
+    if (name := context.world.broadcast(stopped)) is not None:
+        raise JobStopped(STOP_CODES[name])
+    found = context.world.broadcast(result)
+    assert found is not None, "the chief has finished"
+    return found[0], [Path(path) for path in found[1]]
 
 
 @contextmanager
-def dedicated(world: World, roles: Roles, config: RunConfig, state: ModelState) -> Iterator[DedicatedTraining]:
+def dedicated(parts: ModelParts) -> Iterator[Training]:
     """Splits the ranks that train from the chief, and opens a channel from the first of them to it. Collective."""
+    world, roles, state = parts.world, parts.roles, parts.state
     world.each(lambda: world.check_threads("run.chief: dedicated"))
     workers = world.part(roles.idle)
-    received = None if workers else Received(state, roles.readers)
-    channel = Channel(world, 0 if workers else LEAD, received.room if received else None)
-
-    def averaging() -> Strategy | None:
-        if workers is None:
-            return None
-        return HorovodSync(workers, config.compression) if workers.size > 1 else Alone()
-
-    strategy = world.each(averaging)
-    if workers is not None:
-        state.world = workers
+    if workers is None:
+        remote = RemoteState(state, roles.readers)
+        channel = Channel(world, LEAD, remote.room)
+        world.each(lambda: None)  # the workers start Horovod
+        with channel:
+            try:
+                yield _ChiefSide(channel, remote)
+            finally:
+                remote.close()
+        return
+    channel = Channel(world, 0)
+    over = world.each(lambda: averaging(workers, parts.config.compression))
+    state.world = workers
     if world.rank > LEAD:
-        yield DedicatedTraining(workers, strategy, None, None)
+        yield _WorkerSide(workers, over, None)
         return
     with channel:
-        try:
-            yield DedicatedTraining(workers, strategy, channel, received)
-        finally:
-            if received is not None:
-                received.close()
+        yield _WorkerSide(workers, over, channel)

@@ -1,4 +1,4 @@
-"""What a dedicated chief receives of the state of a job: into memory of its own, while it does something else."""
+"""The state of the workers as a dedicated chief has it: received into its memory while it does something else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def snapshot_message(step: int, data: Read, time: float) -> dict[str, Any]:
     }
 
 
-class Received:
-    """The last snapshot received, as Saving wants a state and its data.
+class RemoteState:
+    """The last snapshot received, as Checkpointing wants a state and its data.
 
     The channel's thread asks for `room`, and gets it once nobody reads the snapshot before.
 
@@ -75,7 +75,7 @@ class Received:
         return int(message["step"])
 
     def borrow(self, step: int) -> Snapshot | None:
-        """See evaluating.Memory."""
+        """See background_evaluation.SnapshotSource."""
         with self._condition:
             if self._made is None or self._made.step != step or self._receiving:
                 return None

@@ -3,95 +3,117 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from hpc_train.data.loading.feed import Feed
-from hpc_train.data.loading.tf_dataset import OpenInput
-from hpc_train.distributed.allreduce import Strategy
-from hpc_train.distributed.world import World
-from hpc_train.engine.lifecycle import Result, Run
-from hpc_train.engine.loop import Events, Outcome, train
-from hpc_train.engine.nan_policy import Health
+from hpc_train.data.sampling.sampler import DataProgress
+from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import Strategy as Averaging
+from hpc_train.distributed.horovod import HorovodSync
+from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.world import Threads, World
+from hpc_train.engine.checkpointing import Checkpointing
+from hpc_train.engine.lifecycle import Lifecycle
+from hpc_train.engine.loop import Outcome, RunControl, train
+from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.recovery import last_whole
-from hpc_train.engine.run_context import Session
+from hpc_train.engine.run_context import Result, RunContext, Training
+from hpc_train.engine.run_plan import TrainingJob
+from hpc_train.engine.strategy import ModelParts
 from hpc_train.engine.train_step import Flags, StepReport, TrainStep, make_train_step
-from hpc_train.telemetry.reporter import Teller
+from hpc_train.telemetry.reporter import StepReporter
+
+
+class Synchronous:
+    """Gradients are averaged over all ranks that train, in each step. See engine.strategy.Strategy."""
+
+    threads: Threads = "multiple"
+
+    def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
+        """As far as the job: all ranks read in step."""
+        return progress
+
+    @contextmanager
+    def prepare(self, parts: ModelParts) -> Iterator[Training]:
+        """Starts Horovod, among the workers alone where the chief is dedicated. Collective."""
+        from hpc_train.strategies.synchronous.dedicated import dedicated
+
+        if parts.roles.dedicated:
+            with dedicated(parts) as training:
+                yield training
+        else:
+            yield SyncTraining(averaging(parts.world, parts.config.compression))
+
+
+def averaging(world: World, compression: Literal["fp16", "bf16"] | None) -> Averaging:
+    """What averages over the ranks of `world`. Collective."""
+    return world.each(lambda: HorovodSync(world, compression) if world.size > 1 else Alone())
 
 
 class SyncTraining:
-    """All ranks train, with gradients that `strategy` averages, save and evaluate together."""
+    """All ranks train, save and evaluate together."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    def __init__(self, averaging: Averaging) -> None:
+        self._averaging = averaging
 
-    def run(self, session: Session) -> Result:
+    def run(self, context: RunContext) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
-        s, world = session, session.world
-        saving = s.saving(world, s.state)
-        run = Run(s, world, saving, s.data)
+        world, chief = context.world, context.chief
+        checkpointing = Checkpointing(context, world, context.state)
+        lifecycle = Lifecycle(context, world, checkpointing, context.input.current)
 
-        def go_back(step: int) -> tuple[int, OpenInput]:
-            going_back = partial(s.watchdog.at, "going back to the last checkpoint", step)
+        def go_back(step: int) -> int:
+            going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
             going_back()
-            saving.wait(step, halt=False)
-            first_step = world.on_chief(partial(last_whole, s, going_back))
-            saving.went_back_to(s.restore(world, first_step), first_step)
-            data = s.open_data(world, first_step)[0]
-            run.went_back(first_step, data)
-            return first_step, data
+            checkpointing.wait(step, halt=False)
+            first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
+            checkpointing.went_back_to(context.restorer.restore(world, first_step), first_step)
+            lifecycle.went_back(first_step, context.input.reopen(world, first_step))
+            return first_step
 
-        if s.config.on_nan == "rollback" and s.found is None:
-            saving.save(0, s.data)
-        s.hooks.begin()
-        run.catch_up()
-        outcome = train_through(s, world, self._strategy, run, s.reporting, go_back)
+        if context.config.on_nan == "rollback" and context.plan.restored_step is None:
+            checkpointing.save(0, context.input.current)
+        lifecycle.events.begin()
+        lifecycle.catch_up()
+        reporter = chief.reporter if chief else None
+        outcome = train_through(context, world, self._averaging, lifecycle, reporter, go_back)
         if outcome.end == "signal":
-            run.stop(outcome.step)
-        return run.finish(outcome)
+            lifecycle.stop(outcome.step)
+        return lifecycle.finish(outcome)
 
 
 def train_through(
-    s: Session,
+    context: RunContext,
     world: World,
-    strategy: Strategy,
-    events: Events,
-    teller: Teller | None,
-    go_back: Callable[[int], tuple[int, OpenInput]],
+    averaging: Averaging,
+    control: RunControl,
+    reporter: StepReporter | None,
+    go_back: Callable[[int], int],
 ) -> Outcome:
     """Trains until the end, going back where the numbers have to. Collective over `world`, the ranks that train.
 
     Args:
-        go_back: Takes all of them back to the last checkpoint; returns its step, and the data opened there.
+        go_back: Takes all of them, and their data, back to the last checkpoint; returns its step.
     """
-    config, data = s.config, s.data
-    health = Health(config.on_nan)
+    config = context.config
+    policy = NanPolicy(config.on_nan)
     step = make_train_step(
-        s.model, strategy, s.state.carried, undo=config.on_nan != "halt", accumulate_steps=config.accumulate_steps
+        context.model,
+        averaging,
+        context.state.carried,
+        undo=config.on_nan != "halt",
+        accumulate_steps=config.accumulate_steps,
     )
-    if s.delay_secs:
-        step = _delayed(step, s.delay_secs)
-    first_step = s.first_step
+    if context.job.step_delay_secs:
+        step = _delayed(step, context.job.step_delay_secs)
+    first_step = context.plan.first_step
     while True:
-        with Feed(data.dataset, lambda data=data: data.failure) as batches:  # type: ignore[misc]
-            outcome = train(
-                world,
-                config,
-                batches,
-                step,
-                first_step,
-                s.max_steps,
-                events,
-                s.signals,
-                health,
-                s.watchdog,
-                teller,
-                lambda: float(s.model.optimizer.learning_rate),
-            )
+        outcome = train(context, world, step, first_step, control, policy, reporter)
         if outcome.end != "rollback":
             return outcome
-        first_step, data = go_back(outcome.step)
+        first_step = go_back(outcome.step)
 
 
 def _delayed(step: TrainStep, secs: float) -> TrainStep:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.specs import EvalTimes
-from hpc_train.evaluation.schedule import EvaluationPlan
+from hpc_train.evaluation.schedule import EvaluationSchedule
 
 
 def times(start_delay_secs: float = 0, throttle_secs: float = 0, every: bool = False) -> EvalTimes:
     return EvalTimes(start_delay_secs=start_delay_secs, throttle_secs=throttle_secs, eval_every_checkpoint=every)
 
 
-def drain(plan: EvaluationPlan, now: float) -> list[tuple[int, tuple[int, ...]]]:
+def drain(plan: EvaluationSchedule, now: float) -> list[tuple[int, tuple[int, ...]]]:
     """All that is due at `now`, in turn."""
     found = []
     while (due := plan.due(now)) is not None:
@@ -41,7 +41,7 @@ events_of = st.lists(st.tuples(st.sampled_from(["save", "look"]), st.integers(0,
 
 @given(specs_of, events_of, st.integers(0, 100))
 def test_any_course_of_events(specs: list[EvalTimes], events: list[tuple[str, int]], began: int) -> None:
-    plan, seen = EvaluationPlan(specs, began), Seen(specs, [[] for _ in specs], now=began)
+    plan, seen = EvaluationSchedule(specs, began), Seen(specs, [[] for _ in specs], now=began)
     for kind, secs in events:
         seen.now += secs
         if kind == "save":
@@ -77,7 +77,7 @@ def test_any_course_of_events(specs: list[EvalTimes], events: list[tuple[str, in
 
 
 def test_sets_that_are_due_together_share_a_checkpoint() -> None:
-    plan = EvaluationPlan([times(), times(every=True), times(start_delay_secs=5)], 0)
+    plan = EvaluationSchedule([times(), times(every=True), times(start_delay_secs=5)], 0)
     plan.saved(10)
     assert drain(plan, 1) == [(10, (0, 1))]
     plan.saved(20)
@@ -86,7 +86,7 @@ def test_sets_that_are_due_together_share_a_checkpoint() -> None:
 
 
 def test_the_throttle_counts_from_the_start_of_an_evaluation() -> None:
-    plan = EvaluationPlan([times(throttle_secs=60)], 0)
+    plan = EvaluationSchedule([times(throttle_secs=60)], 0)
     plan.saved(10)
     assert plan.due(100) == (10, (0,))
     plan.saved(20)  # the evaluation took until 155
@@ -95,14 +95,14 @@ def test_the_throttle_counts_from_the_start_of_an_evaluation() -> None:
 
 
 def test_every_checkpoint_waits_for_nothing() -> None:
-    plan = EvaluationPlan([times(1000, 1000, every=True)], 0)
+    plan = EvaluationSchedule([times(1000, 1000, every=True)], 0)
     plan.saved(10)
     plan.saved(20)
     assert drain(plan, 0) == [(10, (0,)), (20, (0,))]
 
 
 def test_a_checkpoint_that_is_not_ready_comes_later() -> None:
-    plan = EvaluationPlan([times(every=True), times()], 0)
+    plan = EvaluationSchedule([times(every=True), times()], 0)
     plan.saved(10)
     plan.saved(20)
     assert plan.due(1, lambda step: False) is None
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_not_ready_comes_later() -> None:
 
 
 def test_one_that_was_missed_comes_before_what_is_new() -> None:
-    plan = EvaluationPlan([times(every=True), times()], 0)
+    plan = EvaluationSchedule([times(every=True), times()], 0)
     for step in (20, 10, 20):
         plan.queue(0, step)
         plan.queue(1, step)
@@ -123,7 +123,7 @@ def test_one_that_was_missed_comes_before_what_is_new() -> None:
 
 
 def test_the_last_checkpoint_is_left_to_the_end() -> None:
-    plan = EvaluationPlan([times(every=True), times()], 0)
+    plan = EvaluationSchedule([times(every=True), times()], 0)
     plan.saved(10)
     plan.saved(20)
     plan.leave_out(20)
@@ -133,7 +133,7 @@ def test_the_last_checkpoint_is_left_to_the_end() -> None:
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6))
 def test_after_a_rollback_steps_that_come_again_are_evaluated_again(saves: int, looks: int, back: int) -> None:
-    plan, back = EvaluationPlan([times(every=True), times()], 0), 10 * min(back, saves)
+    plan, back = EvaluationSchedule([times(every=True), times()], 0), 10 * min(back, saves)
     before: list[list[int]] = [[], []]
     for n in range(1, saves + 1):
         plan.saved(10 * n)

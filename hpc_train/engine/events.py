@@ -1,0 +1,113 @@
+"""What can happen in a run, and those who listen to it: log, hooks, rules, and whoever passes it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpc_train.callbacks.hook_list import Hooks
+from hpc_train.evaluation.runner import EvaluationResult
+
+
+class RunListener:
+    """Listens to one rank's run. Each method does nothing unless it is overridden; all are local."""
+
+    def begin(self) -> None:
+        """Training is about to begin."""
+
+    def before_step(self, step: int) -> None:
+        """Step `step` is about to be taken."""
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Step `step` has been taken."""
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        """The state after `step` has been copied, and is being written to `path`."""
+
+    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
+        """A checkpoint has been evaluated while training is at `training_step`; `last`: training is over."""
+
+    def rollback(self, step: int) -> None:
+        """Training has gone back to the checkpoint of `step`."""
+
+    def interrupted(self, step: int) -> None:
+        """A signal stops the run after `step`, whose checkpoint has been taken."""
+
+    def end(self, step: int) -> None:
+        """Training has ended for good after `step`; its checkpoint has not been taken yet."""
+
+
+class RunEvents(RunListener):
+    """Passes what happens on to listeners, in their order; of each only what it overrides is called."""
+
+    def __init__(self, listeners: Sequence[RunListener]) -> None:
+        def calls(name: str) -> list[Callable[..., None]]:
+            return [
+                getattr(listener, name)
+                for listener in listeners
+                if getattr(type(listener), name) is not getattr(RunListener, name)
+            ]
+
+        self._begin, self._end, self._interrupted = calls("begin"), calls("end"), calls("interrupted")
+        self._before_step, self._after_step = calls("before_step"), calls("after_step")
+        self._checkpoint, self._evaluation, self._rollback = calls("checkpoint"), calls("evaluation"), calls("rollback")
+
+    def begin(self) -> None:
+        for call in self._begin:
+            call()
+
+    def before_step(self, step: int) -> None:
+        for call in self._before_step:
+            call(step)
+
+    def after_step(self, step: int, loss: float) -> None:
+        for call in self._after_step:
+            call(step, loss)
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        for call in self._checkpoint:
+            call(step, path)
+
+    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
+        for call in self._evaluation:
+            call(result, training_step, last)
+
+    def rollback(self, step: int) -> None:
+        for call in self._rollback:
+            call(step)
+
+    def interrupted(self, step: int) -> None:
+        for call in self._interrupted:
+            call(step)
+
+    def end(self, step: int) -> None:
+        for call in self._end:
+            call(step)
+
+
+class HookListener(RunListener):
+    """Calls the hooks and Keras callbacks of this rank."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def begin(self) -> None:
+        self._hooks.begin()
+
+    def before_step(self, step: int) -> None:
+        self._hooks.before_step(step)
+
+    def after_step(self, step: int, loss: float) -> None:
+        self._hooks.after_step(step, loss)
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        self._hooks.after_checkpoint(step, path)
+
+    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
+        self._hooks.after_evaluate(result.step, result.name, result.metrics)
+
+    def interrupted(self, step: int) -> None:
+        self._hooks.interrupted(step)
+
+    def end(self, step: int) -> None:
+        self._hooks.end(step)

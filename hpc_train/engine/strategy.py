@@ -1,0 +1,62 @@
+"""What a strategy is to the rest of the package. Each is a package in strategies/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hpc_train.config.specs import RunConfig
+from hpc_train.data.sampling.sampler import DataProgress
+from hpc_train.distributed.optimizer_variables import OptimizerVariables
+from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.world import Threads, World
+from hpc_train.engine.run_context import Training
+from hpc_train.engine.run_plan import TrainingJob
+from hpc_train.engine.training_input import TrainingInput
+from hpc_train.model.model_state import ModelState
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What there is to train, before its state is known.
+
+    Attributes:
+        build_again: Makes another model like `model`. Local.
+        optimizer: The variables of the model's optimizer, as a checkpoint has them.
+    """
+
+    world: World
+    roles: Roles
+    config: RunConfig
+    model: keras.Model
+    optimizer: OptimizerVariables
+    state: ModelState
+    input: TrainingInput
+    build_again: Callable[[], keras.Model]
+
+
+class Strategy(Protocol):
+    """One way to train on many ranks.
+
+    Attributes:
+        threads: How threads call MPI in such a job.
+    """
+
+    threads: Threads
+
+    def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
+        """Where a rank begins to read the training data, given how far the job has read. Pure."""
+        ...
+
+    def prepare(self, parts: ModelParts) -> AbstractContextManager[Training]:
+        """Opens what this rank needs to train, once the model has its state. Collective.
+
+        Raises:
+            UserError: The model, its optimizer or this MPI cannot do it.
+        """
+        ...

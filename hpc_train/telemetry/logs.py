@@ -1,0 +1,108 @@
+"""What is said of a run: standard `logging`. The chief shows it on standard output, above the live bar.
+
+Each module logs to the logger of its name, below "hpc_train". Which records are shown is up to LEVELS_VARIABLE, a list
+such as "info,hpc_train.checkpoint=debug": a level for all, and levels of single loggers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import sys
+from functools import cache
+
+from rich.console import Console
+
+from hpc_train.errors import UserError
+from hpc_train.telemetry.progress import make_console
+
+LEVELS_VARIABLE = "HPC_TRAIN_LOG"
+ROOT = "hpc_train"
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+log = logging.getLogger(ROOT)
+
+
+@cache
+def console() -> Console:
+    """This process's console on standard output."""
+    return make_console()
+
+
+class LineFormatter(logging.Formatter):
+    """A record as a line: information as it is, the rest with its level before it, and debugging with its logger."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        text = record.getMessage()
+        if record.levelno == logging.INFO:
+            return text
+        level = record.levelname.lower()
+        return f"{level}: {record.name}: {text}" if record.levelno < logging.INFO else f"{level}: {text}"
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints records on `console()`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints one."""
+        console().print(self.format(record), highlight=False, markup=False)
+
+
+def parse_levels(text: str) -> dict[str, int]:
+    """Levels by logger, from "LEVEL" and "LOGGER=LEVEL" separated by commas. Pure.
+
+    Raises:
+        UserError: A level is unknown, or a logger is none of this package.
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        logger, named, level = part.rpartition("=")
+        if level.lower() not in LEVELS:
+            near = difflib.get_close_matches(level.lower(), LEVELS, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"log level: {level!r} is not allowed; {hint}allowed: {', '.join(LEVELS)}")
+        logger = logger.strip() if named else ROOT
+        if logger != ROOT and not logger.startswith(f"{ROOT}."):
+            raise UserError(f"log level: {logger!r} is no logger of this package; allowed: {ROOT}, {ROOT}.checkpoint …")
+        found[logger] = LEVELS[level.lower()]
+    return found
+
+
+def set_up_logging(is_chief: bool, rank: int) -> None:
+    """Shows what this process logs: the chief on standard output, other ranks their warnings on standard error. Local.
+
+    A program that has given the logger "hpc_train" a handler of its own keeps it, and sees the records there.
+
+    Raises:
+        UserError: LEVELS_VARIABLE cannot be understood.
+    """
+    levels = {ROOT: logging.INFO, **parse_levels(os.environ.get(LEVELS_VARIABLE, ""))}
+    if not log.handlers:
+        handler: logging.Handler = ConsoleHandler()
+        if not is_chief:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setLevel(max(logging.WARNING, levels[ROOT]))
+        handler.setFormatter(LineFormatter("%(message)s") if is_chief else _RankFormatter(rank))
+        log.addHandler(handler)
+        log.propagate = False
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+class _RankFormatter(LineFormatter):
+    """The same for a rank that is not the chief, whose number stands before."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return f"hpc-train: rank {self._rank}: {super().format(record)}"

@@ -1,0 +1,79 @@
+"""The job-dir as a run begins: made, with job.yaml, environment.json and data.json."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.data.loading.fingerprint import RECORD_FILE, record_of
+from hpc_train.data.loading.tf_dataset import InputContext, OpenInput
+from hpc_train.distributed.world import World
+from hpc_train.engine.recovery import set_aside
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.errors import UserError
+from hpc_train.resilience.job_lock import JobLock
+from hpc_train.telemetry.environment import describe_environment
+from hpc_train.telemetry.json_files import replace_text, write_json
+from hpc_train.training.data_check import parts_of
+
+LOGS = "logs"
+
+
+def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput) -> dict[str, Any]:
+    """What the table at the start and environment.json say of this rank. Local."""
+    roles, shards = plan.roles, plan.shards[0]
+    number, count = context.input_pipeline_id, context.num_input_pipelines
+    seed, part = str(context.seed), f"input_fn, part {number + 1} of {count}"
+    if shards is not None and opened.sampler is not None:
+        part = (
+            f"{shards.rows // count:,} of {shards.rows:,} rows an epoch, {len(shards.paths)} files, "
+            f"{opened.sampler.shuffle}"
+        )
+    if roles.serves(world.rank):
+        seed, part, device = "–", "holds parameters", "CPU"
+    elif not roles.trains(world.rank):
+        seed, part = "–", "saves and evaluates"
+    return {
+        "rank": world.rank,
+        "role": roles.role_of(world.rank),
+        "host": world.host,
+        "cores": world.cores,
+        "device": device,
+        "shards": part,
+        "seed": seed,
+    }
+
+
+def begin_job_dir(
+    job: TrainingJob, plan: RunPlan, manager: CheckpointManager, lock: JobLock, ranks: list[dict[str, Any]]
+) -> None:
+    """Makes the job-dir, for its owner alone, and writes job.yaml, environment.json and data.json. For the chief.
+
+    Sets damaged checkpoints aside, and removes what saves that were cut short left behind.
+
+    Args:
+        lock: Acquired as soon as the job-dir is there, where it is not held yet. ranks: About each rank.
+
+    Raises:
+        UserError: The job-dir cannot be written, or another job has written there meanwhile.
+    """
+    job_dir = job.job_dir
+    try:
+        job_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not lock.held:
+            lock.acquire()
+        (job_dir / LOGS).mkdir(exist_ok=True)
+        manager.clean()
+        set_aside(manager, plan.found)
+        if manager.latest_step() != plan.found.step:
+            raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
+        plain = json.loads(json.dumps(job.description, default=str))
+        replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
+        by_part = zip(parts_of(job.eval_specs), plan.shards, strict=True)
+        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in by_part})
+        write_json(job_dir / "environment.json", describe_environment(ranks, job.code_folder))
+    except OSError as error:
+        raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror} ({error.filename})") from None

@@ -1,0 +1,86 @@
+"""The plan of one run: what the chief finds out, sent to all ranks before any of them opens anything."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hpc_train.checkpoint.manager import CheckpointManager, Found
+from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.loading.fingerprint import RECORD_FILE, check_record
+from hpc_train.distributed.roles import roles_for
+from hpc_train.distributed.world import World
+from hpc_train.engine.recovery import find_checkpoint
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.engine.training_input import saved_progress
+from hpc_train.errors import UserError
+from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
+from hpc_train.training.data_check import checked_shards, parts_of
+
+
+def plan(world: World, job: TrainingJob, manager: CheckpointManager) -> RunPlan:
+    """Finds out what this run of `job` does. Writes nothing. Collective.
+
+    Raises:
+        UserError: The data, the job-dir or the number of ranks do not do; nothing has been written.
+    """
+    roles = world.each(lambda: roles_for(world.size, job.config))
+    found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job.job_dir, manager))))
+    decided = world.on_chief(lambda: _decision(job, found.step))
+    decision = Decision(**decided) if decided else None
+    shards = _find_shards(world, roles.readers, job, found.step or 0)
+    source = job.train_spec.input_fn
+    progress, reordered = saved_progress(world, manager, found.step, source, shards[0])
+    return RunPlan(
+        run_id=world.broadcast(uuid.uuid4().hex[:12]),
+        roles=roles,
+        found=found,
+        max_steps=found.step if decision else job.train_spec.max_steps,
+        decision=decision,
+        shards=shards,
+        progress=progress,
+        reordered=reordered,
+    )
+
+
+def _decision(job: TrainingJob, step: int | None) -> dict[str, Any] | None:
+    """That an earlier run has ended training early at `step`, where its decision still holds. For the chief."""
+    decision = read_decision(job.job_dir)
+    spec = job.train_spec
+    if decision is None or step is None or not still_holds(decision, spec.max_steps, spec.early_stopping, step):
+        return None
+    return asdict(decision)
+
+
+def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tuple[ShardSet | None, ...]:
+    """Finds and checks the shards of all specs, on the chief, for all ranks. Collective.
+
+    `readers` ranks train. Where the job goes on from a `step` beyond 0, they must be those with which it began.
+    """
+
+    def find() -> list[dict[str, Any] | None]:
+        found = checked_shards(readers, job.train_spec, job.eval_specs, job.config.accumulate_steps)
+        if step > 0:
+            record = job.config.model_dir / RECORD_FILE
+            _check_unchanged(record, dict(zip(parts_of(job.eval_specs), found, strict=True)))
+        return [shards.to_json() if shards is not None else None for shards in found]
+
+    return tuple(None if found is None else ShardSet.from_json(found) for found in world.on_chief(find))
+
+
+def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> None:
+    try:
+        began = json.loads(record.read_text())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # there is no job yet, or find_checkpoint has said so
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{record}: cannot be read: {error}; remove it to go on with the data as they are now"
+        ) from None
+    for part, found in shards.items():
+        if found is not None and began.get(part) is not None:
+            check_record(began[part], found, record)
