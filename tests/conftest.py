@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import Job, make_job_in
+from tests.support import Job, collect_log, make_job_in
 
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
@@ -37,3 +38,14 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
 def make_shared_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
     """The same, for jobs that several tests of a file look at."""
     return partial(make_job_in, tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """The lines that the package logs, as the chief shows them."""
+    logger = logging.getLogger("hpc_train")
+    level = logger.level
+    lines, handler = collect_log()
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+
+from hpc_train.telemetry.logs import LineFormatter
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -172,3 +175,18 @@ def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:
             for name, dataset in file[group].items():
                 found[f"{group}/{name}"] = dataset[()]
     return found
+
+
+def collect_log() -> tuple[list[str], logging.Handler]:
+    """The lines that the package logs from here on, as the chief shows them, and the handler that collects them."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler, logger = Lines(), logging.getLogger("hpc_train")
+    handler.setFormatter(LineFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return lines, handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,8 +32,27 @@ DebugDelay = Annotated[
 
 
 @app.callback()
-def about() -> None:
+def about(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what helps to find a fault, too.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors alone.")] = False,
+    log_level: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[LOGGER=]LEVEL", help="As hpc_train.checkpoint=debug; can be given again."),
+    ] = None,
+) -> None:
     """Train TensorFlow/Keras models on MPI ranks: one job file, HDF5 shards, exact restarts."""
+    from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, parse_levels
+
+    if verbose and quiet:
+        sys.exit(complain("--verbose and --quiet: give one of them"))
+    given = [os.environ.get(LEVELS_VARIABLE, ""), *(["debug"] if verbose else []), *(["warning"] if quiet else [])]
+    text = ",".join(filter(None, [*given, *(log_level or [])]))
+    try:
+        parse_levels(text)
+    except UserError as error:
+        sys.exit(complain(error))
+    if text:  # the ranks that a command starts have it from here
+        os.environ[LEVELS_VARIABLE] = text
 
 
 @app.command(name="train")

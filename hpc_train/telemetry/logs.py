@@ -6,7 +6,6 @@ such as "info,hpc_train.checkpoint=debug": a level for all, and levels of single
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -14,17 +13,8 @@ from functools import cache
 
 from rich.console import Console
 
-from hpc_train.errors import UserError
+from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, ROOT, parse_levels
 from hpc_train.telemetry.progress import make_console
-
-LEVELS_VARIABLE = "HPC_TRAIN_LOG"
-ROOT = "hpc_train"
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 
 log = logging.getLogger(ROOT)
 
@@ -53,26 +43,6 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one."""
         console().print(self.format(record), highlight=False, markup=False)
-
-
-def parse_levels(text: str) -> dict[str, int]:
-    """Levels by logger, from "LEVEL" and "LOGGER=LEVEL" separated by commas. Pure.
-
-    Raises:
-        UserError: A level is unknown, or a logger is none of this package.
-    """
-    found: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        logger, named, level = part.rpartition("=")
-        if level.lower() not in LEVELS:
-            near = difflib.get_close_matches(level.lower(), LEVELS, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"log level: {level!r} is not allowed; {hint}allowed: {', '.join(LEVELS)}")
-        logger = logger.strip() if named else ROOT
-        if logger != ROOT and not logger.startswith(f"{ROOT}."):
-            raise UserError(f"log level: {logger!r} is no logger of this package; allowed: {ROOT}, {ROOT}.checkpoint …")
-        found[logger] = LEVELS[level.lower()]
-    return found
 
 
 def set_up_logging(is_chief: bool, rank: int) -> None:

@@ -130,10 +130,11 @@ from pathlib import Path
 from hpc_train.checkpoint import disk_io
 from hpc_train.checkpoint.names import Retention
 from hpc_train.checkpoint.manager import CheckpointManager
+from tests.support import collect_log
 
 disk_io.RETRY_WAITS_SECS = (0.01,) * 5
-notes = []
-found = CheckpointManager(Path(sys.argv[1]), Retention(5), notes.append).find_whole()
+notes, _ = collect_log()
+found = CheckpointManager(Path(sys.argv[1]), Retention(5)).find_whole()
 print(json.dumps([notes, found.step, found.damaged]))
 """
 

@@ -13,13 +13,14 @@ from hpc_train.checkpoint import disk_io
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.faults.support import snapshot_of
+from tests.support import collect_log
 
 disk_io.RETRY_WAITS_SECS = (0.01,) * len(disk_io.RETRY_WAITS_SECS)
 
 
 def save(folder: Path, keep: int, step: int) -> dict[str, object]:
-    notes: list[str] = []
-    manager = CheckpointManager(folder, Retention(keep), notes.append)
+    notes, _ = collect_log()
+    manager = CheckpointManager(folder, Retention(keep))
     try:
         manager.save(snapshot_of(step))
     except OSError as error:

@@ -30,7 +30,8 @@ if "no flock" in sys.argv:
     job_lock.fcntl.flock = missing
 if "elsewhere" in sys.argv:
     job_lock.socket.gethostname = lambda: "n2"
-print(job_lock.JobLock(Path(sys.argv[1])).acquire(), flush=True)
+job_lock.JobLock(Path(sys.argv[1])).acquire()
+print("held", flush=True)
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(60)
 sys.stdin.read()
@@ -50,7 +51,7 @@ def holder(job_dir: Path, *how: str, **env: str) -> Iterator[subprocess.Popen[st
     ) as process:
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == "None\n"
+            assert process.stdout.readline() == "held\n"
             yield process
         finally:
             with suppress(ProcessLookupError):
@@ -100,35 +101,36 @@ def test_a_second_job_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "lock.json").read_text())["pid"] == first.pid, "left as it was"
 
 
-def test_a_lock_that_was_left_and_released_can_be_taken_again(tmp_path: Path) -> None:
+def test_a_lock_that_was_left_and_released_can_be_taken_again(tmp_path: Path, logged: list[str]) -> None:
     lock = JobLock(tmp_path)
     for _ in range(2):
-        assert lock.acquire() is None
+        lock.acquire()
         with pytest.raises(RuntimeError):
             lock.acquire()
         lock.release()
         lock.release()
-    assert JobLock(tmp_path).acquire() is None
+    JobLock(tmp_path).acquire()
+    assert not logged
 
 
-def test_the_lock_of_a_dead_job_is_taken_over_at_once_with_a_line(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_job_is_taken_over_at_once_with_a_line(tmp_path: Path, logged: list[str]) -> None:
     with holder(tmp_path, SLURM_JOB_ID="4711") as first:
         kill(first)
         before = time.monotonic()
         lock = JobLock(tmp_path)
-        note = lock.acquire()
+        lock.acquire()
         assert time.monotonic() - before < 1
-        assert note is not None and f"pid {first.pid}, Slurm job 4711" in note
+        assert f"pid {first.pid}, Slurm job 4711" in logged[0]
         assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
         lock.release()
     assert not (tmp_path / "lock.json").exists()
 
 
-def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path, logged: list[str]) -> None:
     with holder(tmp_path, "fork") as first:
         kill(first)  # its child lives on
-        note = JobLock(tmp_path).acquire()
-        assert note is not None and f"pid {first.pid}" in note
+        JobLock(tmp_path).acquire()
+        assert f"pid {first.pid}" in logged[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"host": "n', "[1]"])
@@ -139,25 +141,27 @@ def test_a_file_without_a_record_does_not_stop_a_job(tmp_path: Path, soon: None,
 
 
 @pytest.mark.parametrize("flock", ["flock", "no flock"])
-def test_a_job_elsewhere_is_watched(tmp_path: Path, soon: None, monkeypatch: pytest.MonkeyPatch, flock: str) -> None:
+def test_a_job_elsewhere_is_watched(
+    tmp_path: Path, soon: None, monkeypatch: pytest.MonkeyPatch, flock: str, logged: list[str]
+) -> None:
     """Its heart beats; and here flock says that nobody holds the lock, or nothing at all."""
     if flock == "no flock":
         monkeypatch.setattr(job_lock.fcntl, "flock", no_flock)
-    said: list[str] = []
     with holder(tmp_path, "elsewhere", "no flock") as first:
         with pytest.raises(UserError, match="host n2"):
-            JobLock(tmp_path).acquire(said.append)
+            JobLock(tmp_path).acquire()
         kill(first)
         before = time.monotonic()
-        note = JobLock(tmp_path).acquire(said.append)
+        JobLock(tmp_path).acquire()
         assert 1 < time.monotonic() - before < 5
-        assert note is not None and f"host n2, pid {first.pid}" in note
-    assert len(said) == 2 and "host n2" in said[1]
+    assert len(logged) == 3 and all("host n2" in line for line in logged) and f"pid {first.pid}" in logged[2]
 
 
 def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
-    code = HOLDER.replace("print(", "job_lock.WATCH_SECS, job_lock.SETTLE_SECS = 1.0, 1.0\nprint(", 1)
+    code = HOLDER.replace(
+        "job_lock.JobLock(", "job_lock.WATCH_SECS, job_lock.SETTLE_SECS = 1.0, 1.0\njob_lock.JobLock(", 1
+    )
     both = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path), "no flock"],
@@ -177,7 +181,7 @@ def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Pa
         (lost,) = [process for process in both if process.poll() is not None]
         (won,) = [process for process in both if process is not lost]
         assert won.stdout is not None and lost.stderr is not None
-        assert "took over" in won.stdout.readline()
+        assert won.stdout.readline() == "held\n"
         assert f"pid {won.pid}" in lost.stderr.read()
     finally:
         for process in both:

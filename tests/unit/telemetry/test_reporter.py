@@ -1,4 +1,4 @@
-"""What the chief tells of training, and how a worker's words reach it."""
+"""What the chief reports of training, and how a worker's summaries reach it."""
 
 from __future__ import annotations
 
@@ -14,59 +14,56 @@ from hypothesis import strategies as st
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress, make_console
-from hpc_train.telemetry.reporter import Reporting, Told, by_rank
+from hpc_train.telemetry.reporter import Reporter, StepSummary, by_rank
 from hpc_train.telemetry.status import StatusFile, read_status
 
 
-def told(step: int, **more: Any) -> Told:
-    return Told(step, 0.5, 100.0, 90.0, 12.0, False, **more)
+def summary(step: int, **more: Any) -> StepSummary:
+    return StepSummary(step, 0.5, 100.0, 90.0, 12.0, False, **more)
 
 
 @pytest.fixture
-def reporting(tmp_path: Path) -> Any:
-    lenient = Lenient(print)
+def reporter(tmp_path: Path) -> Any:
+    lenient = Lenient()
     with MetricsWriter(tmp_path, lenient) as metrics:
         status = StatusFile(tmp_path, tmp_path / "failure", lenient)
-        yield Reporting(metrics, status, TrainingProgress(make_console(), 0, 100, 10), "read it in blocks")
+        yield Reporter(metrics, status, TrainingProgress(make_console(), 0, 100, 10), "read it in blocks")
 
 
 def records(job_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (job_dir / METRICS_FILE).read_text().splitlines()]
 
 
-def test_only_records_go_to_the_metrics(reporting: Reporting, tmp_path: Path) -> None:
-    reporting.tell(told(1))
+def test_only_records_go_to_the_metrics(reporter: Reporter, tmp_path: Path) -> None:
+    reporter.report(summary(1))
     shares = {"examples_per_sec": [None, 40.0, 60.0], "input": [None, 0.05, 0.02]}
-    reporting.tell(told(2, record=True, learning_rate=0.01, by_rank=shares, more={"staleness_mean": 1.5}))
-    reporting.tell(told(3))
+    reporter.report(summary(2, record=True, learning_rate=0.01, by_rank=shares, more={"staleness_mean": 1.5}))
+    reporter.report(summary(3))
     (record,) = records(tmp_path)
     assert {key: record[key] for key in ("kind", "step", "loss", "examples_per_sec", "learning_rate")} == {
         "kind": "train", "step": 2, "loss": 0.5, "examples_per_sec": 100.0, "learning_rate": 0.01,
     }  # fmt: skip
     assert record["by_rank"] == shares
     assert (record["input_wait"], record["staleness_mean"]) == (0.05, 1.5)
-    reporting.status.update(state="running")
+    reporter.status.update(state="running")
     status = read_status(tmp_path)
     assert (status["step"], status["examples_per_sec"], status["input_wait"]) == (3, 90.0, 0.05)
 
 
-def test_without_a_learning_rate_or_shares(reporting: Reporting, tmp_path: Path) -> None:
-    reporting.tell(told(2, record=True))
-    reporting.tell(told(3, record=True, by_rank={"input": [None, None]}, staleness={2: 5, 0: 1}))
+def test_without_a_learning_rate_or_shares(reporter: Reporter, tmp_path: Path) -> None:
+    reporter.report(summary(2, record=True))
+    reporter.report(summary(3, record=True, by_rank={"input": [None, None]}, staleness={2: 5, 0: 1}))
     first, second = records(tmp_path)
     assert not {"learning_rate", "input_wait", "by_rank"} & set(first)
     assert "input_wait" not in second
     assert second["staleness"] == {"0": 1, "2": 5}
 
 
-def test_much_waiting_for_input_is_told_once(
-    reporting: Reporting, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[str] = []
-    reporting.say = said.append  # type: ignore[method-assign]
+def test_much_waiting_for_input_is_logged_once(reporter: Reporter, tmp_path: Path, logged: list[str]) -> None:
     for step, shares in ((10, [None, 0.1, 0.02]), (20, [None, 0.02, 0.34]), (30, [None, 0.9, 0.02])):
-        reporting.tell(told(step, record=True, by_rank={"input": shares}))
-    assert said == ["warning: rank 2 waited for input 34% of the time up to step 20; read it in blocks"]
+        reporter.report(summary(step, record=True, by_rank={"input": shares}))
+    warnings = [line for line in logged if line.startswith("warning")]
+    assert warnings == ["warning: rank 2 waited for input 34% of the time up to step 20; read it in blocks"]
     assert [record["input_wait"] for record in records(tmp_path)] == [0.1, 0.34, 0.9]
 
 
@@ -96,5 +93,5 @@ numbers = st.floats(allow_infinity=False, allow_nan=False)
 def test_what_is_told_passes_through_json(
     step: int, loss: float, left: float | None, last: bool, taken: list[dict[str, float] | None]
 ) -> None:
-    one = Told(step, loss, 1.5, 2.5, left, last, True, 0.1, by_rank(taken, 1), {"loss_scale": 2.0**15})
-    assert Told(**json.loads(json.dumps(asdict(one)))) == one
+    one = StepSummary(step, loss, 1.5, 2.5, left, last, True, 0.1, by_rank(taken, 1), {"loss_scale": 2.0**15})
+    assert StepSummary(**json.loads(json.dumps(asdict(one)))) == one

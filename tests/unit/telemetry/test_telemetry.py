@@ -25,7 +25,7 @@ def test_json_is_replaced_whole_and_always_valid(tmp_path: Path) -> None:
 
 def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:
     report = FailureReport(tmp_path, "run")
-    status = StatusFile(tmp_path, report.path, Lenient(print), step=0)
+    status = StatusFile(tmp_path, report.path, Lenient(), step=0)
     status.update(state="running", step=1)
     error = ValueError("broken")
     text = report.claim(3, error)
@@ -63,17 +63,14 @@ def test_rate_leaves_out_the_first_step_and_what_is_not_training() -> None:
     assert rate.secs_for(3) == 8
 
 
-def test_lines_in_a_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_in_a_log(logged: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_TRAIN_PROGRESS", "lines")
     with TrainingProgress(Console(width=100), 0, 25, 10) as progress:
         for step in range(1, 26):
             progress.update(step, 0.5, 1234.4, None if step > 20 else 0.004, 61.0, last=step == 25)
-        progress.say("[bold]as it is[/bold]")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "step 10/25  loss 0.5000  1,234 examples/s  input wait 0.4%  0:01:01 left"
-    assert [line.split()[1] for line in lines[:-1]] == ["10/25", "20/25", "25/25"]
-    assert lines[2] == "step 25/25  loss 0.5000  1,234 examples/s  0:01:01 left"
-    assert lines[-1] == "[bold]as it is[/bold]"
+    assert logged[0] == "step 10/25  loss 0.5000  1,234 examples/s  input wait 0.4%  0:01:01 left"
+    assert [line.split()[1] for line in logged] == ["10/25", "20/25", "25/25"]
+    assert logged[2] == "step 25/25  loss 0.5000  1,234 examples/s  0:01:01 left"
 
 
 def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def function() -> Any:
 
 
 def test_what_is_recorded_stands_in_both_places(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         metrics.start(0, ranks=2)
         values = {"loss": 0.5, "input_wait": None, "lag_steps": 3}
         metrics.record("train", 10, values, {"staleness": {0: 5, 2: 15}}, BY_RANK)
@@ -87,13 +87,13 @@ def test_what_is_recorded_stands_in_both_places(tmp_path: Path) -> None:
 
 
 def test_what_train_and_eval_tell_can_be_read_at_once(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         metrics.record("train", 1, {"loss": 1.0})
         assert scalars(tmp_path / "train", "loss") == [(1, 1.0)]
 
 
 def test_the_first_64_ranks_have_event_files(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         metrics.record("train", 1, {"loss": 1.0}, by_rank={"examples_per_sec": [1.0] * 70})
     assert len(list((tmp_path / "ranks").iterdir())) == 64
     assert len(lines(tmp_path)[0]["by_rank"]["examples_per_sec"]) == 70
@@ -101,12 +101,12 @@ def test_the_first_64_ranks_have_event_files(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_supersedes_what_was_told_of_later_steps(tmp_path: Path) -> None:
     for first, value in ((0, 1.0), (20, 2.0)):
-        with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+        with MetricsWriter(tmp_path, Lenient()) as metrics:
             metrics.start(first)
             for step in range(first + 10, first + 41, 10):
                 metrics.record("train", step, {"loss": value})
     assert scalars(tmp_path / "train", "loss") == [(10, 1.0), (20, 1.0), (30, 2.0), (40, 2.0), (50, 2.0), (60, 2.0)]
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         for first in (60, 30):  # 30: a rollback
             metrics.start(first)
             metrics.record("train", first + 10, {"loss": 3.0})
@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_supersedes_what_was_told_of_later_steps(tmp_path: Pa
 
 
 def test_lines_of_threads_do_not_mix(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         tell = [threading.Thread(target=lambda: [metrics.note("checkpoint", i) for i in range(200)]) for _ in range(4)]
         for thread in tell:
             thread.start()
@@ -126,10 +126,9 @@ def test_lines_of_threads_do_not_mix(tmp_path: Path) -> None:
     assert (kinds.count("checkpoint"), kinds.count("train")) == (800, 100)
 
 
-def test_a_full_disk_is_told_once_and_a_new_file_is_begun_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any
+def test_a_full_disk_is_logged_once_and_a_new_file_is_begun_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, logged: list[str]
 ) -> None:
-    told: list[str] = []
     now = 100.0
     monkeypatch.setattr(tensorboard_files.time, "monotonic", lambda: now)
     new_file = tensorboard_files.EventFiles._new_file
@@ -143,7 +142,7 @@ def test_a_full_disk_is_told_once_and_a_new_file_is_begun_later(
 
         close = flush
 
-    with MetricsWriter(tmp_path, Lenient(told.append)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         metrics.record("train", 0, {"loss": 0.0})
         metrics.start(0)
         monkeypatch.setattr(tensorboard_files.EventFiles, "_new_file", lambda *args: FullFile(new_file(*args)))
@@ -156,8 +155,8 @@ def test_a_full_disk_is_told_once_and_a_new_file_is_begun_later(
         metrics.record("train", 2, {"loss": 2.0})
         now += tensorboard_files.SECS_BEFORE_RETRY
         metrics.record("train", 3, {"loss": 3.0})
-    assert len(told) == 1
-    assert "No space left on device" in told[0]
+    assert len(logged) == 1
+    assert "No space left on device" in logged[0]
     assert [step for step, _ in scalars(tmp_path / "train", "loss")] == [0, 1, 3], "what was written before stays"
     assert [line["step"] for line in lines(tmp_path)] == [0, 0, 1, 2, 3]
 
@@ -178,7 +177,7 @@ def test_weights_of_any_type_have_histograms(tmp_path: Path) -> None:
         "names": np.array(["a", "b"]),
         "large": large,
     }
-    with MetricsWriter(tmp_path, Lenient(quiet)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         metrics.weights(5, variables)
     found = read(tmp_path / "train")
     assert set(found.Tags()["tensors"]) == set(variables) - {"names"}
@@ -229,7 +228,7 @@ def test_parameters_are_flattened() -> None:
 def write_job(job_dir: Path, learning_rate: float, function: Any, state: str) -> None:
     job_dir.mkdir(parents=True)
     for first in (0, 20):
-        with MetricsWriter(job_dir, Lenient(quiet)) as metrics:
+        with MetricsWriter(job_dir, Lenient()) as metrics:
             metrics.start(first)
             params = {"params": {"learning_rate": learning_rate * (1 if first else 9), "wide": True}, "ranks": 2}
             metrics.hyperparameters(params)
@@ -352,21 +351,20 @@ def test_tensorboard_shows_jobs_side_by_side(server: Server) -> None:
         assert session["metricValues"][0]["value"] == pytest.approx(rate * 40)
 
 
-def test_chosen_steps_are_profiled(tmp_path: Path, function: Any) -> None:
+def test_chosen_steps_are_profiled(tmp_path: Path, function: Any, logged: list[str]) -> None:
     import tensorflow as tf
 
-    told: list[str] = []
-    with Profiler(tmp_path, (2, 4), told.append) as profiler:
+    with Profiler(tmp_path, (2, 4)) as profiler:
         for step in range(1, 7):
             profiler.before_step(step)
             function(tf.ones([4, 4]))
             profiler.after_step(step)
-            assert len(told) == (step >= 4)
+            assert len(logged) == (step >= 4)
     (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
     data = file.read_bytes()
     assert b"MatMul" in data
     assert b"train" in data
-    assert told == [f"profile: written to {tmp_path}/plugins/profile"]
+    assert logged == [f"profile: written to {tmp_path}/plugins/profile"]
 
 
 @pytest.mark.parametrize(("steps", "made", "profiles"), [((3, 9), 4, 1), ((1, 2), 4, 0), (None, 4, 0), ((9, 12), 4, 0)])
@@ -375,7 +373,7 @@ def test_a_run_that_ends_or_begins_inside_the_range_profiles_its_part(
 ) -> None:
     import tensorflow as tf
 
-    with Profiler(tmp_path, steps, print) as profiler:
+    with Profiler(tmp_path, steps) as profiler:
         for step in range(3, 3 + made):
             profiler.before_step(step)
             function(tf.ones([4, 4]))
@@ -385,18 +383,17 @@ def test_a_run_that_ends_or_begins_inside_the_range_profiles_its_part(
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == profiles
 
 
-def test_a_profiler_that_fails_does_not_harm_training(tmp_path: Path) -> None:
+def test_a_profiler_that_fails_does_not_harm_training(tmp_path: Path, logged: list[str]) -> None:
     import tensorflow as tf
 
-    told: list[str] = []
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
-        with Profiler(tmp_path / "own", (1, 2), told.append) as profiler:
+        with Profiler(tmp_path / "own", (1, 2)) as profiler:
             for step in (1, 2, 3):
                 profiler.before_step(step)
                 profiler.after_step(step)
     finally:
         tf.profiler.experimental.stop()
-    assert len(told) == 1
-    assert told[0].startswith("warning: the profile of chosen steps has failed: ")
-    assert told[0].endswith("training goes on without")
+    assert len(logged) == 1
+    assert logged[0].startswith("warning: the profile of chosen steps has failed: ")
+    assert logged[0].endswith("training goes on without")

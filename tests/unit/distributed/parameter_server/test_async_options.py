@@ -17,7 +17,7 @@ from hpc_train.cli.app import _delays
 from hpc_train.config.job import strategy_in
 from hpc_train.distributed.parameter_server.open_window import _check_room
 from hpc_train.distributed.roles import Roles, asynchronous_roles, least_ranks, roles_for
-from hpc_train.training.trainer import threads_for
+from hpc_train.strategies import strategy_of
 
 JOB = """\
 name: fashion_mnist
@@ -120,7 +120,7 @@ def test_a_rank_that_cannot_read_the_job_file_starts_all_the_same(tmp_path: Path
 
 
 def test_how_threads_call_mpi() -> None:
-    assert [threads_for(strategy) for strategy in ("sync", "async")] == ["multiple", "serialized"]
+    assert [strategy_of(strategy).threads for strategy in ("sync", "async")] == ["multiple", "serialized"]
 
 
 @given(st.integers(2, 200), st.data())

@@ -69,9 +69,7 @@ def test_the_newest_is_read(job: Job) -> None:
     assert load(chief, order) is not None
 
 
-def test_one_that_goes_while_it_is_opened_is_passed_over_in_silence(
-    job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_goes_while_it_is_opened_is_passed_over_in_silence(job: Job, logged: list[str]) -> None:
     job.save(10)
     job.save(20)
     chief = job.evaluator()
@@ -79,7 +77,7 @@ def test_one_that_goes_while_it_is_opened_is_passed_over_in_silence(
     job.remove(20)
     assert load(chief, order) is None
     assert chief.order().step == 10
-    assert capsys.readouterr().out == ""
+    assert not logged
 
 
 def test_one_that_is_replaced_while_it_is_opened_is_taken_as_the_new_one(job: Job) -> None:
@@ -91,7 +89,7 @@ def test_one_that_is_replaced_while_it_is_opened_is_taken_as_the_new_one(job: Jo
     assert (chief.order().step, chief.order().time) == (20, 5000.0)
 
 
-def test_damaged_ones_are_told_once(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
     for step in (5, 10, 20):
         job.save(step)
     (job.manager.path(10) / "manifest.json").write_text("{}")
@@ -100,7 +98,7 @@ def test_damaged_ones_are_told_once(job: Job, capsys: pytest.CaptureFixture[str]
     assert load(chief, chief.order()) is None
     for _ in range(2):
         assert chief.order().step == 5
-    told = capsys.readouterr().out
+    told = "\n".join(logged)
     for step in (10, 20):
         assert told.count(f"the checkpoint of step {step} is damaged and passed over") == 1
 
@@ -118,15 +116,15 @@ def test_without_follow_it_is_an_error_that_none_is_whole(job: Job) -> None:
         chief.order()
 
 
-def test_a_stop_and_a_wait_are_told_once(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_and_a_wait_are_told_once(job: Job, logged: list[str]) -> None:
     job.status(state="requeued", step=30, job_id="5")
     chief = job.evaluator()
     for _ in range(3):
         assert chief.order() == Order()
-    assert capsys.readouterr().out.splitlines() == ["training is requeued at step 30; waiting for it to go on"]
+    assert logged == ["training is requeued at step 30; waiting for it to go on"]
 
 
-def test_it_ends_where_training_has_left_no_checkpoint(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_where_training_has_left_no_checkpoint(job: Job, logged: list[str]) -> None:
     job.status(state="failed", error={"rank": 1, "message": "ValueError: no such data"})
     assert job.evaluator().order() == Order(0)
-    assert "training has ended (failed: ValueError: no such data); evaluated 0 checkpoints" in capsys.readouterr().out
+    assert "training has ended (failed: ValueError: no such data); evaluated 0 checkpoints" in "\n".join(logged)
