@@ -11,10 +11,16 @@ from hpc_train.resilience.signals import StopSignals
 def main() -> None:
     """Entry point of the console script; stop signals are heard from here on, where the command takes them."""
     signals = StopSignals()
-    with signals if sys.argv[1:2] in (["train"], ["evaluate"]) else nullcontext():
+    with signals if _command(sys.argv[1:]) in ("train", "evaluate") else nullcontext():
         from hpc_train.cli.app import run
 
         run(signals)
+
+
+def _command(arguments: list[str]) -> str | None:
+    """The command among the arguments: the first that is no option, nor the value of one. Pure."""
+    values = {number + 1 for number, argument in enumerate(arguments) if argument == "--log-level"}
+    return next((a for n, a in enumerate(arguments) if n not in values and not a.startswith("-")), None)
 
 
 if __name__ == "__main__":
