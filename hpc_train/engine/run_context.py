@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
@@ -44,24 +44,6 @@ class Training(Protocol):
         ...
 
 
-@dataclass
-class StatusLists:
-    """What status.json keeps as a whole: by kind the newest evaluation, and the exports that failed."""
-
-    evaluations: dict[str, dict[str, float]] = field(default_factory=dict)
-    export_errors: list[dict[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, status: dict[str, Any], first_step: int) -> StatusLists:
-        """What earlier runs have noted up to `first_step`, where this one goes on."""
-        evaluations, errors = status.get("evaluations"), status.get("export_errors")
-        known = evaluations.items() if isinstance(evaluations, dict) else ()
-        return cls(
-            {kind: found for kind, found in known if isinstance(found, dict) and found.get("step", 0) <= first_step},
-            [e for e in errors if isinstance(e, dict) and e.get("step", 0) <= first_step] if errors else [],
-        )
-
-
 @dataclass(frozen=True)
 class ChiefServices:
     """What the chief has, and nobody else: it writes.
@@ -83,7 +65,6 @@ class ChiefServices:
     stopper: EarlyStopper | None
     exporting: Sequence[Exporting]
     restored: Snapshot | None
-    status_lists: StatusLists
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class RunLog(RunListener):
     """Logs what happens, and writes it to metrics, status and report."""
 
     def __init__(self, context: RunContext, chief: ChiefServices, checkpointing: Checkpointing) -> None:
-        self._context, self._reporter, self._lists = context, chief.reporter, chief.status_lists
+        self._context, self._reporter, self._lists = context, chief.reporter, chief.reporter.lists
         self._checkpointing = checkpointing
         self._last_weights = context.plan.first_step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
@@ -44,6 +44,24 @@ class StepSummary:
     staleness: Mapping[int, int] | None = None
 
 
+@dataclass
+class StatusLists:
+    """What status.json keeps as a whole: by kind the newest evaluation, and the exports that failed."""
+
+    evaluations: dict[str, dict[str, float]] = field(default_factory=dict)
+    export_errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any], first_step: int) -> StatusLists:
+        """What earlier runs have noted up to `first_step`, where this one goes on."""
+        evaluations, errors = status.get("evaluations"), status.get("export_errors")
+        known = evaluations.items() if isinstance(evaluations, dict) else ()
+        return cls(
+            {kind: found for kind, found in known if isinstance(found, dict) and found.get("step", 0) <= first_step},
+            [e for e in errors if isinstance(e, dict) and e.get("step", 0) <= first_step] if errors else [],
+        )
+
+
 class StepReporter(Protocol):
     """Reports on training, here or through the chief."""
 
@@ -64,13 +82,19 @@ class Reporter:
     """The chief's: writes progress, status and metrics.
 
     Args:
+        lists: What status.json keeps as a whole.
         input_advice: What to change where training waits for input.
     """
 
     def __init__(
-        self, metrics: MetricsWriter, status: StatusFile, progress: TrainingProgress, input_advice: str
+        self,
+        metrics: MetricsWriter,
+        status: StatusFile,
+        progress: TrainingProgress,
+        lists: StatusLists,
+        input_advice: str,
     ) -> None:
-        self.metrics, self.status, self.progress = metrics, status, progress
+        self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
         self._input_wait: float | None = None
 

@@ -19,7 +19,7 @@ from hpc_train.telemetry.json_files import Lenient, write_json
 from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
-from hpc_train.telemetry.reporter import Reporter
+from hpc_train.telemetry.reporter import Reporter, StatusLists
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WARM_START_FILE, WarmStarted
@@ -50,6 +50,7 @@ def start_reporting(
     job_dir, config, size = job.job_dir, job.config, plan.roles.size
     before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
     max_steps = job.train_spec.max_steps
+    lists = StatusLists.of(before, plan.first_step)
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
         metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
@@ -68,7 +69,7 @@ def start_reporting(
             log.info("the order of rows has changed: training goes on with a whole epoch of it")
         for note in data.notes:
             log.warning(note)
-        yield Reporter(metrics, status, progress, data.advice)
+        yield Reporter(metrics, status, progress, lists, data.advice)
 
 
 def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, x_spec: Any) -> None:

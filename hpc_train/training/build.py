@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from hpc_train.distributed.world import World, set_up_tensorflow
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
 from hpc_train.engine.recovery import Restorer
-from hpc_train.engine.run_context import ChiefServices, Committed, RunContext, StatusLists
+from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
@@ -30,7 +30,7 @@ from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
-from hpc_train.telemetry.status import read_status
+from hpc_train.telemetry.reporter import Reporter
 from hpc_train.training.announce import start_reporting
 from hpc_train.training.components import (
     Evaluations,
@@ -103,9 +103,8 @@ def build(
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
         world.each(lambda: begin_job_dir(job, plan, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
-        chief: ChiefServices | None = None
+        reporter: Reporter | None = None
         if world.is_chief:
-            lists = StatusLists.of(read_status(job.job_dir), plan.first_step)
             reporting = start_reporting(job, plan, trained.model, data.current, failure, ranks, trained.warm)
             reporter = stack.enter_context(reporting)
             if job.config.save_histograms_steps and not plan.roles.idle:
@@ -113,20 +112,9 @@ def build(
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
-        if world.is_chief:
-            committed: deque[Committed] = deque()
-            saver = BackgroundSaver(manager, committed_by(committed), failed_by(manager))
-            chief = ChiefServices(
-                reporter,
-                stack.enter_context(saver),
-                committed,
-                lock,
-                SavingListeners(listeners),
-                early_stopper(job, plan),
-                trained.evaluations.exporting,
-                trained.restored,
-                lists,
-            )
+        chief: ChiefServices | None = None
+        if reporter is not None:
+            chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
             hooks = [hook for hook in hooks if isinstance(hook, OfEvaluation)]
         yield RunContext(
@@ -144,6 +132,31 @@ def build(
             watchdog,
             training,
             chief,
+        )
+
+
+@contextmanager
+def _chief_services(
+    job: TrainingJob,
+    plan: RunPlan,
+    manager: CheckpointManager,
+    lock: JobLock,
+    trained: _Trained,
+    reporter: Reporter,
+    listeners: Sequence[Any],
+) -> Iterator[ChiefServices]:
+    """What the chief has besides; leaving it waits for the checkpoint that is being written."""
+    committed: deque[Committed] = deque()
+    with BackgroundSaver(manager, committed_by(committed), failed_by(manager)) as saver:
+        yield ChiefServices(
+            reporter,
+            saver,
+            committed,
+            lock,
+            SavingListeners(listeners),
+            early_stopper(job, plan),
+            trained.evaluations.exporting,
+            trained.restored,
         )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress, make_console
-from hpc_train.telemetry.reporter import Reporter, StepSummary, by_rank
+from hpc_train.telemetry.reporter import Reporter, StatusLists, StepSummary, by_rank
 from hpc_train.telemetry.status import StatusFile, read_status
 
 
@@ -27,7 +27,9 @@ def reporter(tmp_path: Path) -> Any:
     lenient = Lenient()
     with MetricsWriter(tmp_path, lenient) as metrics:
         status = StatusFile(tmp_path, tmp_path / "failure", lenient)
-        yield Reporter(metrics, status, TrainingProgress(make_console(), 0, 100, 10), "read it in blocks")
+        yield Reporter(
+            metrics, status, TrainingProgress(make_console(), 0, 100, 10), StatusLists(), "read it in blocks"
+        )
 
 
 def records(job_dir: Path) -> list[dict[str, Any]]:
