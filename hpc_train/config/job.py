@@ -40,7 +40,7 @@ from hpc_train.config.specs import (
     TrainSpec,
     read_once,
 )
-from hpc_train.config.types import FUNCTION_PATTERN, Name
+from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, Name
 from hpc_train.config.warm_start import WarmStart
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
@@ -198,7 +198,8 @@ def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     except UserError:
         return "sync"
     run = document.get("run") if isinstance(document, dict) else None
-    return "async" if isinstance(run, dict) and run.get("strategy") == "async" else "sync"
+    name = run.get("strategy") if isinstance(run, dict) else None
+    return name if isinstance(name, str) and name in STRATEGIES else "sync"
 
 
 _NAMES = "a letter, then letters, digits and underscores, 128 characters at most"

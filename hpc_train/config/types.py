@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 FUNCTION_PATTERN = r"^([^:\n]*[^:\s/]\.py|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*):[A-Za-z_][A-Za-z0-9_]*$"
 """`file.py:function` or `package.module:function`."""
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
 
-STRATEGIES = {"sync": "synchronous", "async": "asynchronous"}
-"""What `run.strategy` may be: the package of each, in hpc_train/strategies."""
+STRATEGIES = {
+    "sync": "hpc_train.strategies.synchronous",
+    "async": "hpc_train.strategies.asynchronous",
+}
+"""What `run.strategy` may be, and the package of each."""
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 """How the dataclasses of the configuration are validated."""
@@ -24,6 +28,13 @@ def is_function(value: Any) -> Any:
     named = isinstance(value, str) and re.fullmatch(FUNCTION_PATTERN[1:-1], value)
     if value is not None and not callable(value) and not named:
         raise ValueError(f"{value!r} is not allowed; allowed: a function, in a job file as file.py:function")
+    return value
+
+
+def _is_strategy(value: str) -> str:
+    if value not in STRATEGIES:
+        expected = " or ".join(repr(name) for name in STRATEGIES)
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
     return value
 
 
@@ -40,11 +51,8 @@ def _as_sequence(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-if TYPE_CHECKING:
-    StrategyName = str
-else:
-    StrategyName = Literal[tuple(STRATEGIES)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+StrategyName = Annotated[str, AfterValidator(_is_strategy)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 Seconds = Annotated[float, Field(ge=0)]

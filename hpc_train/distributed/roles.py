@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpc_train.config.specs import RunOptions
 from hpc_train.errors import UserError
 
 CHIEF_RANK = 0
@@ -56,23 +55,14 @@ class Roles:
         return max(0, rank - self.idle)
 
 
-def roles_for(size: int, run: RunOptions) -> Roles:
-    """The roles of `size` ranks; UserError where no rank would be left to train."""
-    if run.strategy == "async":
-        return asynchronous_roles(size, run.parameter_servers)
-    if run.chief == "train":
-        return Roles(size)
-    if size < 2:
+def synchronous_roles(size: int, dedicated: bool) -> Roles:
+    """The roles of a synchronous job; UserError where no rank would be left to train."""
+    if dedicated and size < 2:
         raise UserError(
             "run.chief: dedicated leaves no rank to train where there is 1; start at least 2 ranks (hpc-train launch "
             "--ranks, mpirun -np), or set chief: train"
         )
-    return Roles(size, dedicated=True)
-
-
-def least_ranks(run: RunOptions) -> int:
-    """So many ranks a job needs at least."""
-    return 1 + (run.parameter_servers if run.strategy == "async" else int(run.chief == "dedicated"))
+    return Roles(size, dedicated=dedicated)
 
 
 def asynchronous_roles(size: int, servers: int) -> Roles:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_variables import OptimizerVariables
 from hpc_train.distributed.roles import Roles
@@ -48,6 +48,14 @@ class Strategy(Protocol):
     """
 
     threads: Threads
+
+    def roles(self, size: int, options: RunOptions) -> Roles:
+        """What each of `size` ranks does; UserError where no rank would be left to train. Pure."""
+        ...
+
+    def least_ranks(self, options: RunOptions) -> int:
+        """So many ranks a job needs at least. Pure."""
+        ...
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """Where a rank begins to read the training data, given how far the job has read. Pure."""

@@ -17,11 +17,11 @@ from hpc_train.config.references import Kind, names_in
 from hpc_train.config.resources import Backend, Resources
 from hpc_train.config.yaml_loader import Location
 from hpc_train.data.hdf5.shards import matches
-from hpc_train.distributed import roles
 from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.limits import Machine, machine_shortfalls, shortfalls
+from hpc_train.strategies import strategy_of
 from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
 
@@ -52,7 +52,7 @@ def check_ranks(job: JobConfig | ProgramConfig, ranks: int) -> None:
     """UserError where `ranks` ranks are too few for the job's strategy, or its shards cannot be read by them."""
     if isinstance(job, ProgramConfig):
         return
-    readers = roles.roles_for(ranks, job.run).readers
+    readers = strategy_of(job.run.strategy).roles(ranks, job.run).readers
     checked_shards(readers, job.train_spec(), job.eval_specs(), job.run.accumulate_steps)
 
 
@@ -60,7 +60,7 @@ def least_ranks(job: JobConfig | ProgramConfig) -> int:
     """So many ranks the job's strategy wants at least."""
     if isinstance(job, ProgramConfig):
         return 1
-    return roles.least_ranks(job.run)
+    return strategy_of(job.run.strategy).least_ranks(job.run)
 
 
 def code_files(job: JobConfig | ProgramConfig) -> list[Path]:

@@ -10,5 +10,5 @@ from hpc_train.engine.strategy import Strategy
 
 def strategy_of(name: str) -> Strategy:
     """The strategy that `run.strategy` names. Local."""
-    found: Strategy = importlib.import_module(f"hpc_train.strategies.{STRATEGIES[name]}").STRATEGY
+    found: Strategy = importlib.import_module(STRATEGIES[name]).STRATEGY
     return found

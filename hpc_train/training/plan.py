@@ -12,23 +12,23 @@ from typing import Any
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.fingerprint import RECORD_FILE, check_record
-from hpc_train.distributed.roles import roles_for
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import find_checkpoint
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.engine.strategy import Strategy
 from hpc_train.engine.training_input import saved_progress
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
 from hpc_train.training.data_check import checked_shards, parts_of
 
 
-def plan(world: World, job: TrainingJob, manager: CheckpointManager) -> RunPlan:
+def plan(world: World, job: TrainingJob, strategy: Strategy, manager: CheckpointManager) -> RunPlan:
     """Finds out what this run of `job` does. Writes nothing. Collective.
 
     Raises:
         UserError: The data, the job-dir or the number of ranks do not do; nothing has been written.
     """
-    roles = world.each(lambda: roles_for(world.size, job.config))
+    roles = world.each(lambda: strategy.roles(world.size, job.config))
     found = Found(**world.on_chief(lambda: asdict(find_checkpoint(job.job_dir, manager))))
     decided = world.on_chief(lambda: _decision(job, found.step))
     decision = Decision(**decided) if decided else None

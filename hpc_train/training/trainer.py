@@ -76,7 +76,7 @@ def run_job(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     retention = Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     manager = CheckpointManager(job.job_dir / "checkpoints", retention)
     with _locked(world, job.job_dir) as lock:
-        run = plan(world, job, manager)
+        run = plan(world, job, strategy, manager)
         with build(world, job, run, strategy, manager, lock, signals) as context:
             return context.training.run(context)
 

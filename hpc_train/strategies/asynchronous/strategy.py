@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpc_train.config.specs import HDF5Input, RunConfig
+from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.parameter_server.open_window import opened_window
@@ -16,7 +16,7 @@ from hpc_train.distributed.parameter_server.partition import Partition, Variable
 from hpc_train.distributed.parameter_server.server import Server
 from hpc_train.distributed.parameter_server.window_layout import server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
-from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.roles import Roles, asynchronous_roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads
 from hpc_train.engine.lifecycle import first_signal
@@ -42,6 +42,14 @@ class Asynchronous:
     """Workers push gradients to parameter servers, each in its own time. See engine.strategy.Strategy."""
 
     threads: Threads = "serialized"
+
+    def roles(self, size: int, options: RunOptions) -> Roles:
+        """The first ranks are servers, rank 0 the chief among them; the others are workers."""
+        return asynchronous_roles(size, options.parameter_servers)
+
+    def least_ranks(self, options: RunOptions) -> int:
+        """One worker, beside the servers."""
+        return 1 + options.parameter_servers
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """As far as the job; a function's batches are counted by worker, of which a step is one of them."""

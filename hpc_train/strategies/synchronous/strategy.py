@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
+from hpc_train.config.specs import RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import Alone
 from hpc_train.distributed.allreduce import Strategy as Averaging
 from hpc_train.distributed.horovod import HorovodSync
-from hpc_train.distributed.roles import Roles
+from hpc_train.distributed.roles import Roles, synchronous_roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
@@ -30,6 +31,14 @@ class Synchronous:
     """Gradients are averaged over all ranks that train, in each step. See engine.strategy.Strategy."""
 
     threads: Threads = "multiple"
+
+    def roles(self, size: int, options: RunOptions) -> Roles:
+        """Rank 0 is the chief, which trains too or is dedicated."""
+        return synchronous_roles(size, options.chief == "dedicated")
+
+    def least_ranks(self, options: RunOptions) -> int:
+        """One, beside a dedicated chief."""
+        return 1 + (options.chief == "dedicated")
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """As far as the job: all ranks read in step."""

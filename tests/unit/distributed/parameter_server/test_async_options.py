@@ -16,7 +16,7 @@ from hpc_train import UserError, load_job
 from hpc_train.cli.app import _delays
 from hpc_train.config.job import strategy_in
 from hpc_train.distributed.parameter_server.open_window import _check_room
-from hpc_train.distributed.roles import Roles, asynchronous_roles, least_ranks, roles_for
+from hpc_train.distributed.roles import Roles, asynchronous_roles
 from hpc_train.strategies import strategy_of
 
 JOB = """\
@@ -144,7 +144,7 @@ def test_roles_without_servers() -> None:
 @given(st.integers(2, 200))
 def test_roles_with_a_dedicated_chief(size: int) -> None:
     run = ht.RunConfig("x", chief="dedicated")
-    roles = roles_for(size, run)
+    roles = strategy_of(run.strategy).roles(size, run)
     assert [roles.role_of(rank) for rank in range(size)] == ["chief", *["worker"] * (size - 1)]
     assert [roles.trains(rank) for rank in range(size)] == [False, *[True] * (size - 1)]
     assert not any(roles.serves(rank) for rank in range(size))
@@ -155,10 +155,10 @@ def test_roles_with_a_dedicated_chief(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_the_chief_of_an_asynchronous_job_is_always_dedicated(size: int) -> None:
     runs = [ht.RunConfig("x", strategy="async", chief=chief) for chief in ("train", "dedicated")]
-    assert [least_ranks(run) for run in runs] == [2, 2]
+    assert [strategy_of(run.strategy).least_ranks(run) for run in runs] == [2, 2]
     for run in runs if size > 1 else []:
-        assert roles_for(size, run) == Roles(size, servers=1)
-    assert roles_for(size, ht.RunConfig("x")) == Roles(size)
+        assert strategy_of(run.strategy).roles(size, run) == Roles(size, servers=1)
+    assert strategy_of(run.strategy).roles(size, ht.RunConfig("x")) == Roles(size)
 
 
 @pytest.mark.parametrize(
@@ -172,16 +172,16 @@ def test_the_chief_of_an_asynchronous_job_is_always_dedicated(size: int) -> None
 )
 def test_least_ranks(options: dict[str, object], least: int) -> None:
     run = ht.RunConfig("x", **options)
-    assert least_ranks(run) == least
-    assert roles_for(least, run).readers == 1
+    assert strategy_of(run.strategy).least_ranks(run) == least
+    assert strategy_of(run.strategy).roles(least, run).readers == 1
     if least > 1:
         with pytest.raises(UserError, match=f"start at least {least} ranks"):
-            roles_for(least - 1, run)
+            strategy_of(run.strategy).roles(least - 1, run)
 
 
 def test_one_rank_cannot_have_a_dedicated_chief() -> None:
     with pytest.raises(UserError, match=r"run.chief: dedicated leaves no rank to train .* or set chief: train"):
-        roles_for(1, ht.RunConfig("x", chief="dedicated"))
+        strategy_of("sync").roles(1, ht.RunConfig("x", chief="dedicated"))
 
 
 @pytest.mark.parametrize(
