@@ -158,7 +158,7 @@ def test_the_chief_of_an_asynchronous_job_is_always_dedicated(size: int) -> None
     assert [strategy_of(run.strategy).least_ranks(run) for run in runs] == [2, 2]
     for run in runs if size > 1 else []:
         assert strategy_of(run.strategy).roles(size, run) == Roles(size, servers=1)
-    assert strategy_of(run.strategy).roles(size, ht.RunConfig("x")) == Roles(size)
+    assert strategy_of("sync").roles(size, ht.RunConfig("x")) == Roles(size)
 
 
 @pytest.mark.parametrize(
