@@ -13,12 +13,13 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import Read, Saving
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_log import Telling
-from hpc_train.errors import EXIT_FAILED, JobEndedError
+from hpc_train.errors import JobEndedError
 from hpc_train.evaluation.early_stopping import Decision, evaluations_in, write_decision
 from hpc_train.evaluation.previous import evaluation_of
 from hpc_train.evaluation.runner import Assessment, Assessor
 from hpc_train.evaluation.schedule import EvaluationPlan
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import EXIT_FAILED, STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 
 if TYPE_CHECKING:
     from hpc_train.engine.run_context import Session

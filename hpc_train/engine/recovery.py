@@ -9,7 +9,8 @@ from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
 from hpc_train.engine.run_context import Session
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+from hpc_train.errors import JobEndedError, UserError
+from hpc_train.outcome import EXIT_NOT_FINITE
 
 
 def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = idle) -> Found:

@@ -25,7 +25,8 @@ from hpc_train.engine.lifecycle import Result, first_signal
 from hpc_train.engine.run_context import Session
 from hpc_train.errors import UserError
 from hpc_train.model.model_state import ModelState
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.chief import Chief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.remote_state import ServedState

@@ -15,7 +15,8 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.lifecycle import Result
 from hpc_train.engine.run_context import Session
 from hpc_train.model.model_state import ModelState
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
 from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker
 from hpc_train.strategies.synchronous.remote_state import Received
