@@ -60,6 +60,8 @@ fi
 source "$home/slurm/programs.sh"
 
 # ---- run
+readonly EXIT_STOPPED=3
+readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # as in ranks.sh
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 command=(hpc-train evaluate "$@" --follow)
 ranks=${SLURM_NTASKS:-1}
@@ -80,7 +82,7 @@ if ((ranks > 1)); then
     command=(mpirun -np "$ranks" "${command[@]}")
 fi
 unset SRUN_CPUS_PER_TASK
-code=3
+code=$EXIT_STOPPED
 if [[ -z $stop ]]; then
     "${command[@]}" &
     pid=$!
@@ -99,7 +101,7 @@ if [[ -z $stop ]]; then
 fi
 
 # ---- at a time limit, back into the queue; it knows from its results what it has evaluated
-if [[ $stop == USR1 && ! $code =~ ^(0|1|2|10)$ ]]; then
+if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]]; then
     if problem=$(timeout 20 scontrol requeue "$SLURM_JOB_ID" 2>&1); then
         echo "evaluate.sh: the job is back in the queue"
         sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that

@@ -21,7 +21,15 @@ readonly ASK_SECS=20    # what scontrol may take
 readonly RECORD_SECS=10 # what noting the job's end in its job-dir may take
 readonly BEGIN_SECS=60  # and its beginning
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
-readonly LOST_NODE=205  # Open MPI's mpirun: lost communication with its daemon on another node
+
+# ---- exit codes, as hpc_train/outcome.py has them (tests/unit/test_outcome.py compares the two)
+readonly EXIT_FAILED=1 EXIT_BAD_INPUT=2 EXIT_STOPPED=3 EXIT_NOT_REQUEUED=8 EXIT_LOST_NODE=205
+readonly SAVED_CODES="3 4 5" # the job has saved and goes on when it is started again
+readonly FINAL_CODES="0 2 7 8 9 10 11 12" # it is never started again
+readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # nor by the queue after its warning
+is_one_of() {
+    [[ " $2 " == *" $1 "* ]]
+}
 
 me=${me:-hpc-train}
 job=$SLURM_JOB_ID
@@ -30,7 +38,7 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
 fi
 
 # USR1 (Slurm's warning before the time limit) and TERM come to this shell, at any time. Both go on as USR1, which mpirun
-# hands to the ranks: they save a checkpoint and leave with code 3. TERM would make mpirun kill them.
+# hands to the ranks: they save a checkpoint and leave with EXIT_STOPPED. TERM would make mpirun kill them.
 stop=${stop:-}
 ranks_pid=
 end_time=
@@ -52,7 +60,7 @@ record_end() {
 }
 refuse() {
     echo "$me: $1" >&2
-    code=2
+    code=$EXIT_BAD_INPUT
     record_end || true
     exit "$code"
 }
@@ -153,7 +161,7 @@ time_is_up() {
 if [[ -n ${program:-} && -z $stop ]]; then
     timeout "$BEGIN_SECS" hpc-train record-begin "${record[@]}" --ranks "$ranks" --pid "$$" || true
 fi
-code=3
+code=$EXIT_STOPPED
 if [[ -z $stop ]]; then
     "${command[@]}" &
     ranks_pid=$!
@@ -179,7 +187,7 @@ if [[ -n $ranks_pid && -z $still_running ]]; then
         case $stop in
             USR1) code=138 ;;
             TERM) code=143 ;;
-            *) code=1 ;;
+            *) code=$EXIT_FAILED ;;
         esac
     fi
 fi
@@ -203,7 +211,7 @@ decide() {
     why=
     ask_slurm
     see_whether_cancelled
-    if [[ $(slurm_field Requeue) == 0 || $code == [279] ]]; then
+    if [[ $(slurm_field Requeue) == 0 ]] || is_one_of "$code" "$FINAL_CODES"; then
         return
     elif [[ $(slurm_field Reason) == TimeLimit ]]; then # it came without a warning
         why=warning
@@ -211,9 +219,9 @@ decide() {
         return
     elif is_preempted; then # with any code: Slurm may have ended the ranks of other nodes
         why=preemption
-    elif [[ $stop == USR1 && $code != 1 ]]; then
+    elif [[ $stop == USR1 ]] && ! is_one_of "$code" "$UNREQUEUED_CODES"; then
         why=warning
-    elif ((code == LOST_NODE)); then # Slurm would start the job again, had mpirun not ended before Slurm noticed
+    elif ((code == EXIT_LOST_NODE)); then # Slurm would start the job again, had mpirun not ended before Slurm noticed
         why=lost-node
     fi
 }
@@ -234,8 +242,8 @@ if [[ -n $why ]]; then
     fi
     refused=0
     record_end --requeue "$why" || refused=$?
-    if ((refused == 8)); then # it has said why; what else it may have failed with is no reason not to go on
-        exit 8
+    if ((refused == EXIT_NOT_REQUEUED)); then # it has said why; another failure of it is no reason not to go on
+        exit "$EXIT_NOT_REQUEUED"
     fi
     if [[ -n $job_record ]]; then # where scontrol hangs, it has cost its time once
         decide                    # it may have been cancelled meanwhile
@@ -243,7 +251,7 @@ if [[ -n $why ]]; then
 fi
 if [[ -z $why ]]; then
     record_end || true
-    if ((code >= 3 && code <= 5)); then
+    if is_one_of "$code" "$SAVED_CODES"; then
         echo "$me: stopped after saving; submit again to continue:$(printf ' %q' "${again[@]}")"
     fi
     exit "$code"
@@ -262,9 +270,9 @@ if [[ -n $cancelled ]]; then
     record_end || true
     exit "$code"
 fi
-code=8
+code=$EXIT_NOT_REQUEUED
 record_end || true
 echo "$me: stopped, and not back in the queue (${problem:-scontrol does not answer}). Type where scontrol works:" \
     "scontrol requeue $job"
 echo "$me: or, once Slurm has forgotten the job:$(printf ' %q' "${again[@]}")"
-exit 8
+exit "$code"

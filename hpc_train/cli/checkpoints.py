@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 
 JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpc_train.cli.jobs import show
-from hpc_train.errors import EXIT_FAILED
+from hpc_train.outcome import EXIT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

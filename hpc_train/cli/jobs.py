@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from hpc_train.errors import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER, SchedulerError, UserError
+from hpc_train.errors import SchedulerError, UserError
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, UserError
+from hpc_train.errors import UserError
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import size
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hpc_train.cli.jobs import AsJson, Root, console, follow_to_end, refuse, show, warn
-from hpc_train.errors import EXIT_AT_ONCE, SchedulerError, UserError
+from hpc_train.errors import SchedulerError, UserError
+from hpc_train.outcome import EXIT_AT_ONCE
 
 if TYPE_CHECKING:
     from hpc_train.jobs.record.submission import Submission

@@ -7,7 +7,8 @@ import traceback
 from types import TracebackType
 
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_BAD_INPUT, EXIT_FAILED, JobEndedError, RankError, UserError
+from hpc_train.errors import JobEndedError, RankError, UserError
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 
 
 def tell(world: World, error: BaseException) -> int:

@@ -20,7 +20,8 @@ from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.doctor.tools import MARK
-from hpc_train.errors import EXIT_BAD_INPUT, UserError
+from hpc_train.errors import UserError
+from hpc_train.outcome import EXIT_BAD_INPUT
 
 LARGE_BYTES = 8 << 20
 TIMES, LARGE_TIMES = 40, 8

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_FAILED, JobEndedError, RankError
+from hpc_train.errors import JobEndedError, RankError
+from hpc_train.outcome import EXIT_FAILED
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped

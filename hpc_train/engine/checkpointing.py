@@ -24,8 +24,9 @@ from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
-from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
+from hpc_train.errors import JobEndedError
 from hpc_train.model import rng_state
+from hpc_train.outcome import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED
 from hpc_train.telemetry.units import size
 
 log = logging.getLogger(__name__)
@@ -185,7 +186,8 @@ class Checkpointing:
             ) from None
         except OSError as error:
             if halt:
-                raise JobEndedError(not_saved(self._manager, error), EXIT_NOT_SAVED) from None
+                message = f"{not_saved(self._manager, error)}; start the job again when that is mended"
+                raise JobEndedError(message, EXIT_NOT_SAVED) from None
 
     def went_back_to(self, restored: Snapshot | None, step: int) -> None:
         """The state is that of the checkpoint of `step` again."""

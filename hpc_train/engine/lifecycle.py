@@ -16,12 +16,13 @@ from hpc_train.engine.events import HookListener, RunEvents, RunListener
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import Result, RunContext
 from hpc_train.engine.run_log import RunLog
-from hpc_train.errors import EXIT_FAILED, JobEndedError
+from hpc_train.errors import JobEndedError
 from hpc_train.evaluation.early_stopping import Decision, EarlyStopper, evaluations_in, write_decision
 from hpc_train.evaluation.previous import evaluation_of
 from hpc_train.evaluation.runner import EvaluationResult, EvaluationRunner
 from hpc_train.evaluation.schedule import EvaluationSchedule
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import EXIT_FAILED, STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
+from hpc_train.errors import JobEndedError
+from hpc_train.outcome import EXIT_NOT_FINITE
 
 MAX_IN_A_ROW = 20
 """Steps in a row that may be left out. After so many it is the model that is bad, not a batch."""

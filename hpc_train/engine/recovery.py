@@ -13,9 +13,10 @@ from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+from hpc_train.errors import JobEndedError, UserError
 from hpc_train.model import rng_state
 from hpc_train.model.model_state import ModelState
+from hpc_train.outcome import EXIT_NOT_FINITE
 
 if TYPE_CHECKING:
     from hpc_train.engine.run_context import ChiefServices, RunContext

@@ -20,26 +20,14 @@ from hpc_train.jobs.record.submission import Submission, cancelled_by, read_subm
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
 from hpc_train.jobs.schedulers.local.runner import processes_of
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
-from hpc_train.telemetry.status import read_status
+from hpc_train.telemetry.status import read_status, sound
 
 ASKED_AT_ONCE = 8
 FEW_JOBS = 3
 """Of more, it is asked at once which ones Slurm knows."""
 LONG_CANCELLED_SECS = 3600.0
-LONGEST_TIME = 1e11
 BEING_SUBMITTED_SECS = 2 * slurm_queue.SUBMIT_SECS
 """For so long a submission without a number may still be on its way."""
-
-_NUMBER = (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("state", "host", "job_id"), (str,)),
-    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid"), (int,)),
-    **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
-    **dict.fromkeys(("evaluation", "error"), (dict,)),
-    "exports": (list,),
-    "program": (bool,),
-}
-"""The types of what is read of status.json."""
 
 
 def this_queue() -> LocalQueue:
@@ -93,28 +81,6 @@ def _read(job_dir: Path) -> tuple[Submission | None, dict[str, Any]]:
     if submission is not None and submission.job_id is None and status.get("job_id"):
         submission = submission.with_id(status["job_id"])
     return submission, status
-
-
-def sound(status: dict[str, Any]) -> dict[str, Any]:
-    """`status` without what is not of the type that this version writes: another version or program may have. Pure."""
-
-    def fits(name: str, value: Any) -> bool:
-        kinds = _KINDS.get(name, ())
-        if isinstance(value, int | float) and name in ("started", "updated", "secs_left"):
-            return not isinstance(value, bool) and 0 <= value < LONGEST_TIME
-        return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-    found = {name: value for name, value in status.items() if fits(name, value)}
-    if "exports" in found and not all(isinstance(path, str) for path in found["exports"]):
-        del found["exports"]
-    error = found.get("error")
-    if error is not None:
-        if not all(isinstance(line, str) for line in error.get("lines") or []):
-            error = {**error, "lines": []}
-        rank = error.get("rank")
-        message = str(error.get("message") or "unknown")
-        found["error"] = {**error, "message": message, "rank": rank if isinstance(rank, int) else None}
-    return found
 
 
 def _seen(

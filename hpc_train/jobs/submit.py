@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -22,8 +21,8 @@ from hpc_train.jobs.record.submission import Submission, make_job_dir, read_subm
 from hpc_train.jobs.schedulers.local.runner import kill_all, start_runner
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
-from hpc_train.telemetry.json_files import replace_text, write_json
-from hpc_train.telemetry.status import STATUS_FILE, read_status
+from hpc_train.telemetry.json_files import replace_text
+from hpc_train.telemetry.status import STATUS_FILE, mark_queued
 
 
 def submit(prepared: Prepared, say: Say) -> Submission:
@@ -45,9 +44,7 @@ def submit(prepared: Prepared, say: Say) -> Submission:
             (job_dir / LOG_FILE).parent.mkdir(exist_ok=True)
             submission.save(job_dir)
             (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
-            kept = {k: v for k, v in read_status(job_dir).items() if k not in ("error", "exit_code", "secs_left")}
-            waiting = {**kept, "state": "queued", "job_id": None, "updated": time.time()}
-            write_json(job_dir / STATUS_FILE, waiting)
+            mark_queued(job_dir)
             if submission.backend == "slurm":
                 replace_text(job_dir / SCRIPT_FILE, prepared.script)
         except OSError as error:

@@ -18,7 +18,8 @@ from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reading, view_of
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError, UserError
+from hpc_train.errors import JobEndedError, UserError
+from hpc_train.outcome import EXIT_NOT_FINITE
 
 if TYPE_CHECKING:
     import keras

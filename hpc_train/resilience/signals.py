@@ -9,13 +9,10 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from hpc_train.errors import EXIT_AT_ONCE, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_TERMINATED
+from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 
-STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = tuple(signal.Signals[name] for name in STOP_CODES)
 """Slurm's warning before a time limit (`--signal=B:USR1@120`), its preemption, and Ctrl-C."""
-
-STOP_CODES = {"SIGUSR1": EXIT_STOPPED, "SIGTERM": EXIT_TERMINATED, "SIGINT": EXIT_INTERRUPTED}
-"""The exit code of a job that has saved and left, by the signal that asked it to."""
 
 _JOIN_SECS = 1.0
 

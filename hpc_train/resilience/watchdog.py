@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_STALLED
+from hpc_train.outcome import EXIT_STALLED
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.stall import WAITS, Verdict, doing, judge

@@ -39,17 +39,24 @@ def write_json(path: Path, value: Any, to_disk: bool = True) -> None:
 
 
 def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
-    """Replaces `path` by `text` in one rename; with `to_disk`, waits until it is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replaces `path` by `text` in one rename; with `to_disk`, waits until it is there.
+
+    The temporary file beside it is a new one with a name that nobody can foresee, so that in a folder in which others
+    may write, no link of theirs is followed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if to_disk:
-                os.fsync(file.fileno())
+                os.fsync(descriptor)
         os.replace(temporary, path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 def finite(value: Any) -> Any:

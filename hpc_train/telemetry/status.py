@@ -1,4 +1,4 @@
-"""status.json: how the job stands, for people and programs that look from outside."""
+"""status.json, for people and programs that look from outside: the one place that reads, checks and writes it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ from hpc_train.telemetry.json_files import Lenient, write_json
 
 STATUS_FILE = "status.json"
 MIN_SECS_BETWEEN_UPDATES = 1.0
+LONGEST_TIME = 1e11
+
+_NUMBER = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("state", "host", "job_id"), (str,)),
+    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid"), (int,)),
+    **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
+    **dict.fromkeys(("evaluation", "error"), (dict,)),
+    "exports": (list,),
+    "program": (bool,),
+}
+"""The types of what is read of status.json."""
 
 
 class StatusFile:
-    """Keeps `<job_dir>/status.json`, replaced whole each time.
+    """Keeps `<job_dir>/status.json` of a running job, replaced whole each time. For the chief.
 
     Fields: `state` (queued by hpc-train submit, running, succeeded, failed, cancelled, stopped: saved after a signal,
     to be started again, or requeued), `step`, `max_steps`, `loss`, `examples_per_sec`, `secs_left`, `input_wait`,
@@ -54,10 +66,32 @@ class StatusFile:
 
 def read_status(job_dir: Path) -> dict[str, Any]:
     """What status.json says; empty where there is none, or none that can be read."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         fields = json.loads((job_dir / STATUS_FILE).read_text())
         return fields if isinstance(fields, dict) else {}
     return {}
+
+
+def sound(status: dict[str, Any]) -> dict[str, Any]:
+    """`status` without what is not of the type that this version writes: another version or program may have. Pure."""
+
+    def fits(name: str, value: Any) -> bool:
+        kinds = _KINDS.get(name, ())
+        if isinstance(value, int | float) and name in ("started", "updated", "secs_left"):
+            return not isinstance(value, bool) and 0 <= value < LONGEST_TIME
+        return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+    found = {name: value for name, value in status.items() if fits(name, value)}
+    if "exports" in found and not all(isinstance(path, str) for path in found["exports"]):
+        del found["exports"]
+    error = found.get("error")
+    if error is not None:
+        if not all(isinstance(line, str) for line in error.get("lines") or []):
+            error = {**error, "lines": []}
+        rank = error.get("rank")
+        message = str(error.get("message") or "unknown")
+        found["error"] = {**error, "message": message, "rank": rank if isinstance(rank, int) else None}
+    return found
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
@@ -83,32 +117,70 @@ def restarts(env: Mapping[str, str]) -> int:
     return sum(int(count) for count in counts if count.isdecimal())
 
 
+def mark_queued(job_dir: Path) -> None:
+    """The job has been submitted and waits; what earlier runs have reached stays. For `hpc-train submit`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    _change(job_dir, state="queued", job_id=None, error=None, exit_code=None, secs_left=None)
+
+
+def mark_begun(job_dir: Path, ranks: int, pid: int, env: Mapping[str, str]) -> None:
+    """A program of the user's own is about to run. For what starts its ranks: the process `pid`, in `env`.
+
+    Replaces the file; no error where it cannot be written.
+    """
+    now = time.time()
+    fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(env)}
+    fields |= {"host": socket.gethostname(), "pid": pid, "started": now, "updated": now}
+    with suppress(OSError):
+        write_json(job_dir / STATUS_FILE, fields)
+
+
 def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:
-    """Sets the state of the job to failed; for the rank that failed, whichever it is."""
-    path = job_dir / STATUS_FILE
+    """The job has failed. For the rank that did, whichever it is. No error where the file cannot be written."""
+    known: dict[str, Any] = {"rank": rank, "message": f"{type(error).__name__}: {error}"}
     if isinstance(error, JobEndedError):
-        told = {"rank": error.rank, "message": str(error)}
-    else:
-        told = {"rank": rank, "message": f"{type(error).__name__}: {error}"}
-    end = {"state": "failed", "error": told, "updated": time.time()}
-    with suppress(OSError, ValueError):  # a full or lost file system; what matters has been printed
-        fields = json.loads(path.read_text()) if path.exists() else {}
-        write_json(path, {**fields, **end})
+        known = {"rank": error.rank, "message": str(error)}
+    with suppress(OSError):  # a full or lost file system; what matters has been printed
+        _change(job_dir, state="failed", error=known)
 
 
 def mark_ended(job_dir: Path, rank: int | None, signal_name: str | None, message: str) -> bool:
-    """Sets the state of a job that has ended without saying so to failed, with what its launcher knows of the end.
+    """A job has failed that says it is running. For its launcher, once no rank runs any more, and for the watchdog.
 
-    For launchers, once no rank runs any more. What the job itself has said of its end stays. `rank` and `signal_name`
-    ("SIGKILL") are left out of the `error` where None. Returns whether the status was changed.
+    What the job itself has said of its end stays. `rank` and `signal_name` ("SIGKILL") are left out of the `error`
+    where None. Returns whether the status was changed; no error where it cannot be.
     """
-    path = job_dir / STATUS_FILE
-    with suppress(OSError, ValueError):  # as in mark_failed
-        fields = json.loads(path.read_text())
-        if fields.get("state") != "running":
-            return False
-        known = {"rank": rank, "signal": signal_name, "message": message}
-        error = {name: value for name, value in known.items() if value is not None}
-        write_json(path, {**fields, "state": "failed", "error": error, "updated": time.time()})
+    if read_status(job_dir).get("state") != "running":
+        return False
+    known = {"rank": rank, "signal": signal_name, "message": message}
+    with suppress(OSError):  # as in mark_failed
+        _change(job_dir, state="failed", error={name: value for name, value in known.items() if value is not None})
         return True
     return False
+
+
+def mark_outcome(
+    job_dir: Path, state: str, exit_code: int | None, error: Mapping[str, Any] | None, run: Mapping[str, Any]
+) -> None:
+    """How the ranks ended. For the batch script and this machine's queue, which have seen it from outside.
+
+    `error` and `exit_code` are taken out where None; `run` has more fields. No error where the file cannot be written.
+    """
+    with suppress(OSError):  # as in mark_failed; the job's output says the same
+        _change(job_dir, **run, state=state, exit_code=exit_code, error=error)
+
+
+def mark_exit_code(job_dir: Path, exit_code: int) -> None:
+    """As mark_outcome, of ranks that have said themselves how they ended."""
+    with suppress(OSError):
+        _change(job_dir, exit_code=exit_code)
+
+
+def _change(job_dir: Path, **fields: Any) -> None:
+    """Replaces fields of status.json, takes those out that are None, and notes the time."""
+    changed = {**read_status(job_dir), **fields, "updated": time.time()}
+    gone = {name for name, value in fields.items() if value is None}
+    write_json(job_dir / STATUS_FILE, {name: value for name, value in changed.items() if name not in gone})

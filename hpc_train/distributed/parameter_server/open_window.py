@@ -14,7 +14,8 @@ from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import FLAG, HEADER_WORDS, TEST, WORD, ServerLayout
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
-from hpc_train.errors import EXIT_BAD_INPUT, UserError
+from hpc_train.errors import UserError
+from hpc_train.outcome import EXIT_BAD_INPUT
 from hpc_train.telemetry.units import size
 
 TEST_SECS = 30.0

@@ -14,10 +14,11 @@ from typing import Any
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError, FormatError
-from hpc_train.errors import EXIT_FAILED, EXIT_LOST, UserError
+from hpc_train.errors import UserError
 from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Follower, Training
 from hpc_train.evaluation.standalone.job_watcher import Ask, Followed
 from hpc_train.model.model_state import ModelState
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.json_files import Lenient

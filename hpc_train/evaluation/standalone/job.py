@@ -25,7 +25,8 @@ from hpc_train.evaluation.standalone.job_watcher import Ask
 from hpc_train.model.builder import build_model
 from hpc_train.model.functions import code_folder_of, load_function
 from hpc_train.model.model_state import ModelState
-from hpc_train.resilience.signals import STOP_CODES, JobStopped, StopSignals
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.telemetry.logs import set_up_logging
 
 SLEEP_SECS = 0.2

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_train.errors import EXIT_AT_ONCE, EXIT_STOPPED, UserError
+from hpc_train.errors import UserError
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
 from hpc_train.jobs.launch.supervisor import Ended, supervise
-from hpc_train.resilience.signals import STOP_CODES, StopSignals
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
+from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import mark_ended, read_status
 
 POLL_SECS = 0.1

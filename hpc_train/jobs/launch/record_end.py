@@ -5,34 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import socket
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from hpc_train.checkpoint.names import step_of
 from hpc_train.config.yaml_loader import read_yaml
-from hpc_train.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_REQUEUED,
-    EXIT_STOPPED,
-    EXIT_TERMINATED,
-    UserError,
-)
+from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
-from hpc_train.telemetry.json_files import write_json
-from hpc_train.telemetry.status import STATUS_FILE, job_fields, read_status
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
+from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
 """Why slurm/ranks.sh has Slurm start a job again."""
-
-_AFTER_SAVING = (EXIT_STOPPED, EXIT_TERMINATED, EXIT_INTERRUPTED)
 
 
 def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence[str] = ()) -> Path | None:
@@ -65,13 +52,8 @@ def record_begin(job_dir: Path | None, submission: str | None, ranks: int, pid: 
 
     Replaces status.json; nothing where there is no job-dir, and no error for what cannot be written.
     """
-    if job_dir is None or not job_dir.is_dir() or (submission is not None and not is_own(job_dir, submission)):
-        return
-    now = time.time()
-    fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(os.environ)}
-    fields |= {"host": socket.gethostname(), "pid": pid, "started": now, "updated": now}
-    with suppress(OSError):
-        write_json(job_dir / STATUS_FILE, fields)
+    if job_dir is not None and job_dir.is_dir() and (submission is None or is_own(job_dir, submission)):
+        mark_begun(job_dir, ranks, pid, os.environ)
 
 
 def record_end(
@@ -108,46 +90,34 @@ def record_end(
         step = newest_step(job_dir) if job_dir is not None else None
         if (problem := why_not_again(job_dir, step, program, os.environ)) is not None:
             print(f"hpc-train: {problem}", flush=True)
-            _set_status(job_dir, **run, state="stopped", error=_error(problem), exit_code=EXIT_NOT_REQUEUED)
+            if job_dir is not None:
+                mark_outcome(job_dir, "stopped", EXIT_NOT_REQUEUED, _error(problem), run)
             return EXIT_NOT_REQUEUED
-    status = read_status(job_dir) if job_dir is not None else {}
+    if job_dir is None:
+        return 0
+    status = read_status(job_dir)
     if own and (
         status.get("state") == "queued" or any(status.get(name) != run[name] for name in ("job_id", "requeues"))
     ):
         status = {}  # this run has said nothing
     said = status.get("state")
     if requeue is not None:
-        _set_status(job_dir, **run, state="requeued", error=None, exit_code=None)
+        mark_outcome(job_dir, "requeued", None, None, run)
     elif cancelled:
         if said != "succeeded" and (own or said in ("running", "requeued")):
-            _set_status(job_dir, **run, state="cancelled", error=None, exit_code=code)
+            mark_outcome(job_dir, "cancelled", code, None, run)
     elif code == EXIT_NOT_REQUEUED:
         message = "the job was stopped, and scontrol could not put it back into the queue"
-        _set_status(job_dir, **run, state="stopped", error=_error(message), exit_code=code)
+        mark_outcome(job_dir, "stopped", code, _error(message), run)
     elif code == 0:
         if program:
-            _set_status(job_dir, **run, state="succeeded", error=None, exit_code=0)
+            mark_outcome(job_dir, "succeeded", 0, None, run)
     elif said in ("running", "requeued") or (own and (said is None or (program and printed is not None))):
         ended, error = _describe(code, status, printed)
-        _set_status(job_dir, **run, state=ended, error=error, exit_code=code)
+        mark_outcome(job_dir, ended, code, error, run)
     elif own:
-        _set_status(job_dir, exit_code=code)
+        mark_exit_code(job_dir, code)
     return 0
-
-
-def describe_end(code: int) -> tuple[str, str]:
-    """The state of a job whose ranks ended with `code` and did not say how, and a sentence about it. Pure."""
-    name = signal_name(code)
-    message = f"the ranks ended with code {code}" + (f" (killed by {name})" if name else "")
-    return ("stopped" if code in _AFTER_SAVING else "failed"), message
-
-
-def signal_name(code: int) -> str | None:
-    """The signal that an exit code of mpirun stands for ("SIGKILL" for 137), or None. Pure."""
-    try:
-        return signal.Signals(code - 128).name if code > 128 else None
-    except ValueError:
-        return None
 
 
 def newest_step(job_dir: Path) -> int | None:
@@ -173,14 +143,5 @@ def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> 
     return state, error | {"lines": list(words.lines)}
 
 
-def _error(message: str, signal_name: str | None = None, rank: int | None = None) -> dict[str, Any]:
-    return {"rank": rank, "message": message} | ({"signal": signal_name} if signal_name else {})
-
-
-def _set_status(job_dir: Path | None, **fields: Any) -> None:
-    """Changes fields of status.json, takes those out that are None, and notes the time."""
-    if job_dir is None or not job_dir.is_dir():
-        return
-    changed = {**read_status(job_dir), **fields, "updated": time.time()}
-    with suppress(OSError):  # a full or lost file system; the job's output says the same
-        write_json(job_dir / STATUS_FILE, {name: value for name, value in changed.items() if value is not None})
+def _error(message: str, signal: str | None = None, rank: int | None = None) -> dict[str, Any]:
+    return {"rank": rank, "message": message} | ({"signal": signal} if signal else {})

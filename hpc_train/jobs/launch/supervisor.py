@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_train.errors import (
-    EXIT_AT_ONCE,
-    EXIT_BAD_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_FINITE,
-    EXIT_STOPPED,
-    EXIT_TERMINATED,
-)
+from hpc_train.outcome import Again, outcome_of
 
-NOT_CRASHES = (0, EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_TERMINATED, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_AT_ONCE)
-"""Exit codes after which a job is not started again: finished, stopped by somebody, or bound to end so again."""
 STALLED_RESTARTS = 3
 """So many restarts in a row without a newer checkpoint end the restarts."""
 LONGEST_WAIT_SECS = 60.0
@@ -55,7 +46,7 @@ def supervise(
         ended = run(restarts)
         after = newest_step()
         stalled = 0 if after is not None and (before is None or after > before) else stalled + (restarts > 0)
-        if max_restarts == 0 or ended.code in NOT_CRASHES:
+        if max_restarts == 0 or Again.RESTART not in outcome_of(ended.code).again:
             if not ended.told:
                 say(ended.why)
             return ended.code

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hpc_train.errors import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
-from hpc_train.jobs.launch.record_end import signal_name
 from hpc_train.jobs.record.submission import Submission
+from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
 
 State = Literal["QUEUED", "PREPARING", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"]
 STATES: tuple[State, ...] = get_args(State)

@@ -24,7 +24,8 @@ from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.errors import UserError
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places

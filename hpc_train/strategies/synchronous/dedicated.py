@@ -11,7 +11,8 @@ from hpc_train.distributed.channel import Channel
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.strategy import ModelParts
-from hpc_train.resilience.signals import STOP_CODES, JobStopped
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
 from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker, LeadWorker
 from hpc_train.strategies.synchronous.remote_state import RemoteState

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_train.engine.nan_policy import MAX_IN_A_ROW, MAX_ROLLBACKS, NanPolicy
-from hpc_train.errors import EXIT_NOT_FINITE, JobEndedError
+from hpc_train.errors import JobEndedError
+from hpc_train.outcome import EXIT_NOT_FINITE
 
 
 def test_halt_names_step_and_ranks() -> None:

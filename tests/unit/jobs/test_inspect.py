@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobs import inspect as module
-from hpc_train.jobs.inspect import look, look_at_all, sound
+from hpc_train.jobs.inspect import look, look_at_all
 from hpc_train.jobs.prepare import Prepared
 from hpc_train.jobs.record.status import Seen
 from hpc_train.jobs.record.submission import Submission, note_cancelled, read_submission
@@ -26,6 +26,7 @@ from hpc_train.jobs.schedulers.local.queue import LocalQueue
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
 from hpc_train.jobs.submit import submit
 from hpc_train.jobs.tables import description, job_table
+from hpc_train.telemetry.status import sound
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.just({})

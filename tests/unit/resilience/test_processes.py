@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpc_train.distributed.silence import CHATTER
-from hpc_train.errors import EXIT_AT_ONCE
 from hpc_train.jobs.launch.mpirun import mpirun_command
-from hpc_train.resilience.signals import STOP_CODES, StopSignals
+from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
+from hpc_train.resilience.signals import StopSignals
 from tests.support import environment
 
 PROGRAM = ["python", "-m", "hpc_train", "train", "a; rm -rf ~.yaml"]

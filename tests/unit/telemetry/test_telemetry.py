@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 
@@ -12,31 +11,7 @@ from rich.console import Console
 
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import describe_environment, noted_variables
-from hpc_train.telemetry.json_files import Lenient, write_json
 from hpc_train.telemetry.progress import Rate, TrainingProgress, is_live
-from hpc_train.telemetry.status import StatusFile, mark_failed
-
-
-def test_json_is_replaced_whole_and_always_valid(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"loss": math.nan, "all": [1.5, math.inf, {"x": "y"}]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"loss": None, "all": [1.5, None, {"x": "y"}]}
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-
-
-def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:
-    report = FailureReport(tmp_path, "run")
-    status = StatusFile(tmp_path, report.path, Lenient(), step=0)
-    status.update(state="running", step=1)
-    error = ValueError("broken")
-    text = report.claim(3, error)
-    assert text is not None
-    assert text.startswith("rank 3 failed:\n")
-    assert report.claim(1, error) is None, "only the first tells"
-    mark_failed(tmp_path, 3, error)
-    status.update(state="succeeded", step=2)
-    written = json.loads((tmp_path / "status.json").read_text())
-    assert (written["state"], written["step"]) == ("failed", 1)
-    assert written["error"] == {"rank": 3, "message": "ValueError: broken"}
 
 
 def test_a_failure_is_told_even_where_nothing_can_be_written(tmp_path: Path) -> None:

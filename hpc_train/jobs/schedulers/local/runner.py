@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hpc_train.errors import EXIT_TERMINATED
 from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, run_supervised, start_of
@@ -26,6 +25,7 @@ from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.commands import job_command
 from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
+from hpc_train.outcome import EXIT_TERMINATED, is_requeued
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
 
@@ -186,10 +186,9 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
         code = run_supervised(start, job_dir, 0, signals, at_once)
         received = signals.received
     cancelled = cancelled_by(job_dir, submission) is not None
-    back = received == "SIGUSR1" and code not in (0, 1, 2, 7, 9) and not cancelled
-    if limit.was_cut:
+    back = is_requeued(code, received == "SIGUSR1", limit.was_cut) and not cancelled
+    if limit.was_cut and back:
         _say("the time limit has come before the ranks had saved; the job goes on from its last checkpoint")
-        back = not cancelled
     refused = record_end(job_dir, code, "warning" if back else None, submission.token, program, printed)
     return (refused or code), back and refused == 0
 

@@ -17,12 +17,10 @@ from hpc_train.cli.app import app
 from hpc_train.jobs.launch.error_excerpt import Printed
 from hpc_train.jobs.launch.progress_check import REQUEUES_FILE, CutRun, idle_runs
 from hpc_train.jobs.launch.record_end import (
-    describe_end,
     find_job_dir,
     newest_step,
     record_begin,
     record_end,
-    signal_name,
 )
 
 
@@ -64,13 +62,6 @@ def runs(*saved: bool, step: int | None = 40) -> list[CutRun]:
 )
 def test_runs_that_saved_nothing_are_counted_from_the_last(past: list[CutRun], restarts: int, idle: int) -> None:
     assert idle_runs(past, restarts) == idle
-
-
-def test_names_of_signals_and_ends() -> None:
-    assert [signal_name(code) for code in (0, 1, 128, 137, 143, 255)] == [None, None, None, "SIGKILL", "SIGTERM", None]
-    assert describe_end(137) == ("failed", "the ranks ended with code 137 (killed by SIGKILL)")
-    assert describe_end(1) == ("failed", "the ranks ended with code 1")
-    assert describe_end(3)[0] == "stopped"
 
 
 @pytest.mark.parametrize("state", ["running", "requeued"])

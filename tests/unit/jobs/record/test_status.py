@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
-from hpc_train.errors import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from hpc_train.jobs.record.status import ENDED, STATES, Phase, Seen, Standing, State, standing
 from hpc_train.jobs.record.submission import Submission
+from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 
 NOW = 2e9
 JOB_DIR = Path("/runs/tiny_1")
