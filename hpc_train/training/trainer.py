@@ -23,9 +23,9 @@ from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec, refuse_same_k
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.data.loading.tf_dataset import Loader, OpenInput, context_for, open_training, refuse_name
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.excepthook import tell_uncaught
-from hpc_train.distributed.horovod import HorovodSync
+from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.roles import roles_for
 from hpc_train.distributed.world import Threads, World, join_world, set_up_tensorflow
@@ -202,8 +202,7 @@ def run_job(
         elif roles.dedicated:
             training = stack.enter_context(dedicated(world, roles, config, state))
         else:
-            strategy = world.each(lambda: HorovodSync(world, config.compression) if world.size > 1 else Alone())
-            training = SyncTraining(strategy)
+            training = SyncTraining(world.each(lambda: GradientAllreduce(collectives_of(world), config.compression)))
         names = next(iter(evaluations.metric_names.values()))
         evaluated = world.on_chief(lambda: len(evaluations_in(job_dir, first_step).get(eval_specs[0].kind, {})))
         given_hooks = world.each(

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpc_train.config.specs import RunConfig
-from hpc_train.distributed.allreduce import Alone, Strategy
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel
-from hpc_train.distributed.horovod import HorovodSync
+from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.lifecycle import Result
@@ -28,14 +28,18 @@ class DedicatedTraining:
     """One rank of a job whose chief takes no steps.
 
     Args:
-        workers: The ranks that train; None on the chief. strategy: averages over them.
+        workers: The ranks that train; None on the chief. allreduce: averages over them.
         channel: Between the chief and the lead. received: what the chief receives through it.
     """
 
     def __init__(
-        self, workers: World | None, strategy: Strategy | None, channel: Channel | None, received: Received | None
+        self,
+        workers: World | None,
+        allreduce: GradientAllreduce | None,
+        channel: Channel | None,
+        received: Received | None,
     ) -> None:
-        self._workers, self._strategy, self._channel, self._received = workers, strategy, channel, received
+        self._workers, self._allreduce, self._channel, self._received = workers, allreduce, channel, received
 
     def run(self, session: Session) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
@@ -48,8 +52,8 @@ class DedicatedTraining:
             chief = DedicatedChief(s, self._channel, self._received)
             stopped = chief.serve()
         else:
-            assert self._strategy is not None
-            DedicatedWorker(s, self._workers, self._strategy, self._channel).train()
+            assert self._allreduce is not None
+            DedicatedWorker(s, self._workers, self._allreduce, self._channel).train()
         result: tuple[dict[str, float], list[str]] | None = None
         if chief is not None and stopped is None:
             metrics, exports = chief.finish()
@@ -71,20 +75,17 @@ def dedicated(world: World, roles: Roles, config: RunConfig, state: ModelState) 
     received = None if workers else Received(state, roles.readers)
     channel = Channel(world, 0 if workers else LEAD, received.room if received else None)
 
-    def averaging() -> Strategy | None:
-        if workers is None:
-            return None
-        return HorovodSync(workers, config.compression) if workers.size > 1 else Alone()
-
-    strategy = world.each(averaging)
+    allreduce = world.each(
+        lambda: GradientAllreduce(collectives_of(workers), config.compression) if workers is not None else None
+    )
     if workers is not None:
         state.world = workers
     if world.rank > LEAD:
-        yield DedicatedTraining(workers, strategy, None, None)
+        yield DedicatedTraining(workers, allreduce, None, None)
         return
     with channel:
         try:
-            yield DedicatedTraining(workers, strategy, channel, received)
+            yield DedicatedTraining(workers, allreduce, channel, received)
         finally:
             if received is not None:
                 received.close()

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hpc_train.data.loading.tf_dataset import OpenInput
-from hpc_train.distributed.allreduce import Strategy
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.lifecycle import compare_replicas, first_signal
@@ -29,8 +29,8 @@ LONG_WAIT_SECS = 1.0
 class DedicatedWorker:
     """Trains; `channel` is the first one's, the lead's. See loop.Events and reporting.Teller."""
 
-    def __init__(self, session: Session, workers: World, strategy: Strategy, channel: Channel | None) -> None:
-        self._s, self._workers, self._strategy, self._channel = session, workers, strategy, channel
+    def __init__(self, session: Session, workers: World, allreduce: GradientAllreduce, channel: Channel | None) -> None:
+        self._s, self._workers, self._allreduce, self._channel = session, workers, allreduce, channel
         self._at_hand = session.found
         self._finish = False
         self._news: list[Message] = []
@@ -47,7 +47,7 @@ class DedicatedWorker:
             self._save(0)
         s.hooks.begin()
         teller = self if self._channel is not None else None
-        outcome = train_through(s, workers, self._strategy, self, teller, self._go_back)
+        outcome = train_through(s, workers, self._allreduce, self, teller, self._go_back)
         signal = None
         if outcome.end == "signal":
             self._save(outcome.step)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.tf_dataset import OpenInput
-from hpc_train.distributed.allreduce import Strategy
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.world import World
 from hpc_train.engine.lifecycle import Result, Run
 from hpc_train.engine.loop import Events, Outcome, train
@@ -21,10 +21,10 @@ from hpc_train.telemetry.reporter import Teller
 
 
 class SyncTraining:
-    """All ranks train, with gradients that `strategy` averages, save and evaluate together."""
+    """All ranks train, with gradients that `allreduce` averages, save and evaluate together."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    def __init__(self, allreduce: GradientAllreduce) -> None:
+        self._allreduce = allreduce
 
     def run(self, session: Session) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
@@ -46,7 +46,7 @@ class SyncTraining:
             saving.save(0, s.data)
         s.hooks.begin()
         run.catch_up()
-        outcome = train_through(s, world, self._strategy, run, s.reporting, go_back)
+        outcome = train_through(s, world, self._allreduce, run, s.reporting, go_back)
         if outcome.end == "signal":
             run.stop(outcome.step)
         return run.finish(outcome)
@@ -55,7 +55,7 @@ class SyncTraining:
 def train_through(
     s: Session,
     world: World,
-    strategy: Strategy,
+    allreduce: GradientAllreduce,
     events: Events,
     teller: Teller | None,
     go_back: Callable[[int], tuple[int, OpenInput]],
@@ -68,7 +68,7 @@ def train_through(
     config, data = s.config, s.data
     health = Health(config.on_nan)
     step = make_train_step(
-        s.model, strategy, s.state.carried, undo=config.on_nan != "halt", accumulate_steps=config.accumulate_steps
+        s.model, allreduce, s.state.carried, undo=config.on_nan != "halt", accumulate_steps=config.accumulate_steps
     )
     if s.delay_secs:
         step = _delayed(step, s.delay_secs)
