@@ -101,7 +101,8 @@ class Collectives(ABC):
         """
         own, *others = _shape(tensor)
         rows = own * self.ranks if rows is None else rows
-        if own != (due := cut(rows, self.ranks)[self.rank]):
+        due = cut(rows, self.ranks)[self.rank]
+        if own != due:
             raise ValueError(f"allgather of {rows} rows: rank {self.rank} of {self.ranks} gives {due}, not {own}")
         _count(rows, others)
         return _differentiable(lambda given: _shaped(self._allgather(given), rows, others), self.reducescatter, tensor)

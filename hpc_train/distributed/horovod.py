@@ -102,8 +102,8 @@ class HorovodCollectives(Collectives):
         if tf.executing_eagerly():
             raise RuntimeError(f"{kind} was called outside of a tf.function")
         graph = tf.compat.v1.get_default_graph()
-        while (outer := graph.outer_graph).building_function:  # of a branch or a loop: the function that it is in
-            graph = outer
+        while graph.outer_graph.building_function:  # of a branch or a loop: the function that it is in
+            graph = graph.outer_graph
         calls, number = _calls.setdefault(graph, Counter()), self._set.process_set_id
         calls[number] += 1
         name = f"{kind}_{calls[number]}_of_set_{number}"
