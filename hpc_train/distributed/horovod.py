@@ -61,7 +61,9 @@ class HorovodCollectives(Collectives):
     def group(self, ranks: Sequence[int]) -> Collectives | None:
         """Of more than one rank and fewer than all of `world`: one that `collectives_of` was given."""
         members = tuple(self._members[rank] for rank in group_of(ranks, self.ranks))
-        if 1 < len(members) < self._world.size and members not in self._world.process_sets:
+        if members == self._members:
+            return self
+        if len(members) > 1 and members not in self._world.process_sets:
             known = ", ".join(str(list(group)) for group in self._world.process_sets) or "none"
             raise ValueError(f"group of ranks {list(members)}: Horovod was started without it; declared are: {known}")
         if self._world.rank not in members:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,61 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.distributed.allreduce import GradientAllreduce
-from hpc_train.distributed.collectives import Collectives, OneRank, cut, group_of
+from hpc_train.distributed.allreduce import Compression, GradientAllreduce
+from hpc_train.distributed.collectives import Collectives, OneRank, Op, cut, group_of
 from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.world import World
+from tests.collective_cases import all_cases, compare
+
+
+class Threads(Collectives):
+    """Another implementation: ranks that are threads of this process, without TensorFlow's graphs."""
+
+    def __init__(self, ranks: int, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
+        super().__init__(ranks, rank)
+        self._board, self._barrier = board, barrier
+
+    def group(self, ranks: Sequence[int]) -> Collectives | None:
+        raise NotImplementedError
+
+    def _of_all(self, given: Any) -> list[Any]:
+        self._board[self.rank] = given
+        self._barrier.wait()
+        found = list(self._board)
+        self._barrier.wait()
+        return found
+
+    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
+        totals = [tf.add_n(those) for those in zip(*self._of_all(tensors), strict=True)]
+        return [total / self.ranks for total in totals] if op == "mean" else totals
+
+    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
+        total = self._allreduce([tensor], op)[0]
+        return tf.split(total, cut(total.shape[0], self.ranks))[self.rank]
+
+    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tf.concat(self._of_all(tensor), 0)
+
+    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+        return tf.concat([parts[self.rank] for parts in self._of_all(tf.split(tensor, given))], 0)
+
+
+def on_threads(ranks: int, run: Callable[[Collectives], None]) -> None:
+    """`run` on so many ranks at once."""
+    board, barrier = [None] * ranks, threading.Barrier(ranks)
+
+    def one(rank: int) -> None:
+        try:
+            run(Threads(ranks, rank, board, barrier))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        failures = [error for future in [pool.submit(one, r) for r in range(ranks)] if (error := future.exception())]
+    for failure in failures:
+        if not isinstance(failure, threading.BrokenBarrierError):
+            raise failure
 
 
 class Second(OneRank):
@@ -22,6 +75,35 @@ class Second(OneRank):
 
     def __init__(self) -> None:
         Collectives.__init__(self, 3, 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_an_implementation_needs_to_know_nothing_of_gradients(ranks: int) -> None:
+    def run(c: Collectives) -> None:
+        for name, case in all_cases(c).items():
+            x = tf.constant(case.given[c.rank], case.dtype)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = case.call(x)
+            compare(result, case.results[c.rank], case.dtype, name)
+            if case.dtype != "int32":
+                gradient = tape.gradient(result, x, tf.constant(case.by[c.rank], case.dtype))
+                compare(gradient, case.gradients[c.rank], case.dtype, name)
+
+    on_threads(ranks, run)
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_gradients_are_averaged_with_16_bits_by_any_implementation(kind: Compression) -> None:
+    def run(c: Collectives) -> None:
+        given = [tf.fill([3], 60000.0), tf.constant(c.rank + 0.5), tf.constant([1, 2], tf.float64)]
+        (large, scalar, doubles), (whole,) = GradientAllreduce(c, kind).average(given, [tf.constant([1 / 3 + c.rank])])
+        assert np.allclose(large, 60000.0, rtol=1e-2), "a sum of large gradients does not overflow"
+        assert float(scalar) == 1.5
+        assert doubles.numpy().tolist() == [1, 2]
+        assert np.isclose(whole.numpy()[0], 1 / 3 + 1, rtol=1e-6), "what is exact is not compressed"
+
+    on_threads(3, run)
 
 
 @given(st.integers(0, 100), st.integers(1, 20))
