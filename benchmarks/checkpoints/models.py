@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.world import World
 from hpc_train.engine.train_step import Flags, make_train_step
 from hpc_train.model.model_state import ModelState
@@ -66,7 +67,7 @@ def make_subject(size: Size) -> Subject:
     model.optimizer.build(model.trainable_variables)
     state = ModelState(model, World(None, local_rank=0, local_size=1))
     state.reserve()
-    step = make_train_step(model, Alone(), state.carried, undo=False)
+    step = make_train_step(model, GradientAllreduce(OneRank()), state.carried, undo=False)
     random = np.random.default_rng(1)
     rows = tf.constant(random.normal(size=(size.batch, FEATURES)).astype(np.float32))
     batch = (rows, tf.constant(random.integers(CLASSES, size=size.batch)))

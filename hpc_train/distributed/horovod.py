@@ -1,75 +1,133 @@
-"""Synchronous training: gradients averaged over all ranks by Horovod.
+"""Collectives by Horovod.
 
 Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
 from hpc_train.distributed.world import World
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-Compression = Literal["fp16", "bf16"]
+_calls: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
+"""For each function that is traced, how many collectives of each process set it has so far."""
 
 
-class HorovodSync:
-    """Averages with one grouped allreduce a step. Starting it is collective.
-
-    Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
-    the allreduce of raw gradients does not touch them.
+def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:
+    """Those of all ranks of `world`. Collective: starts Horovod, where there are several.
 
     Args:
-        compression: Gradients in float32 are sent with 16 bits a number, see `_mean_in_16_bits`.
+        groups: Ranks of each group that `Collectives.group` will be asked for, the same on all ranks; given at the
+            first call, as Horovod makes them when it starts. They may overlap. Each costs Horovod's thread a round of
+            messages in each of its cycles.
+
+    Raises:
+        ValueError: No such ranks. RuntimeError: Horovod runs without these groups. UserError: see World.horovod.
+    """
+    declared = {group_of(group, world.size) for group in groups}
+    if world.size == 1:
+        return OneRank()
+    world.horovod(sorted(group for group in declared if 1 < len(group) < world.size))
+    return HorovodCollectives(world, tuple(range(world.size)))
+
+
+class HorovodCollectives(Collectives):
+    """Those of some ranks of `world`, by Horovod. Inside a tf.function alone.
+
+    Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
+    raw tensors do not touch them. Its gradients of allgather and reducescatter are others than those of Collectives.
+
+    Horovod knows by its name which operation of one rank belongs to which of another. The names are numbers in the
+    order of calls, so that ranks may do different things between them. A tf.function that another one calls twice has
+    each name once: its calls must not overlap.
+
+    Args:
+        members: Ranks in `world`, ascending, with this one; all of them, or a group that world.horovod was given.
     """
 
-    def __init__(self, world: World, compression: Compression | None = None) -> None:
-        self._hvd = world.horovod()
-        self._compression = compression
-        self.ranks = world.size
+    def __init__(self, world: World, members: tuple[int, ...]) -> None:
+        super().__init__(len(members), members.index(world.rank))
+        self._world, self._members, self._hvd = world, members, world.horovod()
+        every = len(members) == world.size
+        self._set = self._hvd.global_process_set if every else world.process_sets[members]
 
-    def average(self, gradients: list[tf.Tensor], exact: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The mean of each tensor over all ranks."""
+    def group(self, ranks: Sequence[int]) -> Collectives | None:
+        """Of more than one rank and fewer than all of `world`: one that `collectives_of` was given."""
+        members = tuple(self._members[rank] for rank in group_of(ranks, self.ranks))
+        if members == self._members:
+            return self
+        if len(members) > 1 and members not in self._world.process_sets:
+            known = ", ".join(str(list(group)) for group in self._world.process_sets) or "none"
+            raise ValueError(f"group of ranks {list(members)}: Horovod was started without it; declared are: {known}")
+        if self._world.rank not in members:
+            return None
+        return HorovodCollectives(self._world, members) if len(members) > 1 else OneRank()
+
+    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         import tensorflow as tf
 
-        short = [place for place, g in enumerate(gradients) if g.dtype == tf.float32] if self._compression else []
-        whole = [place for place in range(len(gradients)) if place not in set(short)]
-        means = self._mean([*(gradients[place] for place in whole), *exact])
-        averaged = dict(zip(whole, means, strict=False))
-        if short:
-            averaged.update(zip(short, self._mean_in_16_bits([gradients[place] for place in short]), strict=True))
-        return [averaged[place] for place in range(len(gradients))], means[len(whole) :]
-
-    def _mean(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Those of one dtype in one allreduce, as Horovod wants it."""
-        means: list[tf.Tensor] = list(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        reduced = list(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # Horovod wants one in a group
             places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            group = self._hvd.grouped_allreduce([tensors[place] for place in places], op=self._hvd.Average)
+            given = [_summed_as(tensors[place]) for place in places]
+            group = self._hvd.grouped_allreduce(given, op=self._op(op), **self._named("allreduce"))
             for place, tensor in zip(places, group, strict=True):
-                means[place] = tensor
-        return means
+                reduced[place] = tf.cast(tensor, dtype)
+        return reduced
 
-    def _mean_in_16_bits(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of float32 tensors, sent as float16 or bfloat16 and summed in float32.
-
-        Each rank gets its slice of all ranks' numbers, averages it, and gives the mean to all: as many numbers go over
-        the wire as in a ring-allreduce, each rounded once on each of the two ways, and a sum cannot overflow.
-        Horovod's own float16 allreduce rounds after each addition, and it has no bfloat16. Bits of bfloat16 travel as
-        float16, which NCCL can send, too; nothing computes with them.
-        """
+    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
         import tensorflow as tf
 
-        short = tf.float16 if self._compression == "fp16" else tf.bfloat16
-        sizes = [tensor.shape.num_elements() for tensor in tensors]
-        missing = -sum(sizes) % self.ranks
-        parts = [tf.reshape(tf.cast(tensor, short), [-1]) for tensor in tensors]
-        flat = tf.concat([*parts, tf.zeros([missing], short)] if missing else parts, axis=0)
-        slices = tf.split(tf.bitcast(self._hvd.alltoall(tf.bitcast(flat, tf.float16)), short), self.ranks)
-        mean = tf.add_n([tf.cast(part, tf.float32) for part in slices]) / self.ranks
-        gathered = tf.bitcast(self._hvd.allgather(tf.bitcast(tf.cast(mean, short), tf.float16)), short)
-        gathered = tf.ensure_shape(gathered, [sum(sizes) + missing])
-        parts = tf.split(gathered, [*sizes, missing])[: len(sizes)]
-        return [tf.reshape(tf.cast(p, tf.float32), t.shape) for p, t in zip(parts, tensors, strict=True)]
+        given = _summed_as(tensor)
+        return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._named("reducescatter")), tensor.dtype)
+
+    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
+        return _as(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._named("allgather")))
+
+    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+        received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._named("alltoall"))
+        return _as(tensor.dtype, received)
+
+    def _op(self, op: Op) -> Any:
+        return self._hvd.Sum if op == "sum" else self._hvd.Average
+
+    def _named(self, kind: str) -> dict[str, Any]:
+        import tensorflow as tf
+
+        if tf.executing_eagerly():
+            raise RuntimeError(f"{kind} was called outside of a tf.function")
+        graph = tf.compat.v1.get_default_graph()
+        while graph.outer_graph.building_function:  # of a branch or a loop: the function that it is in
+            graph = graph.outer_graph
+        calls, number = _calls.setdefault(graph, Counter()), self._set.process_set_id
+        calls[number] += 1
+        name = f"{kind}_{calls[number]}_of_set_{number}"
+        return {"name": name, "ignore_name_scope": True, "process_set": self._set}
+
+
+def _summed_as(tensor: tf.Tensor) -> tf.Tensor:
+    """Horovod cannot add bfloat16."""
+    import tensorflow as tf
+
+    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
+
+
+def _sent_as(tensor: tf.Tensor) -> tf.Tensor:
+    """Bits of bfloat16, which Horovod does not know, travel as float16, which NCCL can send, too."""
+    import tensorflow as tf
+
+    return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
+
+
+def _as(dtype: tf.DType, tensor: tf.Tensor) -> tf.Tensor:
+    """The reverse of `_sent_as`."""
+    import tensorflow as tf
+
+    return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -52,6 +52,7 @@ class World:
         offset: What is to be added to this world's rank numbers to name them to a user (see `part`).
         on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
+        process_sets: Horovod's, by their ranks, once it runs.
     """
 
     def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
@@ -62,6 +63,7 @@ class World:
         self.host, self.offset = socket.gethostname(), 0
         self.on_wait: Callable[[bool], None] = lambda begins: None
         self._horovod: Any = None
+        self.process_sets: dict[tuple[int, ...], Any] = {}
         self._known: BaseException | None = None
 
     @staticmethod
@@ -100,11 +102,15 @@ class World:
         """Whether this is the rank that writes."""
         return self.rank == CHIEF_RANK
 
-    def horovod(self) -> Any:
+    def horovod(self, groups: Sequence[tuple[int, ...]] = ()) -> Any:
         """Horovod's TensorFlow module, started over all ranks at the first call. Collective.
+
+        Args:
+            groups: Ranks of each process set, ascending; more than one, and fewer than all. One order on all ranks.
 
         Raises:
             UserError: This MPI does not let several threads call it at once, as Horovod's and ours do.
+            RuntimeError: A group that the first call was not given.
         """
         if self._horovod is None:
             assert self._comm is not None, "one rank has nobody to reduce with"
@@ -112,10 +118,15 @@ class World:
             import horovod.tensorflow as hvd
 
             affinity = os.sched_getaffinity(0)
-            hvd.init(comm=self._comm)
+            self.process_sets = {group: hvd.ProcessSet(group) for group in groups}
+            hvd.init(comm=self._comm, process_sets=self.process_sets.values())
             # hvd.init() can shrink the affinity of the process (horovod#2804).
             os.sched_setaffinity(0, affinity)
             self._horovod = hvd
+        if missing := [list(group) for group in groups if group not in self.process_sets]:
+            raise RuntimeError(
+                f"Horovod runs without the groups of ranks {missing}: give them where it is started first"
+            )
         return self._horovod
 
     def check_threads(self, what: str) -> None:

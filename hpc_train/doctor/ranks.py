@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.distributed.excepthook import tell
-from hpc_train.distributed.horovod import HorovodSync
+from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
@@ -34,8 +34,8 @@ def allreduce(world: World) -> None:
     with without_chatter():
         import tensorflow as tf
 
-        sync = HorovodSync(world)
-    reduce = tf.function(lambda tensor: sync.average([tensor], [])[0][0])
+        collectives = collectives_of(world)
+    reduce = tf.function(lambda tensor: collectives.allreduce([tensor], "mean", gradient=False)[0])
 
     def measure(device: str, values: int, times: int) -> float:
         with tf.device(device):

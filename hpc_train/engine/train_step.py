@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_train.distributed.allreduce import Strategy
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.model.backward import loss_and_gradients
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ class StepReport:
 
 
 def make_train_step(
-    model: keras.Model, strategy: Strategy, carried: Sequence[Any], undo: bool, accumulate_steps: int = 1
+    model: keras.Model,
+    allreduce: GradientAllreduce,
+    carried: Sequence[Any],
+    undo: bool,
+    accumulate_steps: int = 1,
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report`. The step is collective.
 
@@ -86,7 +90,7 @@ def make_train_step(
     assert optimizer is not None, "build_model lets no model without an optimizer through"
     # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    averages_carried = strategy.ranks > 1
+    averages_carried = allreduce.ranks > 1
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -100,8 +104,8 @@ def make_train_step(
         changes = [v.value - b for v, b in changed] if averages_carried else []
         report = tf.concat([tf.reshape(tf.cast(backward.loss, tf.float32), [1]), flags], axis=0)
         computed = _now_that([*own, *changes, report])
-        averaged, (*changes, report) = strategy.average(own, [*changes, report])
-        there = _now_that([*averaged, *changes, report]) if strategy.ranks > 1 else computed
+        averaged, (*changes, report) = allreduce.average(own, [*changes, report])
+        there = _now_that([*averaged, *changes, report]) if allreduce.ranks > 1 else computed
 
         def finite(loss: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
             sums = [] if may_overflow else [tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.distributed.allreduce import Strategy as Averaging
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import Result, RunContext, Training
@@ -16,7 +16,7 @@ from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
 from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker, LeadWorker
 from hpc_train.strategies.synchronous.remote_state import RemoteState
-from hpc_train.strategies.synchronous.strategy import averaging
+from hpc_train.strategies.synchronous.strategy import gradient_allreduce
 
 LEAD = 1
 """The worker that speaks to the chief, and whose state is saved."""
@@ -50,18 +50,18 @@ class _WorkerSide:
     """What the others do: they train.
 
     Args:
-        workers: The ranks that train; `averaging` averages over them. channel: the lead's, to the chief.
+        workers: The ranks that train; `allreduce` averages over them. channel: the lead's, to the chief.
     """
 
-    def __init__(self, workers: World, averaging: Averaging, channel: Channel | None) -> None:
-        self._workers, self._averaging, self._channel = workers, averaging, channel
+    def __init__(self, workers: World, allreduce: GradientAllreduce, channel: Channel | None) -> None:
+        self._workers, self._allreduce, self._channel = workers, allreduce, channel
 
     def run(self, context: RunContext) -> Result:
         """Trains to the end, and waits for the chief. Collective."""
         if self._channel is None:
-            DedicatedWorker(context, self._workers, self._averaging).train()
+            DedicatedWorker(context, self._workers, self._allreduce).train()
         else:
-            LeadWorker(context, self._workers, self._averaging, self._channel).train()
+            LeadWorker(context, self._workers, self._allreduce, self._channel).train()
         return _end(context, None, None)
 
 
@@ -93,10 +93,10 @@ def dedicated(parts: ModelParts) -> Iterator[Training]:
                 remote.close()
         return
     channel = Channel(world, 0)
-    over = world.each(lambda: averaging(workers, parts.config.compression))
+    allreduce = world.each(lambda: gradient_allreduce(workers, parts.config))
     state.world = workers
     if world.rank > LEAD:
-        yield _WorkerSide(workers, over, None)
+        yield _WorkerSide(workers, allreduce, None)
         return
     with channel:
-        yield _WorkerSide(workers, over, channel)
+        yield _WorkerSide(workers, allreduce, channel)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from hpc_train.distributed.allreduce import Strategy as Averaging
+from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.lifecycle import compare_replicas, first_signal
@@ -30,8 +30,8 @@ LONG_WAIT_SECS = 1.0
 class DedicatedWorker:
     """Trains. See loop.RunControl; what the lead does besides is empty here."""
 
-    def __init__(self, context: RunContext, workers: World, averaging: Averaging) -> None:
-        self._context, self._workers, self._averaging = context, workers, averaging
+    def __init__(self, context: RunContext, workers: World, allreduce: GradientAllreduce) -> None:
+        self._context, self._workers, self._allreduce = context, workers, allreduce
         self._at_hand = context.plan.restored_step
         self._finish = False
         self._news: list[Message] = []
@@ -43,7 +43,7 @@ class DedicatedWorker:
         if context.config.on_nan == "rollback" and context.plan.restored_step is None:
             self._save(0)
         hooks.begin()
-        outcome = train_through(context, self._workers, self._averaging, self, self._reporter, self._go_back)
+        outcome = train_through(context, self._workers, self._allreduce, self, self._reporter, self._go_back)
         signal = None
         if outcome.end == "signal":
             self._save(outcome.step)
@@ -143,8 +143,8 @@ class LeadWorker(DedicatedWorker):
         channel: To the chief.
     """
 
-    def __init__(self, context: RunContext, workers: World, averaging: Averaging, channel: Channel) -> None:
-        super().__init__(context, workers, averaging)
+    def __init__(self, context: RunContext, workers: World, allreduce: GradientAllreduce, channel: Channel) -> None:
+        super().__init__(context, workers, allreduce)
         self._channel = channel
         self._whole: int | None = None
         self._settled = False

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from hpc_train.config.specs import RunOptions
+from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.distributed.allreduce import Alone
-from hpc_train.distributed.allreduce import Strategy as Averaging
-from hpc_train.distributed.horovod import HorovodSync
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.roles import Roles, synchronous_roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.checkpointing import Checkpointing
@@ -53,19 +52,19 @@ class Synchronous:
             with dedicated(parts) as training:
                 yield training
         else:
-            yield SyncTraining(averaging(parts.world, parts.config.compression))
+            yield SyncTraining(gradient_allreduce(parts.world, parts.config))
 
 
-def averaging(world: World, compression: Literal["fp16", "bf16"] | None) -> Averaging:
+def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
     """What averages over the ranks of `world`. Collective."""
-    return world.each(lambda: HorovodSync(world, compression) if world.size > 1 else Alone())
+    return world.each(lambda: GradientAllreduce(collectives_of(world), config.compression))
 
 
 class SyncTraining:
     """All ranks train, save and evaluate together."""
 
-    def __init__(self, averaging: Averaging) -> None:
-        self._averaging = averaging
+    def __init__(self, allreduce: GradientAllreduce) -> None:
+        self._allreduce = allreduce
 
     def run(self, context: RunContext) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
@@ -87,7 +86,7 @@ class SyncTraining:
         lifecycle.events.begin()
         lifecycle.catch_up()
         reporter = chief.reporter if chief else None
-        outcome = train_through(context, world, self._averaging, lifecycle, reporter, go_back)
+        outcome = train_through(context, world, self._allreduce, lifecycle, reporter, go_back)
         if outcome.end == "signal":
             lifecycle.stop(outcome.step)
         return lifecycle.finish(outcome)
@@ -96,7 +95,7 @@ class SyncTraining:
 def train_through(
     context: RunContext,
     world: World,
-    averaging: Averaging,
+    allreduce: GradientAllreduce,
     control: RunControl,
     reporter: StepReporter | None,
     go_back: Callable[[int], int],
@@ -110,7 +109,7 @@ def train_through(
     policy = NanPolicy(config.on_nan)
     step = make_train_step(
         context.model,
-        averaging,
+        allreduce,
         context.state.carried,
         undo=config.on_nan != "halt",
         accumulate_steps=config.accumulate_steps,

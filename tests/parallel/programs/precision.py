@@ -17,8 +17,8 @@ set_up_tensorflow(world)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from hpc_train.distributed.allreduce import Alone  # noqa: E402
-from hpc_train.distributed.horovod import HorovodSync  # noqa: E402
+from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
+from hpc_train.distributed.horovod import collectives_of  # noqa: E402
 from hpc_train.engine.train_step import Flags, make_train_step  # noqa: E402
 
 ROWS, STEPS = 24, 5
@@ -35,7 +35,7 @@ def rows_of(step: int, spoilt: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(x[part]), tf.constant(y[part])
 
 
-def train(strategy, optimizer, pieces=1, policy="float32", spoilt=(), batch_norm=False):
+def train(allreduce, optimizer, pieces=1, policy="float32", spoilt=(), batch_norm=False):
     """Variables, loss scales after each step, the steps' reports."""
     keras.utils.set_random_seed(1)
     hidden = [keras.layers.BatchNormalization(dtype=policy)] if batch_norm else []
@@ -44,7 +44,7 @@ def train(strategy, optimizer, pieces=1, policy="float32", spoilt=(), batch_norm
     )
     model.compile(optimizer, "mse", auto_scale_loss=False)
     model.optimizer.build(model.trainable_variables)
-    step = make_train_step(model, strategy, model.non_trainable_variables, False, accumulate_steps=pieces)
+    step = make_train_step(model, allreduce, model.non_trainable_variables, False, accumulate_steps=pieces)
     scales, reports = [], []
     for number in range(STEPS):
         reports.append(step(rows_of(number, number in spoilt), Flags(finish=number == 2 and world.rank == 0)))
@@ -69,10 +69,12 @@ def clipped():
     return keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05)
 
 
+collectives = collectives_of(world)
+sync = GradientAllreduce(collectives)
 half = {"policy": "mixed_float16", "spoilt": (1,)}
 if alone:
-    plain, _, _ = train(Alone(), clipped())
-    low, scales, _ = train(Alone(), scaled(), **half)
+    plain, _, _ = train(sync, clipped())
+    low, scales, _ = train(sync, scaled(), **half)
     assert scales == [1024, 512, 512, 1024, 1024], scales
     np.savez(folder / "alone.npz", scales=scales, **{f"plain{i}": v for i, v in enumerate(plain)})
     np.savez(folder / "half.npz", **{f"half{i}": v for i, v in enumerate(low)})
@@ -82,7 +84,6 @@ with np.load(folder / "alone.npz") as file:
     scales_alone, plain = file["scales"].tolist(), [file[f"plain{i}"] for i in range(len(file.files) - 1)]
 with np.load(folder / "half.npz") as file:
     low = [file[f"half{i}"] for i in range(len(file.files))]
-sync = HorovodSync(world)
 
 exact_loss, two = 0.0, world.size == 2  # on more ranks, what takes long is left out
 # Clipping by the norm of the average, and pieces, give what one process makes of all rows.
@@ -97,7 +98,7 @@ for pieces in (1, 3) if two else (1,):
 exact_batch_norm = train(sync, keras.optimizers.SGD(0.0), batch_norm=True)[0] if two else []
 
 for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
-    compressed = HorovodSync(world, kind)
+    compressed = GradientAllreduce(collectives, kind)
     values, _, reports = train(compressed, clipped())
     assert reports[0].loss == exact_loss, "the loss is never compressed"
     assert same_on_all_ranks(values)
@@ -110,8 +111,8 @@ for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
             np.testing.assert_array_equal(ours, theirs, err_msg="batch-norm averages are never compressed")
 
     @tf.function
-    def mean(gradients, exact, strategy=compressed):
-        return strategy.average([tf.identity(g) for g in gradients], [tf.identity(e) for e in exact])
+    def mean(gradients, exact, allreduce=compressed):
+        return allreduce.average([tf.identity(g) for g in gradients], [tf.identity(e) for e in exact])
 
     given = [tf.fill([3], 60000.0), tf.constant(world.rank + 0.5), tf.zeros([0, 2]), tf.constant([1, 2], tf.float64)]
     (large, scalar, nothing, doubles), (whole,) = mean(given, [tf.constant([1 / 3 + world.rank])])
@@ -125,8 +126,9 @@ for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
     assert np.isfinite(beyond[0]) == (kind == "bf16"), "float16 has no such number: the step is one of bad numbers"
     assert beyond[1] == 1
 
-for strategy in (sync, HorovodSync(world, "fp16")) if two else (sync,):  # only the last rank has the row that overflows
-    values, scales, _ = train(strategy, scaled(), **half)
+# Only the last rank has the row that overflows.
+for allreduce in (sync, GradientAllreduce(collectives, "fp16")) if two else (sync,):
+    values, scales, _ = train(allreduce, scaled(), **half)
     assert scales == scales_alone, scales
     assert same_on_all_ranks(values)
     for ours, theirs in zip(values, low, strict=True):

@@ -38,14 +38,15 @@ def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
     from peers.fit import KerasFit
     from peers.plain_loop import PlainLoop, dataset_of
 
-    from hpc_train.distributed.allreduce import Alone
+    from hpc_train.distributed.allreduce import GradientAllreduce
+    from hpc_train.distributed.collectives import OneRank
     from hpc_train.engine.train_step import Flags, make_train_step
 
     x, y = batches(model)
     weights = build_model({"model": model}).get_weights()
     ours, by_hand, fitted = (same_start(model, weights) for _ in range(3))
     ours.optimizer.build(ours.trainable_variables)
-    step = make_train_step(ours, Alone(), [], undo=False)
+    step = make_train_step(ours, GradientAllreduce(OneRank()), [], undo=False)
     losses = [step(batch, Flags()).loss for batch in dataset_of(x, y).take(BATCHES)]
     loop, fit = PlainLoop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
     assert loop.run(2, BATCHES - 2).secs > 0

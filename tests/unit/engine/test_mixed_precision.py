@@ -10,7 +10,8 @@ import pytest
 
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import RunConfig
-from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import OneRank
 from hpc_train.engine.train_step import Flags, make_train_step
 from hpc_train.errors import UserError
 from hpc_train.model.builder import build_model
@@ -49,7 +50,9 @@ def test_layers_compute_in_16_bits_and_variables_stay_float32(precision: str) ->
     assert keras.mixed_precision.dtype_policy().name == "float32"
     model.optimizer.build(model.trainable_variables)
     for pieces in (1, 4):
-        step = make_train_step(model, Alone(), model.non_trainable_variables, undo=True, accumulate_steps=pieces)
+        step = make_train_step(
+            model, GradientAllreduce(OneRank()), model.non_trainable_variables, undo=True, accumulate_steps=pieces
+        )
         losses = [step(batch, Flags()).loss for _ in range(15)]
         assert losses[-1] < losses[0]
     plain, _ = built(None)
@@ -87,7 +90,9 @@ def test_an_overflow_halves_the_scale_and_leaves_the_step_out(pieces: int) -> No
     own = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05, global_clipnorm=0.1), initial_scale=2.0**30)
     model, batch = built("float16", optimizer=own)
     own.build(model.trainable_variables)
-    step = make_train_step(model, Alone(), model.non_trainable_variables, undo=False, accumulate_steps=pieces)
+    step = make_train_step(
+        model, GradientAllreduce(OneRank()), model.non_trainable_variables, undo=False, accumulate_steps=pieces
+    )
     kernel = model.layers[0].kernel
     before = kernel.numpy()
     report = step(batch, Flags())

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import OneRank
 from hpc_train.engine.train_step import Flags, make_train_step
 from hpc_train.errors import UserError
 from hpc_train.model.backward import check_accumulation, loss_and_gradients
@@ -73,7 +74,9 @@ def test_a_step_in_pieces_is_a_step_and_takes_back_state_where_numbers_are_bad()
     one, two = (compiled(*map(clone, parts), optimizer=keras.optimizers.Adam(0.01)) for _ in range(2))
     two.set_weights(one.get_weights())
     for model, pieces in ((one, 1), (two, 3)):
-        step = make_train_step(model, Alone(), model.non_trainable_variables, undo=True, accumulate_steps=pieces)
+        step = make_train_step(
+            model, GradientAllreduce(OneRank()), model.non_trainable_variables, undo=True, accumulate_steps=pieces
+        )
         reports = [step(batch_of(rows), Flags()) for rows in (12, 12, 10, 2)]
         assert all(report.applied and report.communication_secs == 0 < report.apply_secs < 60 for report in reports)
         assert step(batch_of(12), Flags(finish=True)).raised == Flags(finish=True)
@@ -82,7 +85,7 @@ def test_a_step_in_pieces_is_a_step_and_takes_back_state_where_numbers_are_bad()
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-6)
     model = compiled(layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(4), layers.Rescaling(2.0))
     state = model.non_trainable_variables
-    step = make_train_step(model, Alone(), state, undo=True, accumulate_steps=2)
+    step = make_train_step(model, GradientAllreduce(OneRank()), state, undo=True, accumulate_steps=2)
     before = [v.numpy() for v in state]
     x, y = batch_of(6)
     bad = step((tf.concat([x[:5], x[5:] * np.nan], axis=0), y), Flags())
@@ -122,12 +125,13 @@ MEMORY = """
 import resource, sys
 import keras, numpy as np, tensorflow as tf
 from hpc_train.engine.train_step import Flags, make_train_step
-from hpc_train.distributed.allreduce import Alone
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import OneRank
 parts = [keras.layers.Dense(256, activation="gelu") for _ in range(8)]
 model = keras.Sequential([keras.Input((256,)), *parts, keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.optimizer.build(model.trainable_variables)
-step = make_train_step(model, Alone(), [], False, accumulate_steps=int(sys.argv[1]))
+step = make_train_step(model, GradientAllreduce(OneRank()), [], False, accumulate_steps=int(sys.argv[1]))
 batch = tf.zeros([8192, 256]), tf.zeros([8192, 1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 step(batch, Flags())

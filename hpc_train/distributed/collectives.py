@@ -1,0 +1,222 @@
+"""Collectives: tensors exchanged between ranks inside a tf.function. One interface, whatever carries the tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Op = Literal["sum", "mean"]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+DTYPES = (*FLOATS, "int32", "int64")
+MOST_ELEMENTS = 2**31 - 1
+"""Of a tensor given or returned: MPI-3 counts are 32-bit."""
+
+
+def cut(rows: int, ranks: int) -> list[int]:
+    """How many of `rows` each rank has: as many, and where they do not divide, one more on each of the first ranks."""
+    return [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
+
+
+def group_of(ranks: Sequence[int], size: int) -> tuple[int, ...]:
+    """`ranks` in ascending order.
+
+    Raises:
+        ValueError: There are none, one is given twice, or one is not among 0 to `size` - 1.
+    """
+    members = tuple(sorted(int(rank) for rank in ranks))
+    if not members or len(set(members)) < len(members) or members[0] < 0 or members[-1] >= size:
+        raise ValueError(f"group of ranks {list(ranks)}: give at least one rank, each once, from 0 to {size - 1}")
+    return members
+
+
+class Collectives(ABC):
+    """Exchanges tensors between ranks, inside a tf.function.
+
+    Methods that take tensors are collective: all ranks call them in the same order, with one dtype. "Rows" are
+    dimension 0; where they are cut into parts, `cut` says how. The dtype is one of DTYPES, and a tensor has fewer than
+    2^31 elements, before and after. But for `allreduce`, shapes are static: known when the function is traced.
+
+    Gradients are those of the sum of all ranks' losses, of any order; to compute one is collective, too, so that either
+    all ranks differentiate a result or none does. They are made here, for all implementations.
+
+    An implementation has `group` and the methods with an underscore, whose arguments are checked, and whose results
+    need neither gradients nor static shapes.
+
+    Attributes:
+        ranks: How many take part. rank: this one's number among them, from 0.
+    """
+
+    def __init__(self, ranks: int, rank: int) -> None:
+        self.ranks, self.rank = ranks, rank
+
+    def allreduce(self, tensors: Sequence[tf.Tensor], op: Op = "sum", gradient: bool = True) -> list[tf.Tensor]:
+        """The sum or mean of each tensor over all ranks, the same to the bit on all. Those of one dtype go together.
+
+        Args:
+            tensors: Each of one shape on all ranks.
+            gradient: False: none is asked for, which saves an operation that holds all tensors.
+
+        Raises:
+            ValueError: A dtype that is not allowed, a mean of integers, or too many elements.
+        """
+        for tensor in tensors:
+            _check(tensor, op)
+        if not gradient or not tensors:
+            return self._allreduce(list(tensors), op)
+        reduced: list[tf.Tensor] = _differentiable(
+            lambda *given: self._allreduce(list(given), op), lambda *by: self.allreduce(by, op), *tensors
+        )
+        return reduced
+
+    def reducescatter(self, tensor: tf.Tensor, op: Op = "sum") -> tf.Tensor:
+        """This rank's rows of the sum or mean over all ranks: [R, …] to [cut(R, ranks)[rank], …].
+
+        Args:
+            tensor: Of one shape on all ranks.
+
+        Raises:
+            ValueError: As `allreduce`, or a shape that is not static, or without dimensions.
+        """
+        rows, *others = _shape(tensor, op)
+        own = cut(rows, self.ranks)[self.rank]
+        return _differentiable(
+            lambda given: _shaped(self._reducescatter(given, op), own, others),
+            lambda by: self.allgather(by / self.ranks if op == "mean" else by, rows),
+            tensor,
+        )
+
+    def allgather(self, tensor: tf.Tensor, rows: int | None = None) -> tf.Tensor:
+        """All ranks' tensors, one below the other by rank: [cut(R, ranks)[rank], …] to [R, …].
+
+        Args:
+            rows: R. None: all ranks have as many.
+
+        Raises:
+            ValueError: As `reducescatter`, or `tensor` has another number of rows than this rank's of R.
+        """
+        own, *others = _shape(tensor)
+        rows = own * self.ranks if rows is None else rows
+        due = cut(rows, self.ranks)[self.rank]
+        if own != due:
+            raise ValueError(f"allgather of {rows} rows: rank {self.rank} of {self.ranks} gives {due}, not {own}")
+        _count(rows, others)
+        return _differentiable(lambda given: _shaped(self._allgather(given), rows, others), self.reducescatter, tensor)
+
+    def alltoall(self, tensor: tf.Tensor, rows: Sequence[Sequence[int]] | None = None) -> tf.Tensor:
+        """The parts that all ranks have for this one, one below the other by rank: [R, …] to [S, …].
+
+        Args:
+            tensor: Its parts for rank 0, 1, … one below the other.
+            rows: How many rows rank i gives to rank j, as rows[i][j]; the same on all ranks. So R is the sum of this
+                rank's row, and S that of its column. None: `cut(R, ranks)` on each rank, all having R rows.
+
+        Raises:
+            ValueError: As `reducescatter`, or `rows` does not fit.
+        """
+        own, *others = _shape(tensor)
+        table = [list(given) for given in rows or [cut(own, self.ranks)] * self.ranks]
+        if [len(given) for given in table] != [self.ranks] * self.ranks or sum(table[self.rank]) != own:
+            raise ValueError(
+                f"alltoall: rank {self.rank} of {self.ranks} has {own} rows to give, but rows is {table}: "
+                "give it a number for each rank and receiver, this rank's adding up to what it has"
+            )
+        received = [given[self.rank] for given in table]
+        _count(sum(received), others)
+        return _differentiable(
+            lambda given: _shaped(self._alltoall(given, table[self.rank]), sum(received), others),
+            lambda by: self.alltoall(by, list(zip(*table, strict=True))),
+            tensor,
+        )
+
+    @abstractmethod
+    def group(self, ranks: Sequence[int]) -> Collectives | None:
+        """Those of some of these ranks; None on the others. Collective; called before the first step.
+
+        Args:
+            ranks: As they are numbered here. In the group they are numbered from 0 in ascending order.
+
+        Raises:
+            ValueError: No such ranks, or a group that this implementation has to know earlier than now.
+        """
+
+    @abstractmethod
+    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]: ...
+
+    @abstractmethod
+    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor: ...
+
+    @abstractmethod
+    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor: ...
+
+    @abstractmethod
+    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+        """given: how many rows each rank gets of `tensor`."""
+
+
+class OneRank(Collectives):
+    """Those of a single rank, which gets back what it gives. Local; also outside of a tf.function."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 0)
+
+    def group(self, ranks: Sequence[int]) -> Collectives:
+        """The rank itself."""
+        group_of(ranks, 1)
+        return self
+
+    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
+        return tensors
+
+    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
+        return tensor
+
+    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tensor
+
+    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+        return tensor
+
+
+_WHAT = {"sum": "tensors", "mean": "means"}
+
+
+def _differentiable(forward: Callable[..., Any], backward: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+    import tensorflow as tf
+
+    return tf.custom_gradient(lambda *given: (forward(*given), backward))(*tensors)
+
+
+def _check(tensor: tf.Tensor, op: Op = "sum") -> None:
+    allowed = FLOATS if op == "mean" else DTYPES
+    if tensor.dtype.name not in allowed:
+        raise ValueError(f"a tensor of {tensor.dtype.name}: ranks exchange {_WHAT[op]} of {', '.join(allowed)}")
+    if tensor.shape.is_fully_defined():
+        _count(1, tensor.shape)
+
+
+def _shape(tensor: tf.Tensor, op: Op = "sum") -> list[int]:
+    _check(tensor, op)
+    if not tensor.shape.is_fully_defined() or not tensor.shape.rank:
+        raise ValueError(
+            f"a tensor of shape {tensor.shape} cannot be cut into rows: its shape must be known, and not ()"
+        )
+    shape: list[int] = tensor.shape.as_list()
+    return shape
+
+
+def _count(rows: int, others: Sequence[int]) -> None:
+    elements = rows
+    for size in others:
+        elements *= size
+    if elements > MOST_ELEMENTS:
+        raise ValueError(f"a tensor of {elements:,} elements: ranks exchange at most {MOST_ELEMENTS:,} at once; cut it")
+
+
+def _shaped(tensor: tf.Tensor, rows: int, others: Sequence[int]) -> tf.Tensor:
+    tensor.set_shape([rows, *others])
+    return tensor

@@ -1,0 +1,137 @@
+"""Checks each collective operation and its gradient against numpy; run on any number of ranks up to 4."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpc_train.distributed.world import join_world, set_up_tensorflow
+
+world = join_world()
+set_up_tensorflow(world)
+
+import tensorflow as tf  # noqa: E402
+
+from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
+from hpc_train.distributed.collectives import Collectives  # noqa: E402
+from hpc_train.distributed.horovod import collectives_of  # noqa: E402
+from tests.collective_cases import Case, all_cases, compare  # noqa: E402
+
+GROUPS = {
+    1: [],
+    2: [[1]],
+    3: [[0, 1], [2], [2, 1]],  # overlapping, and one that two ranks are not in
+    4: [[0, 1], [2, 3], [0, 2], [1, 3], [1, 2, 3]],  # a grid of two by two
+}
+
+
+def check(those: Sequence[Collectives]) -> None:
+    """All cases of all groups in one function: what a rank is not in, it has not in its graph."""
+    cases = {(place, name): (c, case) for place, c in enumerate(those) for name, case in all_cases(c).items()}
+    keys = list(cases)
+    float_keys = [key for key in keys if cases[key][1].dtype != "int32"]
+
+    def tensors(those: Callable[[Case], list[np.ndarray]]) -> list[tf.Tensor]:
+        return [tf.constant(those(case)[c.rank], case.dtype) for c, case in cases.values()]
+
+    @tf.function(autograph=False)
+    def run(given: list[tf.Tensor], by: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        x, w = dict(zip(keys, given, strict=True)), dict(zip(keys, by, strict=True))
+        with tf.GradientTape() as tape:
+            tape.watch([x[key] for key in float_keys])
+            results = {key: case.call(x[key]) for key, (_, case) in cases.items()}
+        for key, (c, case) in cases.items():
+            assert results[key].shape == case.results[c.rank].shape, key
+        return list(results.values()), tape.gradient(
+            [results[key] for key in float_keys],
+            [x[key] for key in float_keys],
+            [w[key] for key in float_keys],
+        )
+
+    results, gradients = run(tensors(lambda case: case.given), tensors(lambda case: case.by))
+    for found, (key, (c, case)) in zip(results, cases.items(), strict=True):
+        compare(found, case.results[c.rank], case.dtype, key)
+    for found, key in zip(gradients, float_keys, strict=True):
+        c, case = cases[key]
+        compare(found, case.gradients[c.rank], case.dtype, ("gradient of", key))
+
+
+def raises(kind: type[Exception], action: Callable[[], object], words: str) -> None:
+    try:
+        action()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+top = collectives_of(world, GROUPS[world.size])
+assert (top.ranks, top.rank) == (world.size, world.rank)
+mine = [top]
+for ranks in GROUPS[world.size]:
+    group = top.group(ranks)
+    assert (group is None) == (world.rank not in ranks)
+    if group is not None:
+        assert (group.ranks, group.rank) == (len(ranks), sorted(ranks).index(world.rank))
+        mine.append(group)
+assert top.group(range(world.size)) is top
+check(mine)
+
+last, one = world.size - 1, tf.ones([2])
+if world.size > 2:
+    raises(ValueError, lambda: top.group([0, last]), "Horovod was started without it")
+    raises(RuntimeError, lambda: collectives_of(world, [[0, last]]), "Horovod runs without")
+    pair = top.group([last - 1, last])
+    alone = pair.group([1]) if pair is not None else None
+    assert (alone is not None) == (world.rank == last), "ranks of a group are numbered in it"
+if world.size > 1:
+    raises(RuntimeError, lambda: top.allreduce([one]), "outside of a tf.function")
+    raises(ValueError, lambda: top.group([last + 1]), f"from 0 to {last}")
+
+
+@tf.function
+def several(x: tf.Tensor, yes: tf.Tensor, again: bool = False) -> tuple[tf.Tensor, ...]:
+    """Calls in a branch and in a loop, and several dtypes at once."""
+    ints, floats, bits = top.allreduce([tf.ones([3], tf.int32), x, tf.ones([], tf.bfloat16)])
+    branch = tf.cond(yes, lambda: top.allreduce([x])[0], lambda: top.allreduce([2 * x])[0])
+    for _ in tf.range(2):
+        x = top.allreduce([x], "mean")[0]
+    return ints, floats, bits, branch, x, tf.constant(again)
+
+
+# The first rank traces its function once more; the others do not know of it.
+for again in (False, world.rank == 0):
+    ints, floats, bits, branch, mean, _ = several(one * (world.rank + 1.0), tf.constant(True), again)
+    total = world.size * (world.size + 1) / 2
+    assert ints.numpy().tolist() == [world.size] * 3
+    assert float(bits) == world.size
+    assert floats.numpy().tolist() == branch.numpy().tolist() == [total] * 2
+    np.testing.assert_allclose(mean.numpy(), total / world.size, rtol=1e-6)
+
+
+@tf.function
+def curvature(x: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = tf.reduce_sum(top.allgather(x) ** 2) / 2
+        product = tf.reduce_sum(inner.gradient(loss, x) * v)
+    return outer.gradient(product, x)
+
+
+v = np.arange(2.0, dtype=np.float32) + world.rank
+np.testing.assert_allclose(curvature(one, tf.constant(v)).numpy(), world.size * v, rtol=1e-6)
+
+# A step without compression has one operation for all that it exchanges, and nothing for gradients of it.
+allreduce = GradientAllreduce(top)
+traced = tf.function(lambda x: allreduce.average([x, 2 * x], [x[:1]])).get_concrete_function(one)
+kinds = [op.type for op in traced.graph.get_operations()]
+assert [kind for kind in kinds if "Horovod" in kind] == ["HorovodGroupedAllreduce"] * (world.size > 1)
+assert "IdentityN" not in kinds
+
+for c in mine:
+    for kind, most in (("fp16", 1e-3), ("bf16", 1e-2)):
+        compressed = GradientAllreduce(c, kind)
+        (mean,), _ = tf.function(lambda x, compressed=compressed: compressed.average([x], []))(one / 3 + c.rank)
+        np.testing.assert_allclose(mean.numpy(), 1 / 3 + (c.ranks - 1) / 2, rtol=most)
+print(f"rank {world.rank} of {world.size} is fine")
