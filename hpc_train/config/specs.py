@@ -201,7 +201,8 @@ class RunConfig(RunOptions):
         stall_timeout_secs: A rank that does not move for so long is named and the job ended with code 6; 0: never.
         save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
         log_step_count_steps: Steps between log lines when the output is not a terminal.
-        tf_random_seed: Seed of the initial weights and of dropout; `None` takes a random one.
+        tf_random_seed: Seed of the initial weights, of dropout, and of what the model draws from Python's, numpy's and
+            TensorFlow's global generators; `None` takes a random one.
         mixed_precision: Compute in `"bfloat16"` or `"float16"`, with variables in float32; float16 with a loss scale
             that all ranks change together (Micikevicius et al., arXiv:1710.03740).
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.

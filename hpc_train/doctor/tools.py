@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal
 
 from hpc_train.distributed.silence import CHATTER
+from hpc_train.processes import kill, of_session
 
 Result = Literal["ok", "warning", "fails", "not here"]
 
@@ -133,9 +134,7 @@ class Tool:
         patience = time.monotonic() + GRACE_SECS
         while process.poll() is None and time.monotonic() < patience:
             time.sleep(POLL_SECS)
-        for pid in _members(process.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        kill(of_session(process.pid))
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
 
@@ -189,13 +188,3 @@ def _memory_file() -> BinaryIO:
 
 def _text(file: BinaryIO) -> str:
     return os.pread(file.fileno(), _OUTPUT_BYTES, 0).decode(errors="replace")
-
-
-def _members(session: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError, ValueError):  # it has just ended
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] not in "ZX":
-                found.append(int(path.parent.name))
-    return found

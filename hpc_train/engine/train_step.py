@@ -52,6 +52,8 @@ class StepReport:
             it waited for slower ranks. On a GPU, the host's clock counts what is left of computing the gradients, too.
             0 where one rank trains alone.
         apply_secs: From then until the step's end. 0 on a GPU, which the host's clock does not follow.
+
+    Both are 0 under TensorFlow's op determinism, which allows a graph no clock.
     """
 
     loss: float
@@ -145,15 +147,16 @@ def make_train_step(
             bool(applied),
             bool(to_blame),
             communication_secs=max(0.0, float(there - computed)),
-            apply_secs=0.0 if on_gpu else max(0.0, time.time() - float(there)),
+            apply_secs=0.0 if on_gpu or there == 0 else max(0.0, time.time() - float(there)),
         )
 
     return run
 
 
 def _now_that(there: list[tf.Tensor]) -> tf.Tensor:
-    """The clock (float64, s) once all of `there` are computed."""
+    """The clock (float64, s) once all of `there` are computed; 0 under op determinism, which allows no clock."""
     import tensorflow as tf
+    from tensorflow.python.framework.config import is_op_determinism_enabled
 
     with tf.control_dependencies(there):
-        return tf.timestamp()
+        return tf.zeros([], tf.float64) if is_op_determinism_enabled() else tf.timestamp()

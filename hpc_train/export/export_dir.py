@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.disk_io import sync_to_disk
+from hpc_train.processes import identity, is_alive
 
 ABOUT_FILE = "hpc_train.json"
 """In each export: what it was made of. It marks the folders that this package made, and may remove."""
@@ -67,7 +69,7 @@ class ExportFolder:
         existed = self.path.is_dir()
         self.path.mkdir(parents=True, exist_ok=True)
         self._clean()
-        temporary = self.path / f".{int(time.time())}.{os.uname().nodename}-{os.getpid()}.tmp"
+        temporary = self.path / f".{int(time.time())}.{_owner()}.tmp"
         try:
             temporary.mkdir()
             fill(temporary)
@@ -99,7 +101,7 @@ class ExportFolder:
         exports = self.exports() if keep is not None else []
         for export in exports[: max(0, len(exports) - (keep or 0))]:
             with suppress(OSError):
-                gone = export.path.with_name(f".{export.path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+                gone = export.path.with_name(f".{export.path.name}.{_owner()}.tmp")
                 export.path.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
 
@@ -115,12 +117,21 @@ class ExportFolder:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _owner() -> str:
+    """This process: `<node>-<pid>@<start>@<boot>`; older versions wrote `<node>-<pid>`."""
+    me = identity()
+    return f"{me['host']}-{me['pid']}@{me['process_start']}@{me['boot_id']}"
+
+
 def _is_dead(owner: str) -> bool:
-    """Whether `<node>-<pid>` was a process of this node that is no more."""
-    node, _, pid = owner.rpartition("-")
-    if node != os.uname().nodename or not pid.isdigit():
+    """Whether `owner` was a process of this node that is no more."""
+    place, _, began = owner.partition("@")
+    node, _, pid = place.rpartition("-")
+    start, _, boot = began.partition("@")
+    if node != socket.gethostname() or not pid.isdigit():
         return False
-    return not Path("/proc", pid).exists()
+    known = {"process_start": int(start), "boot_id": boot} if start.isdigit() else {}
+    return not is_alive({"pid": int(pid), **known})
 
 
 def _about(path: Path) -> dict[str, Any] | None:

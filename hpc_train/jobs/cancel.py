@@ -61,4 +61,5 @@ def _cancel_local(job_dir: Path, token: str, save: bool, queue: LocalQueue) -> N
     if not mine:
         local_runner.kill_all(token)
     elif mine[0].started is not None and not local_runner.stop(mine[0], token, save) and not save:
-        raise SchedulerError(f"{job_dir.name}: its processes could not be ended: {local_runner.processes_of(token)}")
+        left = ", ".join(str(process.pid) for process in local_runner.processes_of(token))
+        raise SchedulerError(f"{job_dir.name}: its processes could not be ended: {left}")

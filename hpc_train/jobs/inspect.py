@@ -20,6 +20,7 @@ from hpc_train.jobs.record.submission import Submission, cancelled_by, read_subm
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
 from hpc_train.jobs.schedulers.local.runner import processes_of
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+from hpc_train.processes import is_alive
 from hpc_train.telemetry.status import read_status, sound
 
 ASKED_AT_ONCE = 8
@@ -131,7 +132,7 @@ def _seen_by_hand(status: dict[str, Any]) -> Seen:
     if status.get("host") != socket.gethostname():
         return Seen("unasked", note=f"it was started on {status.get('host')}, which cannot be asked from here")
     requeues = int(status.get("requeues") or 0)
-    if Path(f"/proc/{status.get('pid')}").exists():
+    if is_alive(status, status.get("started")):
         return Seen("running", None, requeues, where=status.get("host"))
     return Seen("forgotten", "its process has ended, and left no end")
 

@@ -109,6 +109,8 @@ def prepare(request: Request, say: Say) -> Prepared:
     with problems.gathered():
         plan = plan_snapshot(folder, request.max_code_bytes, [Path(job_file.name), *code_files(job)], data_files(job))
         check_outside(folder, job_dir, plan.rules)
+        if plan.rules.note is not None:
+            say(plan.rules.note)
     draft = Submission(
         token=secrets.token_hex(8),
         name=job_dir.name,
@@ -149,8 +151,9 @@ def prepare_again(
     if not stands.has_ended:
         raise UserError(f"{before.name}: is {stands.state}; only a job that has ended can be resumed")
     if before.backend == "local" and (left := processes_of(before.token)):
+        pids = ", ".join(str(process.pid) for process in left)
         raise UserError(
-            f"{before.name}: processes of it still run ({', '.join(map(str, left))}): end them first, with "
+            f"{before.name}: processes of it still run ({pids}): end them first, with "
             f"hpc-train cancel {shlex.quote(str(job_dir))}"
         )
     laid_over = (*before.settings, *settings)

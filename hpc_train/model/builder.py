@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpc_train.config.estimator import Estimator
 from hpc_train.errors import UserError
+from hpc_train.model import rng_state
 
 if TYPE_CHECKING:
     import keras
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     """Calls `model_fn`, and creates every variable of the model and its metrics; not its optimizer's. Local.
+
+    All random numbers are seeded before with run.tf_random_seed, where there is one, alike on all ranks.
 
     With run.mixed_precision, both happen under Keras's policy for it, and a model in float16 has a loss scale then.
 
@@ -29,8 +32,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     """
     import keras
 
-    if estimator.config.tf_random_seed is not None:
-        keras.utils.set_random_seed(estimator.config.tf_random_seed)
+    rng_state.seed_all(estimator.config.tf_random_seed)
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
     with _policy(precision):

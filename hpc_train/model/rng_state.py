@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.world import World
+
+
+def seed_all(seed: int | None) -> None:
+    """Seeds Python's, numpy's, Keras's and TensorFlow's generators, the global one included. Local.
+
+    Args:
+        seed: None leaves them as they are, but for a global generator that there must be: with
+            `tf.config.experimental.enable_op_determinism` TensorFlow makes none by itself.
+    """
+    import keras
+    import tensorflow as tf
+
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    try:
+        generator = tf.random.get_global_generator()
+    except RuntimeError:
+        seed = secrets.randbits(32) if seed is None else seed
+        tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+        return
+    if seed is not None:
+        generator.reset_from_seed(seed)  # models may hold on to it
+
+
+def seed_part(seed: int | None, part: int) -> None:
+    """Has TensorFlow's global generator draw other numbers on the rank of each `part` > 0 than on that of part 0.
+
+    Local; for after the model function, which finds the same state on all ranks. Nothing where there is no seed: the
+    generators differ then.
+    """
+    import tensorflow as tf
+
+    if seed is not None and part > 0:
+        tf.random.get_global_generator().reset_from_seed(derive_seed(seed, 0, part) % 2**63)
 
 
 def gather(world: World) -> dict[str, np.ndarray]:

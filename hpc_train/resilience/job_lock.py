@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from hpc_train.errors import UserError
+from hpc_train.processes import identity
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +39,14 @@ Verdict = Literal["take", "watch"]
 def my_record(env: Mapping[str, str]) -> Record:
     """Who this process is, for the file.
 
-    `host`, `pid`, `process_start` (clock ticks since the machine was started), `slurm_job_id` ("A_a" for a task of an
-    array, None outside Slurm), `slurm_restarts`, and `started` (now, seconds since 1970).
+    Its `identity`, `slurm_job_id` ("A_a" for a task of an array, None outside Slurm), `slurm_restarts`, and `started`
+    (now, seconds since 1970).
     """
     job, restarts = env.get("SLURM_JOB_ID"), env.get("SLURM_RESTART_COUNT", "")
     if "SLURM_ARRAY_TASK_ID" in env:
         job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
     return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "process_start": _process_start(),
+        **identity(),
         "slurm_job_id": job,
         "slurm_restarts": int(restarts) if restarts.isdecimal() else 0,
         "started": time.time(),
@@ -295,11 +293,3 @@ def _read_at(path: Path) -> Record | None:
         return _read(file)
     finally:
         os.close(file)
-
-
-def _process_start() -> int | None:
-    """When this process was started, in clock ticks since the machine was: with it a pid means one process alone."""
-    try:
-        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import JobEndedError
+from hpc_train.processes import identity
 from hpc_train.telemetry.json_files import Lenient, write_json
 
 STATUS_FILE = "status.json"
@@ -20,8 +19,10 @@ LONGEST_TIME = 1e11
 
 _NUMBER = (int, float)
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("state", "host", "job_id"), (str,)),
-    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid"), (int,)),
+    **dict.fromkeys(("state", "host", "job_id", "boot_id"), (str,)),
+    **dict.fromkeys(
+        ("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid", "process_start"), (int,)
+    ),
     **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
     **dict.fromkeys(("evaluation", "error"), (dict,)),
     "exports": (list,),
@@ -38,15 +39,15 @@ class StatusFile:
     `evaluation` (of the first set, the newest), `evaluations` (by set), `evaluation_lag` ({steps, secs}), `exports`,
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
     ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or in this machine's queue),
-    `requeues`, `restarts`, `host`, `pid`, `ranks`, `started` and `updated` (seconds since 1970); in an asynchronous job
-    `staleness` ({mean, max}) and `steps_by_rank`. A batch script adds `exit_code`, and to the error of a program its
-    last `lines`.
+    `requeues`, `restarts`, the chief's processes.identity (`host`, `pid`, `process_start`, `boot_id`), `ranks`,
+    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
+    A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
     def __init__(self, job_dir: Path, failure_report: Path, lenient: Lenient, **fields: Any) -> None:
         self._path, self._failure_report, self._lenient = job_dir / STATUS_FILE, failure_report, lenient
         self._fields: dict[str, Any] = {"state": "running", **fields, "started": time.time()}
-        self._fields.update(host=socket.gethostname(), pid=os.getpid())
+        self._fields.update(identity())
         self._written = 0.0
 
     def update(self, **fields: Any) -> None:
@@ -133,7 +134,7 @@ def mark_begun(job_dir: Path, ranks: int, pid: int, env: Mapping[str, str]) -> N
     """
     now = time.time()
     fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(env)}
-    fields |= {"host": socket.gethostname(), "pid": pid, "started": now, "updated": now}
+    fields |= {**identity(pid), "started": now, "updated": now}
     with suppress(OSError):
         write_json(job_dir / STATUS_FILE, fields)
 

@@ -24,6 +24,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.export.contents import about_job
+from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.failure import FailureReport
@@ -166,6 +167,7 @@ def _build_model(
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
     opened = data.current
     model = world.each(lambda: build_model(job.estimator, opened.dataset))
+    rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
     about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
     evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.means)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)

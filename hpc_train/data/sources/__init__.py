@@ -9,11 +9,9 @@ from pathlib import Path
 
 import h5py
 
-from hpc_train.data.sources.csv import CSV, is_csv_name
 from hpc_train.data.sources.hdf5 import open_hdf5
 from hpc_train.data.sources.idx import DTYPES, open_idx
 from hpc_train.data.sources.npy import open_npy, open_npz
-from hpc_train.data.sources.parquet import Parquet
 from hpc_train.data.sources.recipe import Part, Recipe
 from hpc_train.data.sources.tfrecord import TFRecord, looks_like_tfrecord
 from hpc_train.errors import UserError
@@ -74,10 +72,14 @@ def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
         if start.startswith(b"PK"):
             return open_npz(path)
         if start.startswith(b"PAR1"):
+            from hpc_train.data.sources.parquet import Parquet  # and so pyarrow, which ranks that train do without
+
             return Parquet(path, recipe.targets)
         if looks_like_tfrecord(inner):
             return TFRecord(path, recipe.targets)
-        if is_csv_name(path):
+        if path.name.removesuffix(".gz").lower().endswith((".csv", ".tsv")):
+            from hpc_train.data.sources.csv import CSV
+
             return CSV(path, header, recipe.targets)
         if not zipped and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
             return open_hdf5(path)

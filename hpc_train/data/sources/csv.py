@@ -1,4 +1,4 @@
-"""CSV files, plain or gzipped: numbers only, read in blocks of lines by numpy's parser, or pyarrow's where it is there.
+"""CSV files, plain or gzipped: numbers only, read in blocks of lines and parsed by pyarrow.
 
 A column of whole numbers is int64, any other float64. Which it is shows in the first lines; a column that turns out
 not to be whole after all comes as float64 from there on, and the spool makes it float64 from the start.
@@ -6,16 +6,15 @@ not to be whole after all comes as float64 from there on, and the spool makes it
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
-import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute, csv
 
 from hpc_train.data.sources.recipe import Target
 from hpc_train.data.sources.table import Block, Field
@@ -23,9 +22,12 @@ from hpc_train.errors import UserError
 
 BLOCK_BYTES = 4 << 20
 SAMPLE_BYTES = 64 << 10
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
-_NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)\s*", re.ASCII | re.IGNORECASE)
-_QUOTE, _BOM = '"', b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 64 << 20
+
+_WHOLE = r"^\s*[+-]?\d+\s*$"
+_NUMBER = r"(?i)^\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)\s*$"
+_TYPES = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64()}
+_BOM = b"\xef\xbb\xbf"
 
 
 class CSV:
@@ -47,18 +49,18 @@ class CSV:
         self._read_bytes, self._all_bytes = 0, path.stat().st_size
         with self._open() as stream:
             first = next(self._lines(stream, SAMPLE_BYTES), b"")
-        lines = first.decode("latin-1").splitlines()
         if not first.strip():
             raise UserError(f"{path}: is empty")
-        top = self._cells(self._decoded(first.splitlines()[0]))
-        if header and all(_NUMBER.fullmatch(cell) for cell in top):
+        top, _, rest = first.partition(b"\n")
+        cells = self._header_cells(top.removesuffix(b"\r"))
+        if header and _first_unlike(pa.array([cell.encode() for cell in cells], pa.binary()), _NUMBER) is None:
             raise UserError(f"{path}: the first line holds numbers and no column names; give --no-header if that is so")
-        self.names: Sequence[str] = top if header else [f"c{i}" for i in range(len(top))]
+        self.names: Sequence[str] = cells if header else [f"c{i}" for i in range(len(cells))]
         twice = {name for name in self.names if self.names.count(name) > 1}
         if twice:
             raise UserError(f"{path}: two columns are named {min(twice)!r}")
         self._kinds: dict[str, str] = {}
-        self.refused: Mapping[str, str] = self._infer(lines[1:] if header else lines, targets)
+        self.refused: Mapping[str, str] = self._infer(rest if header else first, targets)
         self.fields: Mapping[str, Field] = {
             name: Field(name, np.dtype(self._kinds[name])) for name in self.names if name not in self.refused
         }
@@ -97,147 +99,125 @@ class CSV:
         """Blocks of whole lines, without the byte order mark that some programs put first."""
         try:
             first = True
-            while block := stream.read(size) + stream.readline():
+            while block := stream.read(size) + (rest := stream.readline(MAX_LINE_BYTES + 1)):
+                if len(rest) > MAX_LINE_BYTES:
+                    raise UserError(f"{self.name}: has a line of more than {MAX_LINE_BYTES >> 20} MiB; is it CSV?")
                 yield block.removeprefix(_BOM) if first else block
                 first = False
         except (OSError, EOFError) as error:
             raise UserError(f"{self.name}: cannot be read: {error}") from None
 
-    def _decoded(self, line: bytes) -> str:
+    def _header_cells(self, line: bytes) -> Sequence[str]:
+        """What the first line holds."""
         try:
-            return line.decode()
+            line.decode()
         except UnicodeDecodeError:
             raise UserError(f"{self.name}: its first line is not text in UTF-8") from None
+        if not line:
+            raise UserError(f"{self.name}: its first line is empty")
+        whole = csv.ReadOptions(block_size=len(line) + 2)
+        try:
+            names: Sequence[str] = csv.read_csv(pa.BufferReader(line + b"\n"), whole, self._format()).column_names
+        except pa.ArrowInvalid:
+            raise UserError(f"{self.name}: its first line cannot be read; is there a quote too many?") from None
+        return names
 
-    def _cells(self, line: str) -> list[str]:
-        return next(csv.reader([line], delimiter=self._delimiter), [""])
-
-    def _infer(self, lines: Sequence[str], targets: Mapping[str, Target]) -> dict[str, str]:
-        """Sets each column's kind from `lines`; returns those that hold no numbers, and where that shows."""
+    def _infer(self, text: bytes, targets: Mapping[str, Target]) -> dict[str, str]:
+        """Sets each column's kind from some lines; returns those that hold no numbers, and where that shows."""
         refused: dict[str, str] = {}
         for name in self.names:
             wanted = targets[name].dtype if name in targets else np.dtype(np.int64)
             self._kinds[name] = "f8" if wanted.kind == "f" else "u8" if wanted.name == "uint64" else "i8"
-        for number, cells in self._rows(lines, 2 if self._header else 1):
-            for name, cell in zip(self.names, cells, strict=True):
-                if not _WHOLE.fullmatch(cell):
-                    self._kinds[name] = "f8"
-                    if name not in refused and not _NUMBER.fullmatch(cell):
-                        refused[name] = f"line {number} has {_shown(cell)}"
+        if not text.strip(b"\r\n"):
+            return refused
+        table = self._table(text, dict.fromkeys(self.names, pa.binary()), 1 + self._header)
+        for name in self.names:
+            values = table.column(name)
+            if _first_unlike(values, _WHOLE) is not None:
+                self._kinds[name] = "f8"
+            if (row := _first_unlike(values, _NUMBER)) is not None:
+                refused[name] = f"line {_line_of(text, row, 1 + self._header)} has {_shown(values[row])}"
         return refused
-
-    def _rows(self, lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str]]]:
-        """Line number and cells of each line that is not empty; `first` is the first line's number."""
-        reader = csv.reader(lines, delimiter=self._delimiter)
-        try:
-            for cells in reader:
-                number = first + reader.line_num - 1
-                if cells and len(cells) != len(self.names):
-                    raise UserError(
-                        f"{self.name}: line {number} has {len(cells)} values, but there are {len(self.names)} columns"
-                    )
-                if cells:
-                    yield number, cells
-        except csv.Error as error:
-            raise UserError(f"{self.name}: line {first + reader.line_num}: {error}") from None
 
     def _parse(self, text: bytes, names: Sequence[str], line: int) -> Block:
         """One block of lines, the first of which has number `line`."""
-        for _ in range(2):
-            floats = any(self._kinds[name] == "f8" for name in names)
-            rows = self._parse_with_arrow(text, names) if floats else None
-            if rows is not None:
-                return rows
-            place = {name: i for i, name in enumerate(self.names)}
-            dtype = np.dtype([(f"f{i}", self._kinds[name]) for i, name in enumerate(names)])
-            try:
-                self._check_lengths(text)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")
-                    records = np.loadtxt(
-                        io.StringIO(text.decode("latin-1")),
-                        dtype,
-                        comments=None,
-                        delimiter=self._delimiter,
-                        quotechar=_QUOTE,
-                        usecols=[place[name] for name in names],
-                        ndmin=1,
-                    )
-                return {name: records[f"f{i}"] for i, name in enumerate(names)}
-            except (ValueError, DeprecationWarning, OverflowError) as error:
-                if not self._explain(text, names, line):
-                    last = line + text.count(b"\n")
-                    raise UserError(f"{self.name}: lines {line} to {last} cannot be read: {error}") from None
-        raise UserError(f"{self.name}: lines from {line} on cannot be read")
+        kinds = {name: self._kinds[name] for name in names}
+        might_be_hexadecimal = set(kinds.values()) != {"f8"} and (b"0x" in text or b"0X" in text)
+        if not might_be_hexadecimal:  # which pyarrow takes for whole numbers
+            with suppress(UserError):
+                table = self._table(text, {name: _TYPES[kind] for name, kind in kinds.items()}, line)
+                return {name: table.column(name).to_numpy() for name in names}
+        table = self._table(text, dict.fromkeys(names, pa.binary()), line)
+        faults = [(row, name) for name in names if (row := _first_unlike(table.column(name), _NUMBER)) is not None]
+        if faults:
+            row, name = min(faults)
+            where = f"{self.name}: line {_line_of(text, row, line)}: column {name!r}"
+            raise UserError(f"{where} has {_shown(table.column(name)[row])}, not a number")
+        return {name: self._numbers(name, table.column(name), text, line) for name in names}
 
-    def _parse_with_arrow(self, text: bytes, names: Sequence[str]) -> Block | None:
-        """The same by pyarrow, several times as fast for floats; None where it is not there, or finds a fault."""
-        if b"x" in text or b"X" in text:  # pyarrow takes 0x10 for a number, numpy does not
-            return None
+    def _numbers(self, name: str, values: pa.ChunkedArray, text: bytes, line: int) -> np.ndarray:
+        """The numbers that a column's cells in a block of lines hold; it becomes float64 where they are not whole."""
+        if _first_unlike(values, _WHOLE) is not None:
+            self._kinds[name] = "f8"
+        kind = self._kinds[name]
+        digits = compute.ascii_ltrim(compute.ascii_trim_whitespace(values.cast(pa.string())), "+")
         try:
-            import pyarrow as pa  # type: ignore[import-untyped]
-            import pyarrow.csv  # type: ignore[import-untyped]
-        except ImportError:
-            return None
-        kinds = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64()}
-        try:
-            table = pyarrow.csv.read_csv(
-                pa.BufferReader(text),
-                pyarrow.csv.ReadOptions(column_names=self.names, block_size=len(text) + 1),
-                pyarrow.csv.ParseOptions(delimiter=self._delimiter),
-                pyarrow.csv.ConvertOptions(
-                    column_types={name: kinds[self._kinds[name]] for name in names},
-                    include_columns=list(names),
-                    null_values=[],
-                    check_utf8=False,
-                ),
-            )
-        except pa.ArrowException:
-            return None
-        if any(table.column(name).null_count for name in names):
-            return None
-        return {name: table.column(name).to_numpy() for name in names}
+            return np.asarray(digits.cast(_TYPES[kind]).to_numpy())
+        except pa.ArrowInvalid:
+            limits, cells = np.iinfo(np.dtype(kind)), digits.to_pylist()
+            for row, cell in enumerate(cells):
+                if not limits.min <= int(cell) <= limits.max:
+                    raise UserError(
+                        f"{self.name}: line {_line_of(text, row, line)}: column {name!r} has {cell}, which does not "
+                        f"fit {np.dtype(kind)}; give --dtype {name}=uint64 or {name}=float64"
+                    ) from None
+            return np.array([int(cell) for cell in cells], kind)  # -0 as uint64
 
-    def _check_lengths(self, text: bytes) -> None:
-        """That each line has as many values as there are columns: numpy does not look past the last one wanted."""
-        if _QUOTE.encode() in text or b"\n\n" in text or b"\n\r\n" in text or text[:1] in b"\r\n":
-            return
-        lines = text.count(b"\n") + (not text.endswith(b"\n"))
-        if text.count(self._delimiter.encode()) != lines * (len(self.names) - 1):
-            raise ValueError("lines of different lengths")
-
-    def _explain(self, text: bytes, names: Sequence[str], line: int) -> bool:
-        """Finds why a block cannot be parsed: columns that are not whole become float64, and True is returned.
+    def _table(self, text: bytes, types: Mapping[str, pa.DataType], line: int) -> pa.Table:
+        """These columns of a block of lines, the first of which has number `line`.
 
         Raises:
-            UserError: A line of another length or a value that is no number, with its line.
+            UserError: A line has more or fewer values than there are columns, or a value is not of its column's type.
         """
-        changed, limits = False, {"i8": np.iinfo(np.int64), "u8": np.iinfo(np.uint64)}
-        lines = text.decode("latin-1").replace("\r\n", "\n").split("\n")
-        for number, cells in self._rows(lines, line):
-            row = dict(zip(self.names, cells, strict=True))
-            for name in names:
-                cell, kind = row[name], self._kinds[name]
-                whole = _WHOLE.fullmatch(cell)
-                if not whole and not _NUMBER.fullmatch(cell):
-                    raise UserError(f"{self.name}: line {number}: column {name!r} has {_shown(cell)}, not a number")
-                if kind == "f8":
-                    continue
-                if not whole:
-                    self._kinds[name], changed = "f8", True
-                elif not limits[kind].min <= int(cell) <= limits[kind].max:
-                    raise UserError(
-                        f"{self.name}: line {number}: column {name!r} has {cell}, which does not fit "
-                        f"{np.dtype(kind)}; give --dtype {name}=uint64 or {name}=float64"
-                    )
-        return changed
+        other: list[csv.InvalidRow] = []
+
+        def refuse(row: csv.InvalidRow) -> str:
+            other.append(row)
+            return "error"
+
+        try:
+            return csv.read_csv(
+                pa.BufferReader(text),
+                csv.ReadOptions(column_names=self.names, block_size=len(text) + 1, use_threads=False),
+                self._format(refuse),
+                csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=[], check_utf8=False),
+            )
+        except pa.ArrowInvalid:
+            if not other:
+                last = line + text.count(b"\n")
+                raise UserError(f"{self.name}: lines {line} to {last} cannot be read as CSV") from None
+            found = other[0]
+            raise UserError(
+                f"{self.name}: line {_line_of(text, found.number - 1, line)} has {found.actual_columns} values, but "
+                f"there are {len(self.names)} columns"
+            ) from None
+
+    def _format(self, refuse: Callable[[csv.InvalidRow], str] | None = None) -> csv.ParseOptions:
+        return csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=refuse)
 
 
-def _shown(cell: str) -> str:
+def _first_unlike(values: pa.ChunkedArray, pattern: str) -> int | None:
+    """The first row whose cell (bytes) does not match `pattern` as a whole; None where all do."""
+    row = compute.index(compute.match_substring_regex(values, pattern), False).as_py()
+    return None if row < 0 else int(row)
+
+
+def _line_of(text: bytes, row: int, line: int) -> int:
+    """The number of the line that row `row` of a block is in, the first line of which has number `line`. Pure."""
+    filled = [number for number, content in enumerate(text.split(b"\n"), line) if content.strip(b"\r")]
+    return filled[min(row, len(filled) - 1)]
+
+
+def _shown(value: pa.Scalar) -> str:
+    cell = value.as_py().decode("utf-8", "replace")
     return f"the text {cell[:40]!r}" if cell.strip() else "no value"
-
-
-def is_csv_name(path: Path) -> bool:
-    """Whether a file's name says that it is CSV."""
-    name = path.name.removesuffix(".gz")
-    return Path(name).suffix.lower() in (".csv", ".tsv")

@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from hpc_train.data.sources.recipe import Target
 from hpc_train.data.sources.table import Block, Field, piece_rows
 from hpc_train.errors import UserError
 
 BUFFER_BYTES = 1 << 20
-
-
-def _arrow() -> Any:
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise UserError("reading Parquet needs pyarrow: pip install 'hpc_train[parquet]'") from None
-    return pyarrow
 
 
 class Parquet:
@@ -32,15 +25,14 @@ class Parquet:
         targets: The types asked for: a list whose size the file does not fix is read where a shape is given.
 
     Raises:
-        UserError: Not a Parquet file, or pyarrow is not there.
+        UserError: Not a Parquet file.
     """
 
     def __init__(self, path: Path, targets: Mapping[str, Target]) -> None:
-        pa = _arrow()
         self.name, self._path = str(path), path
         self.fields: dict[str, Field] = {}
         self.refused: dict[str, str] = {}
-        with self._open(pa) as file:
+        with self._open() as file:
             self._rows = int(file.metadata.num_rows)
             schema = file.schema_arrow
         self.names: Sequence[str] = schema.names
@@ -62,9 +54,9 @@ class Parquet:
             else:
                 self.refused[column.name] = f"{column.type}: no numbers"
 
-    def _open(self, pa: Any) -> Any:
+    def _open(self) -> Any:
         try:
-            return pa.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+            return pyarrow.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.name}: cannot be read as Parquet: {error}") from None
 
@@ -81,9 +73,8 @@ class Parquet:
         raise NotImplementedError
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
-        pa = _arrow()
         piece = piece_rows([self.fields[name] for name in names])
-        with self._open(pa) as file:
+        with self._open() as file:
             first, skip = 0, 0
             while skip < file.num_row_groups and first + file.metadata.row_group(skip).num_rows <= start:
                 first += file.metadata.row_group(skip).num_rows

@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
 from hpc_train.jobs.launch.supervisor import Ended, supervise
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
+from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import mark_ended, read_status
 
@@ -209,23 +209,11 @@ def _has_ended(pid: int) -> bool:
 def _end_session(leader: int) -> None:
     """Ends what is left of the session of `leader`, which has ended: ranks that lost their mpirun, their children."""
     grace = time.monotonic() + LEFT_OVER_SECS
-    while left := _members(leader):
+    while left := of_session(leader):
         if time.monotonic() > grace:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill(left)
             return
         time.sleep(POLL_SECS / 2)
-
-
-def _members(session: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):  # it has just ended
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] not in "ZX":
-                found.append(int(path.parent.name))
-    return found
 
 
 def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:

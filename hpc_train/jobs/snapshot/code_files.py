@@ -17,7 +17,7 @@ MAX_SEEN = 1_000_000
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What no .gitignore names and is left out all the same: a path relative to the folder, and why."""
+    """What Git does not ignore and is left out all the same: a path relative to the folder, and why."""
 
     path: str
     why: str
@@ -83,7 +83,7 @@ class CodeFiles:
         if entry.is_symlink():
             return self._add_link(entry, parent, places)
         is_folder = entry.is_dir(follow_symlinks=False)
-        if self._rules.leaves_out(parent, entry.name, is_folder):
+        if self._rules.leaves_out(self._real(places), entry.name, is_folder):
             return None
         if is_folder:
             return (*places[:-1], f"{places[-1]}/{entry.name}")
@@ -104,11 +104,11 @@ class CodeFiles:
             status = Path(entry.path).stat()
             target = str(Path(entry.path).resolve(strict=True))
         except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-            if not self._rules.leaves_out(parent, entry.name, is_folder=False):
+            if not self._rules.leaves_out(self._real(places), entry.name, is_folder=False):
                 self._leave_out(path, "a link to what is not there or cannot be read")
             return None
         is_folder = stat.S_ISDIR(status.st_mode)
-        if self._rules.leaves_out(parent, entry.name, is_folder):
+        if self._rules.leaves_out(self._real(places), entry.name, is_folder):
             return None
         if stat.S_ISREG(status.st_mode):
             self.sizes[path] = status.st_size
@@ -123,6 +123,10 @@ class CodeFiles:
         else:
             return (*places, target)
         return None
+
+    def _real(self, places: tuple[str, ...]) -> str:
+        """The folder that is looked into, relative to the top and by no links: "", or it ends in "/"."""
+        return f"{places[-1]}/"[len(self._top) + 1 :]
 
     def _leave_out(self, path: str, why: str) -> None:
         self.left_out.append(LeftOut(shown(path), shown(why)))

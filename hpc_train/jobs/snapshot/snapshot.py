@@ -36,7 +36,7 @@ class Plan:
         max_bytes: What they may grow to until they are copied.
         commit: The repository's commit; None where there is no repository, no commit or no git.
         dirty: Whether the folder's files differ from it; None where that is not known.
-        left_out: Neither named by .gitignore nor copied.
+        left_out: Neither ignored by Git nor copied.
         rules: What is left out.
     """
 
@@ -68,13 +68,13 @@ def plan_snapshot(
     data: Sequence[Path] = (),
     max_files: int = MAX_FILES,
 ) -> Plan:
-    """Lists the code in `folder`: its files but those that .gitignore names, and what Rules leaves out besides.
+    """Lists the code in `folder`: its files but those that Git ignores, and what Rules leaves out besides.
 
     A link to a file stands for that file. A link to a folder is followed where that is in `folder`, is not left out
-    and does not hold the link. Reads names, sizes and .gitignore files, not the files' contents; writes nothing.
+    and does not hold the link. Reads names and sizes, and asks Git or reads .gitignore files; writes nothing.
 
     Args:
-        always: Files in `folder` that are part of it whatever .gitignore says; relative to `folder`, or absolute.
+        always: Files in `folder` that are part of it whatever Git ignores; relative to `folder`, or absolute.
         data: Files that are not code, and are left out; absolute.
 
     Raises:

@@ -31,6 +31,7 @@ from hpc_train.errors import UserError  # noqa: E402
 from hpc_train.export.export_dir import ExportFolder  # noqa: E402
 from hpc_train.export.exporters import Exporting, is_better  # noqa: E402
 from hpc_train.export.signature import signature_of  # noqa: E402
+from hpc_train.processes import identity  # noqa: E402
 
 
 class Job(BaseModel):
@@ -248,11 +249,17 @@ def test_numbers_rise_even_where_the_clock_goes_back(tmp_path):
 
 def test_another_process_s_temporary_folder_is_left_alone_unless_nobody_else_writes(tmp_path):
     here = os.uname().nodename
-    alive, dead = f".5.{here}-{os.getpid()}.tmp", f".5.{here}-{2**22 + 1}.tmp"
-    for name in (alive, dead):
+    me = identity()
+    own, start, boot = f".5.{here}-{os.getpid()}", me["process_start"], me["boot_id"]
+    alive = [f"{own}.tmp", f"{own}@{start}@{boot}.tmp", f".5.elsewhere-{2**22 + 1}@1@x.tmp"]
+    reused = [f"{own}@{start - 1}@{boot}.tmp", f"{own}@{start}@another.tmp"]
+    dead = [f".5.{here}-{2**22 + 1}.tmp", f".5.{here}-{2**22 + 1}@{start}@{boot}.tmp", *reused]
+    for name in (*alive, *dead):
         (tmp_path / name).mkdir()
-    ExportFolder(tmp_path, sole=False).write(lambda folder: None)
-    assert alive in names(tmp_path) and dead not in names(tmp_path)
+    made = []
+    ExportFolder(tmp_path, sole=False).write(lambda folder: made.append(folder.name))
+    assert set(alive) < set(names(tmp_path)) and not set(names(tmp_path)) & set(dead)
+    assert made[0].endswith(f".{here}-{os.getpid()}@{start}@{boot}.tmp")
 
 
 PREDICT = """

@@ -26,6 +26,7 @@ from hpc_train.jobs.schedulers.local.queue import LocalQueue
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
 from hpc_train.jobs.submit import submit
 from hpc_train.jobs.tables import description, job_table
+from hpc_train.processes import identity
 from hpc_train.telemetry.status import sound
 
 VALUES = st.one_of(
@@ -34,6 +35,7 @@ VALUES = st.one_of(
 NAMES = [
     *("state", "step", "max_steps", "loss", "examples_per_sec", "secs_left", "evaluation", "exports", "error", "ranks"),
     *("requeues", "restarts", "started", "updated", "host", "pid", "job_id", "exit_code", "program"),
+    *("process_start", "boot_id"),
 ]
 
 
@@ -110,6 +112,25 @@ def test_a_job_whose_runner_was_killed_tells_of_what_is_left(queue: LocalQueue, 
     assert stands.state == "LOST"
     assert "1 of its processes still run: hpc-train cancel a" in (stands.reason or "")
     assert "processes" not in (look(job_dir, queue).reason or "")
+
+
+def test_a_job_started_by_hand_runs_as_long_as_its_own_process(queue: LocalQueue, job_dir: Path) -> None:
+    """Not as long as any process that has its pid by now."""
+
+    def state(**fields: Any) -> tuple[str, str | None]:
+        status = {"state": "running", **identity(), "started": time.time(), **fields}
+        (job_dir / "status.json").write_text(json.dumps({k: v for k, v in status.items() if v is not None}))
+        stands = look(job_dir, queue)
+        return stands.state, stands.reason
+
+    lost = ("LOST", "its process has ended, and left no end")
+    assert state() == ("RUNNING", None)
+    assert state(process_start=identity()["process_start"] - 1) == lost
+    assert state(boot_id="that of the day before") == lost
+    assert state(pid=2**22 + 1) == lost
+    bare = {"process_start": None, "boot_id": None}  # as older versions wrote it
+    assert state(**bare) == ("RUNNING", None)
+    assert state(**bare, started=time.time() - 1e6) == lost, "this process is younger than the record"
 
 
 def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(

@@ -21,7 +21,7 @@ from hpc_train.resilience.job_lock import JobLock, describe, judge, my_record, r
 from tests.support import environment
 
 HOLDER = """
-import errno, os, sys, time
+import errno, os, socket, sys, time
 from pathlib import Path
 from hpc_train.resilience import job_lock
 job_lock.HEARTBEAT_SECS = 0.1
@@ -29,11 +29,13 @@ if "no flock" in sys.argv:
     def missing(*_): raise OSError(errno.ENOLCK, "No locks available")
     job_lock.fcntl.flock = missing
 if "elsewhere" in sys.argv:
-    job_lock.socket.gethostname = lambda: "n2"
+    socket.gethostname = lambda: "n2"
 job_lock.JobLock(Path(sys.argv[1])).acquire()
-print("held", flush=True)
 if "fork" in sys.argv and os.fork() == 0:
+    print("held", flush=True)  # the parent is killed once the child has begun
     time.sleep(60)
+if "fork" not in sys.argv:
+    print("held", flush=True)
 sys.stdin.read()
 """
 

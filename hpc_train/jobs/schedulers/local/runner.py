@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+import psutil
+
 from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, run_supervised, start_of
@@ -26,6 +28,7 @@ from hpc_train.jobs.record.commands import job_command
 from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
 from hpc_train.outcome import EXIT_TERMINATED, is_requeued
+from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
 
@@ -223,37 +226,34 @@ def stop(ticket: Ticket, token: str, save: bool) -> bool:
     With `save`, does not wait for that.
     """
     if save:
-        with suppress(ProcessLookupError):
-            os.kill(ticket.pid, signal.SIGTERM)
+        _signal_runner(ticket, processes_of(token), signal.SIGTERM)
         return False
     deadline = time.monotonic() + KILL_AFTER_SECS
-    while processes_of(token) and time.monotonic() < deadline:
-        with suppress(ProcessLookupError):
-            os.kill(ticket.pid, signal.SIGINT)  # the second one ends it at once
+    while (left := processes_of(token)) and time.monotonic() < deadline:
+        _signal_runner(ticket, left, signal.SIGINT)  # the second one ends it at once
         time.sleep(POLL_SECS)
     return kill_all(token)
+
+
+def _signal_runner(ticket: Ticket, processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        if process.pid == ticket.pid:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
 
 def kill_all(token: str) -> bool:
     """Kills what is left of a submission's processes. Whether all have gone."""
     deadline = time.monotonic() + KILL_AFTER_SECS
     while (left := processes_of(token)) and time.monotonic() < deadline:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(left)
         time.sleep(POLL_SECS)
     return not left
 
 
-def processes_of(token: str) -> list[int]:
+def processes_of(token: str) -> list[psutil.Process]:
     """The processes that a submission's runner has started, and itself: they have its token in their environment."""
-    mark, found = f"{TOKEN_VARIABLE}={token}".encode(), []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            state = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-            if state not in "ZX" and mark in (path / "environ").read_bytes().split(b"\0"):
-                found.append(int(path.name))
-    return found
+    return with_variable(TOKEN_VARIABLE, token)
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +32,7 @@ def test_csv_numbers_are_kept_to_the_bit(
     np.testing.assert_array_equal(found["real"], [b for _, b in rows])
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_csv_tables(tmp_path: Path, arrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not arrow:
-        monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
+def test_csv_tables(tmp_path: Path) -> None:
     header = ",".join(["label", *(f"p{i}" for i in range(12)), "name", "late"])
     lines = [",".join(map(str, [LABELS[i], *IMAGES[i].ravel(), '"a, b"', i])) for i in range(60)]
     (tmp_path / "a.csv").write_text("\ufeff" + "\n".join([header, *lines[:30]]) + "\n\n")
@@ -93,12 +89,49 @@ def test_csv_without_a_header_and_with_tabs(tmp_path: Path) -> None:
         ("a,b\n" + "1,2\n" * 20_000 + "\n1,\n", "line 20003: column 'b' has no value, not a number"),
         ("a,b\n" + "1,2.5\n" * 20_000 + "0x10,1.5\n", "line 20002: column 'a' has the text '0x10'"),
         ("a,b\n" + "1,2\n" * 20_000 + "1,2,3\n", "line 20002 has 3 values, but there are 2 columns"),
+        ("\na,b\n1,2\n", "its first line is empty"),
+        ('a,"b\n1,2\n', "its first line cannot be read; is there a quote too many?"),
+        ("a,b\n" + "1,2\n" * 20_000 + '1,"2\n3,4\n', "s.csv: line"),
+        ("a,b\n" + "1,2\n" * 20_000 + "\n\r\n1,2\n3,0X10\n", "line 20005: column 'b' has the text '0X10'"),
+        ("a,b\n" + "1,2\n" * 20_000 + '1,"Größe, x"\n', "line 20002: column 'b' has the text 'Größe, x'"),
+        ("a,b\n" + "1,2\n" * 20_000 + "1,z\ny,2\n", "line 20002: column 'b' has the text 'z'"),
+        ("a,b\n" + "1,2\n" * 20_000 + "1,2.5\n,2\n", "line 20003: column 'a' has no value"),
+        ("a,b\n" + "1,2\n" * 20_000 + "1\n", "line 20002 has 1 values, but there are 2 columns"),
+        ("a\n" + "1\n" * 40_000 + "\n-1_0\n", "line 40003: column 'a' has the text '-1_0'"),
         ("a,b\n1,2\n3,98765432109876543210\n", "line 3: column 'b' has 98765432109876543210, which does not fit int64"),
     ],
 )
 def test_csv_that_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "s.csv").write_text(text)
     assert said in refusal(tmp_path, "s.csv")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_numbers_are_those_that_people_write(tmp_path: Path, late: bool) -> None:
+    """In the first lines, and far below them, where their kind is known."""
+    whole = [" 3", "+4", "-05", '"6"', "\t7 "]
+    real = [" .5", "+6.", "-1E+3", "NaN", '"-Infinity"']
+    rows = ["1,2.5,box"] * (20_000 if late else 0) + [f"{a},{b},x" for a, b in zip(whole, real, strict=True)]
+    (tmp_path / "s.csv").write_text("\n".join(["a,b,kind", *rows]))
+
+    found = write(tmp_path, "s.csv", shards=1, columns="a,b")
+
+    assert (found["a"].dtype, found["a"][-5:].tolist()) == (np.int64, [3, 4, -5, 6, 7])
+    np.testing.assert_array_equal(found["b"][-5:], [0.5, 6, -1000, np.nan, -np.inf])
+    assert len(found["a"]) == len(rows)
+
+
+def test_whole_numbers_beyond_int64(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(f"a,b\n{2**64 - 1},+{2**63}\n")
+    assert f"column 'a' has {2**64 - 1}, which does not fit int64; give --dtype a=uint64" in refusal(tmp_path, "s.csv")
+    found = write(tmp_path, "s.csv", shards=1, dtype=["a=uint64", "b=float64"])
+    assert (found["a"].tolist(), found["b"].tolist()) == ([2**64 - 1], [2.0**63])
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_train.data.sources.csv.MAX_LINE_BYTES", 1 << 20)
+    (tmp_path / "s.csv").write_text("a,b\n1," + "2" * (3 << 20))
+    assert "s.csv: has a line of more than 1 MiB; is it CSV?" in refusal(tmp_path, "s.csv")
 
 
 def test_stacking_keeps_the_order_of_the_first_file(tmp_path: Path) -> None:

@@ -10,26 +10,17 @@ import stat
 import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.snapshot import code_files, ignore
-from hpc_train.jobs.snapshot.ignore import Patterns
-from hpc_train.jobs.snapshot.snapshot import (
-    DEFAULT_MAX_BYTES,
-    LeftOut,
-    check_outside,
-    copy_snapshot,
-    plan_snapshot,
-)
+from hpc_train.jobs.snapshot import code_files
+from hpc_train.jobs.snapshot import git as module
+from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LeftOut, check_outside, copy_snapshot, plan_snapshot
 
 GIT_ENV = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -92,140 +83,147 @@ def not_root() -> Iterator[Path]:
         shutil.rmtree(top)
 
 
-# -- what .gitignore names --
+# -- what Git ignores --
 
 TREE = (
-    "train.py",
-    "job.yaml",
-    "a.log",
-    "keep.log",
-    "build/out.o",
-    "build/keep.o",
-    "src/build/out.o",
-    "src/a.log",
-    "src/keep.log",
-    "src/deep/keep.log",
-    "src/deep/b.log",
-    "data/x/y/z.bin",
-    "data/x/z.bin",
-    "data/z.bin",
-    "docs/a b.txt",
-    "docs/a b.txt ",
-    "docs/ lead.txt",
-    "docs/Größe.md",
-    "docs/#hash",
-    "docs/!bang",
-    "docs/back\\slash",
-    "docs/[x].txt",
-    "docs/x.txt",
-    "docs/tab\t",
+    *("train.py", "job.yaml", "a.log", "keep.log", "build/out.o", "build/keep.o", "src/build/out.o", "src/a.log"),
+    *("src/keep.log", "src/deep/keep.log", "src/deep/b.log", "data/x/y/z.bin", "data/x/z.bin", "data/z.bin"),
+    *("docs/a b.txt", "docs/Größe.md", "docs/x.txt"),
 )
+IGNORES = [
+    {"": "*.log\n!keep.log"},
+    {"": "!keep.log\n*.log"},
+    {"": "/a.log\n/build"},
+    {"": "build/\n!build/keep.o"},
+    {"": "build/*\n!build/keep.o"},
+    {"": "train.py/\njob.yaml/"},
+    {"": "src/build\n/src/*.log"},
+    {"": "data/**/z.bin"},
+    {"": "data/x/**"},
+    {"": "*\n!*/\n!*.py"},
+    {"": "/*\n!/src/\n/src/*\n!/src/deep"},
+    {"": "*.log", "src": "!*.log", "src/deep": "b.log"},
+    {"": "src", "src": "!a.log"},
+    {"src": "/a.log\ndeep/keep.log", "data": "x/\n/z.bin"},
+    {"": "a b.txt\nGröße.md\n[!a]*.log"},
+    {"": "[z-a].log\nkeep.log\\\n\n!\n*.o\r\n"},
+    {"": "\ufeff*.log"},
+]
 
 
 @needs_git
-@pytest.mark.parametrize(
-    "ignores",
-    [
-        {"": "*.log\n!keep.log"},
-        {"": "!keep.log\n*.log"},
-        {"": "/a.log\n/build"},
-        {"": "build/\n!build/keep.o"},
-        {"": "build/*\n!build/keep.o"},
-        {"": "/build/**\n!/build/keep.o"},
-        {"": "train.py/\njob.yaml/"},
-        {"": "src/build\n/src/*.log"},
-        {"": "data/**/z.bin"},
-        {"": "data/**/y"},
-        {"": "**/z.bin\n!data/z.bin"},
-        {"": "data/x/**"},
-        {"": "data/x**\n!data/x/z.bin"},
-        {"": "**"},
-        {"": "/**"},
-        {"": "/**/x"},
-        {"": "**/"},
-        {"": "*\n!*/\n!*.py"},
-        {"": "/*\n!/src/\n/src/*\n!/src/deep"},
-        {"": "*.log", "src": "!*.log", "src/deep": "b.log"},
-        {"": "*.log", "src": "!deep", "src/deep": "!keep.log"},
-        {"": "!keep.log", "src": "*.log\n!/keep.log"},
-        {"": "src", "src": "!a.log"},
-        {"src": "/a.log\ndeep/keep.log", "data": "x/\n/z.bin"},
-        {"": "a b.txt  "},
-        {"": "a b.txt\\ "},
-        {"": "a b.txt\\  \n"},
-        {"": "a b.txt\\\\ "},
-        {"": " lead.txt"},
-        {"": "lead.txt"},
-        {"": "tab\t"},
-        {"": "Größe.md"},
-        {"": "*ö*"},
-        {"": "#hash\n\\!bang"},
-        {"": "\\#hash\n!bang"},
-        {"": "back\\\\slash\n\\[x].txt"},
-        {"": "[x].txt"},
-        {"": "[!x].txt\n[^a-c].log"},
-        {"": "*[!k]z.bin\n/*[!x]a.log\n/*/[a-]*.log"},
-        {"": "[z-a].log\nkeep.log\\"},
-        {"": "/\n!\n//\n\n \n!/\na.log"},
-        {"": "*.log\r\n!keep.log\r\n"},
-        {"": "\ufeff*.log"},
-        {"": "data//z.bin\n/data/./z.bin"},
-        {"": "?.log\nsrc/?.log"},
-        {"": "!*.log\n*.[lo]*\n!build/"},
-    ],
-)
-def test_files_are_those_that_git_sees(folder: Path, ignores: dict[str, str]) -> None:
+@pytest.mark.parametrize("ignores", IGNORES)
+@pytest.mark.parametrize("repository", [True, False])
+def test_files_are_those_that_git_sees(folder: Path, ignores: dict[str, str], repository: bool) -> None:
+    """Also where the .gitignore files are read without Git, outside of repositories."""
     git(folder, "init", "-q")
     write(folder, *TREE)
     for place, text in ignores.items():
         (folder / place / ".gitignore").write_bytes(text.encode())
+    expected = seen_by_git(folder)
+    if not repository:
+        shutil.rmtree(folder / ".git")
 
-    assert planned(folder) == seen_by_git(folder)
-
-
-SEGMENTS = (
-    *("a", "b", "c.log", "a b", "é", "*", "**", "?", "*.log", "[ab]", "[!a]*", "[^ab]", "[a-c]*", "*b", "a*", "\\a"),
-    *("a\\ b", "**a"),
-)
-GLOBS = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3).map("/".join)
-LINES = st.builds(
-    "".join, st.tuples(st.sampled_from(("", "!")), st.sampled_from(("", "/")), GLOBS, st.sampled_from(("", "/", " ")))
-)
-NAMES = ("a", "b", "c.log", "a b", "é", "cb")
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a folder `a/b` in which every name is a file in each of the folders NAMES of two levels."""
-    top = tmp_path_factory.mktemp("repository")
-    git(top, "init", "-q")
-    for one in NAMES[:5]:
-        for two in NAMES[:5]:
-            write(top, *(f"a/b/{one}/{two}/{name}" for name in NAMES))
-        write(top, *(f"a/b/{one}/{name}.log" for name in NAMES))
-    return top
+    assert planned(folder) == expected
 
 
 @needs_git
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    texts=st.dictionaries(
-        st.sampled_from(("", "a/", "a/b/", "a/b/a/", "a/b/b/", "a/b/a/b/")), st.lists(LINES, max_size=5), max_size=4
-    )
-)
-def test_any_patterns_are_read_as_git_reads_them(repository: Path, texts: dict[str, list[str]]) -> None:
-    for path in repository.rglob(".gitignore"):
-        path.unlink()
-    for place, lines in texts.items():
-        (repository / place / ".gitignore").write_text("\n".join(lines))
+def test_where_git_refuses_the_gitignore_files_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(folder, "init", "-q")
+    write(folder, "sub/train.py", "sub/a.log", "sub/keep.log")
+    (folder / ".gitignore").write_text("*.log")
+    (folder / "sub/.gitignore").write_text("!keep.log")
+    asked = plan_snapshot(folder / "sub")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as a repository of another user
+    refused = plan_snapshot(folder / "sub")
 
-    folder = repository / "a/b"
-    check = subprocess.run(["git", "check-ignore", "-q", "a/b"], cwd=repository, env=GIT_ENV, timeout=60)
-    files = planned(folder)
-    if check.returncode == 0:  # Git ignores the whole folder, for which its own patterns are left
-        for place in ("", "a/"):
-            (repository / place / ".gitignore").unlink(missing_ok=True)
-    assert files == seen_by_git(folder)
+    assert asked.files == refused.files == (".gitignore", "keep.log", "train.py")
+    assert asked.rules.note is None
+    assert "Git was not asked" in str(refused.rules.note) and "dubious ownership" in str(refused.rules.note)
+    assert (refused.commit, refused.dirty) == (None, None)
+
+
+@needs_git
+def test_nothing_that_the_repository_names_is_run(folder: Path) -> None:
+    """Somebody hands over a folder with a repository in it."""
+    git(folder, "init", "-q")
+    write(folder, "train.py", "other.py", ".gitattributes", text="*.py filter=evil diff=evil\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "x")
+    ran = folder.parent / "ran"
+    (folder.parent / "evil").write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\n')
+    (folder.parent / "evil").chmod(0o700)
+    evil = str(folder.parent / "evil")
+    for key in (
+        "core.fsmonitor",
+        "core.sshCommand",
+        "core.pager",
+        "core.editor",
+        "diff.external",
+        "diff.evil.textconv",
+    ):
+        git(folder, "config", key, evil)
+    for key in ("filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "remote.origin.uploadpack"):
+        git(folder, "config", key, evil)
+    git(folder, "config", "filter.evil.required", "true")
+    (folder / "hooks").mkdir()
+    for hook in ("fsmonitor-watchman", "post-index-change", "post-checkout", "reference-transaction"):
+        shutil.copy(evil, folder / ".git/hooks" / hook)
+        shutil.copy(evil, folder / "hooks" / hook)
+    git(folder, "config", "core.hooksPath", "hooks")
+    for name in ("train.py", "other.py"):
+        os.utime(folder / name, (1, 1))  # Git has to look into it
+    ran.unlink(missing_ok=True)
+
+    plan = plan_snapshot(folder)
+
+    assert "train.py" in plan.files
+    assert plan.dirty is True, "hooks/ is new"
+    assert not ran.exists(), ran.read_text()
+    subprocess.run(["git", "status"], cwd=folder, env=GIT_ENV, capture_output=True, check=False, timeout=60)
+    assert ran.exists(), "the test would find out"
+
+
+@needs_git
+def test_what_is_tracked_through_a_link_is_not_taken(folder: Path) -> None:
+    git(folder, "init", "-q")
+    write(folder, "sub/a.py", "train.py")
+    git(folder, "add", ".")
+    (folder.parent / "elsewhere").mkdir()
+    (folder.parent / "elsewhere/a.py").write_text("secret")
+    shutil.rmtree(folder / "sub")
+    (folder / "sub").symlink_to(folder.parent / "elsewhere")
+
+    assert planned(folder) == ["train.py"]
+
+
+@needs_git
+def test_other_repositories_inside_are_part_of_it(folder: Path) -> None:
+    """With what they ignore themselves: one that Git knows as a submodule, and one that is just there."""
+    git(folder, "init", "-q")
+    for inner in ("module", "deep/loose"):
+        (folder / inner).mkdir(parents=True)
+        git(folder / inner, "init", "-q")
+        write(folder / inner, "lib.py", "a.log", "sub/b.py")
+        (folder / inner / ".gitignore").write_text("*.log")
+        git(folder / inner, "add", ".")
+        git(folder / inner, "commit", "-q", "-m", "x")
+    git(folder, "add", "module")
+    write(folder, "train.py")
+
+    inside = [".gitignore", "lib.py", "sub/b.py"]
+    assert planned(folder) == [*(f"deep/loose/{p}" for p in inside), *(f"module/{p}" for p in inside), "train.py"]
+
+
+@needs_git
+def test_files_that_were_removed_are_no_part_of_it(folder: Path) -> None:
+    git(folder, "init", "-q")
+    write(folder, "train.py", "gone.py", "folder/gone.py")
+    git(folder, "add", ".")
+    (folder / "gone.py").unlink()
+    shutil.rmtree(folder / "folder")
+
+    assert planned(folder) == ["train.py"]
 
 
 def test_without_a_repository_patterns_above_the_folder_do_not_count(folder: Path) -> None:
@@ -251,26 +249,6 @@ def test_gitignore_that_is_no_plain_file_says_nothing(folder: Path) -> None:
     os.mkfifo(folder / "two/.gitignore")
 
     assert planned(folder) == [".gitignore", "a.log", "elsewhere", "one/b.log", "two/c.log"]
-
-
-def test_patterns_that_are_not_understood_match_nothing() -> None:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        patterns = Patterns(b"[z-a].log\n[[:space:]].log\nkeep.log\\")
-
-    assert patterns.decide("a.log", is_folder=False) is None
-    assert patterns.decide("keep.log", is_folder=False) is None
-    assert not told
-
-
-def test_patterns_decide_by_the_last_match() -> None:
-    patterns = Patterns(b"*.log\n!keep.log\ndata/\n")
-
-    assert patterns.decide("src/a.log", is_folder=False) is True
-    assert patterns.decide("src/keep.log", is_folder=False) is False
-    assert patterns.decide("src/a.py", is_folder=False) is None
-    assert patterns.decide("data", is_folder=True) is True
-    assert patterns.decide("data", is_folder=False) is None
 
 
 # -- what is left out or taken whatever .gitignore says --
@@ -502,7 +480,7 @@ def test_git_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "git").chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(ignore, "GIT_TIMEOUT_SECS", 0.2)
+    monkeypatch.setattr(module, "GIT_TIMEOUT_SECS", 0.2)
     began = time.monotonic()
 
     assert plan_snapshot(folder).commit is None
@@ -512,7 +490,10 @@ def test_git_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatc
 # -- the job-dir --
 
 
-def test_job_dir_outside_or_in_what_is_left_out(folder: Path) -> None:
+@pytest.mark.parametrize("repository", [True, False])
+def test_job_dir_outside_or_in_what_is_left_out(folder: Path, repository: bool) -> None:
+    if repository:
+        git(folder, "init", "-q")
     (folder / ".gitignore").write_text("/out\n*_job/\n")
     (folder.parent / "scratch").mkdir()
     (folder / "linked").symlink_to(folder.parent / "scratch")
@@ -521,6 +502,9 @@ def test_job_dir_outside_or_in_what_is_left_out(folder: Path) -> None:
     for place in ("../runs/j", "../project", "runs/j", "out/deep/j", "my_job", "linked/j", "sub/a_job/x", ".."):
         check_outside(folder, folder / place, rules)
         check_outside(folder, folder / place)
+    for place in (":(top)out", "[o]ut", "sub/out"):
+        with pytest.raises(UserError, match="lies inside"):
+            check_outside(folder, folder / place, rules)
 
 
 @pytest.mark.parametrize("place", ["jobs/j", "outer", "sub/runs/j", "to/../jobs/j", "../alias/jobs/j"])
