@@ -1,0 +1,89 @@
+"""What a job-dir says of its job: what was submitted, status.json, and who has cancelled it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_train.jobs.record.submission import Submission, cancelled_by, read_submission
+from hpc_train.telemetry.status import read_status
+
+LONGEST_TIME = 1e11
+
+_NUMBER = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("state", "host", "job_id"), (str,)),
+    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid"), (int,)),
+    **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
+    **dict.fromkeys(("evaluation", "error"), (dict,)),
+    "exports": (list,),
+    "program": (bool,),
+}
+"""The types of what is read of status.json."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What the job-dir of one job says.
+
+    Attributes:
+        submission: None where the job was started without `hpc-train submit`.
+        status: What status.json says; it may be of an earlier submission or run.
+        cancelled_by: Who has cancelled this submission.
+    """
+
+    job_dir: Path
+    submission: Submission | None
+    status: Mapping[str, Any]
+    cancelled_by: str | None = None
+
+    @property
+    def number(self) -> str | None:
+        """The job's in its queue, where it is known."""
+        return self.submission.job_id if self.submission is not None else self.status.get("job_id")
+
+    @property
+    def has_said_its_end(self) -> bool:
+        """Whether the job-dir alone says how a submitted job ended, so that a queue need not be asked of old jobs."""
+        if self.submission is None or self.number is None or self.status.get("job_id") != self.number:
+            return False
+        said = self.status.get("state")
+        return said in ("succeeded", "cancelled") or (
+            said in ("failed", "stopped") and isinstance(self.status.get("exit_code"), int)
+        )
+
+
+def read_record(job_dir: Path) -> JobRecord:
+    """Reads it; what is missing or damaged is left out.
+
+    A submission that was cut off before it had noted its number takes that of its ranks.
+    """
+    submission, status = read_submission(job_dir), sound(read_status(job_dir))
+    by = cancelled_by(job_dir, submission)
+    if submission is not None and submission.job_id is None and status.get("job_id"):
+        submission = replace(submission, job_id=status["job_id"])
+    return JobRecord(job_dir, submission, status, by)
+
+
+def sound(status: dict[str, Any]) -> dict[str, Any]:
+    """`status` without what is not of the type that this version writes: another version or program may have. Pure."""
+
+    def fits(name: str, value: Any) -> bool:
+        kinds = _KINDS.get(name, ())
+        if isinstance(value, int | float) and name in ("started", "updated", "secs_left"):
+            return not isinstance(value, bool) and 0 <= value < LONGEST_TIME
+        return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+    found = {name: value for name, value in status.items() if fits(name, value)}
+    if "exports" in found and not all(isinstance(path, str) for path in found["exports"]):
+        del found["exports"]
+    error = found.get("error")
+    if error is not None:
+        if not all(isinstance(line, str) for line in error.get("lines") or []):
+            error = {**error, "lines": []}
+        rank = error.get("rank")
+        message = str(error.get("message") or "unknown")
+        found["error"] = {**error, "message": message, "rank": rank if isinstance(rank, int) else None}
+    return found
