@@ -34,7 +34,7 @@ class Cancellation:
 def cancel(job_dir: Path, save: bool) -> Cancellation:
     """Ends the job in `job_dir`: with `save` its ranks save first, which is not waited for, else at once.
 
-    Writes CANCELLED_FILE, by which the end that is to come is told from others.
+    Writes CANCELLED_FILE, which distinguishes the end that is to come from others.
 
     Raises:
         UserError: It is not this user's, or was started by hand.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hpc_train.jobs.record.job_record import read_record
 from hpc_train.jobs.record.status import JobStatus
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler
-from hpc_train.jobs.schedulers.query import query
+from hpc_train.jobs.schedulers.query import READ_AT_ONCE, query
 
 
 def inspect_job(job_dir: Path) -> JobStatus:
@@ -22,7 +23,8 @@ def inspect_job(job_dir: Path) -> JobStatus:
 
 def inspect_jobs(job_dirs: Sequence[Path]) -> list[JobStatus]:
     """The status of several jobs, asked for at once."""
-    return [_explained(Path(found.job_dir), found) for found in query(job_dirs)]
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        return list(pool.map(_explained, query(job_dirs)))
 
 
 def leftover(job_dir: Path) -> list[int]:
@@ -32,7 +34,8 @@ def leftover(job_dir: Path) -> list[int]:
     return backend.leftover(submission) if isinstance(backend, Scheduler) and submission is not None else []
 
 
-def _explained(job_dir: Path, found: JobStatus) -> JobStatus:
+def _explained(found: JobStatus) -> JobStatus:
+    job_dir = Path(found.job_dir)
     if found.state == "LOST" and (left := leftover(job_dir)):
         reason = (
             f"what looked after it was killed; {len(left)} of its processes still run: hpc-train cancel {found.name}"

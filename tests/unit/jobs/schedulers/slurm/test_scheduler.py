@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.checks import check_limits
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import Seen
 from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.jobs.schedulers.local.scheduler import LocalScheduler
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo
 from hpc_train.jobs.schedulers.slurm.scheduler import SlurmScheduler
+from tests.unit.jobs.submissions import a_submission
 
 SLURM = SlurmScheduler()
 
@@ -80,3 +84,51 @@ def test_a_cluster_that_does_not_answer_is_left_to_sbatch(monkeypatch: pytest.Mo
     refused, said = limits(SLURM, nodes=999)
     assert refused == []
     assert said == ["warning: the partition and its limits are not checked: Slurm does not answer: x"]
+
+
+def records(tmp_path: Path, count: int, **changes: Any) -> list[JobRecord]:
+    return [JobRecord(tmp_path, a_submission(backend="slurm", **changes), {}) for _ in range(count)]
+
+
+def test_of_many_jobs_slurm_is_asked_once_which_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[str] | None] = []
+    monkeypatch.setattr(slurm_queue, "is_here", lambda: True)
+    monkeypatch.setattr(slurm_queue, "known_jobs", lambda: {"7"})
+
+    def seen(number: str, token: str, known: set[str] | None) -> Seen:
+        asked.append(known)
+        return Seen("running")
+
+    monkeypatch.setattr(slurm_queue, "seen", seen)
+    assert SLURM.query_all(records(tmp_path, 9)) == [Seen("running")] * 9
+    assert SLURM.query_all(records(tmp_path, 2)) == [Seen("running")] * 2
+    assert asked == [{"7"}] * 9 + [None] * 2
+
+
+def test_a_job_whose_number_was_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found by its token, and its number noted then; for a while it may still be on its way."""
+    monkeypatch.setattr(slurm_queue, "number_of", {"found": "12"}.get)
+    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: Seen("waiting", f"{number} {token}"))
+    (found,) = records(tmp_path, 1, job_id=None, token="found")
+    assert SLURM.query(found) == Seen("waiting", "12 found")
+    assert json.loads((tmp_path / "submission.json").read_text())["job_id"] == "12"
+    (new,) = records(tmp_path, 1, job_id=None)
+    assert SLURM.query(new) == Seen("waiting", "it is being submitted")
+    (old,) = records(tmp_path, 1, job_id=None, submitted=0.0)
+    assert SLURM.query(old) == Seen("forgotten", "its submission was cut short")
+
+
+def test_a_job_that_sbatch_was_given_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: Seen("running", f"{number} {token}"))
+    assert SLURM.query(JobRecord(tmp_path, None, {"state": "running", "job_id": "9"})) == Seen("running", "9 None")
+    assert SLURM.query(JobRecord(tmp_path, None, {"state": "failed", "job_id": "9"})) == Seen("forgotten")
+
+
+def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm_queue, "cancel", lambda *args: done.append(args))
+    monkeypatch.setattr(slurm_queue, "cancel_all", lambda *args: done.append(args))
+    (known,), (unknown,) = records(tmp_path, 1), records(tmp_path, 1, job_id=None, token="t")
+    for record, save in ((known, False), (known, True), (unknown, False)):
+        SLURM.cancel(record, save)
+    assert done == [("7", "now"), ("7", "save"), ("t",)]
