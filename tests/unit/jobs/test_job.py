@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import hpc_train as ht
+from hpc_train.cli.app import app
 from hpc_train.errors import EXIT_CANCELLED
 from hpc_train.jobs.inspect import inspect_jobs
-from hpc_train.jobs.schedulers import SCHEDULERS
+from hpc_train.jobs.schedulers import SCHEDULERS, scheduler
 from tests.support import REPOSITORY
 
 PROGRAM = """\
@@ -135,6 +138,30 @@ def test_a_job_that_is_cancelled_and_goes_on(job_file: Path, backend: str) -> No
     assert again.result().metrics == {}
     printed = [line for line in job.logs() if line in ("begins", "ends")]
     assert printed == ["begins", "begins", "ends"]
+
+
+def test_the_commands_know_each_scheduler(job_file: Path, backend: str) -> None:
+    def run(*words: object) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(map(str, words)))
+        return done.exit_code, re.sub(" +\n", "\n", done.output)
+
+    words = scheduler(backend).words
+    code, submitted = run("submit", job_file, "--name", "typed", "--set", UNTIL_GO[0])
+    found = re.match(rf"submitted typed: {words} (\d+), CUSTOM: 1 node, 1 rank\n", submitted)
+    assert found is not None, submitted
+    number = found[1]
+    begun(ht.Job.find("typed"))
+    assert f"queue      {words} {number}\n" in run("describe", "typed")[1]
+    assert re.search(rf"(?m)^typed +{number} +(RUNNING|PREPARING)", run("list")[1])
+    assert re.fullmatch(r"typed: cancelled \(it was (RUNNING|PREPARING)\)\n", run("cancel", number)[1])
+    assert run("wait", "typed")[0] == EXIT_CANCELLED
+    assert run("cancel", "typed")[1] == "typed: nothing to cancel: CANCELLED\n"
+    (ht.Job.find("typed").job_dir / "go").touch()
+    code, printed = run("resume", number, "--wait")
+    assert (code, "begins\nends\n" in printed, "hpc-train: typed: SUCCEEDED\n" in printed) == (0, True, True)
+    assert run("logs", "typed", "-n", 1)[1] in printed
+    code, script = run("submit", job_file, "--dry-run")
+    assert (code, "-m task" in script) == (0, True)
 
 
 def test_what_is_wrong_is_said_at_once_and_leaves_nothing(job_file: Path, backend: str, tmp_path: Path) -> None:
