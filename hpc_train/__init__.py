@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hpc_train.config.warm_start import WarmStartSettings
     from hpc_train.data.loading.tf_dataset import InputContext
     from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
-    from hpc_train.errors import RankError, UserError
+    from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
+    from hpc_train.jobs.job import Job, submit
     from hpc_train.optimizers.lars import LARS
     from hpc_train.optimizers.warm_up import WarmUp
     from hpc_train.training.trainer import train_and_evaluate
@@ -35,12 +36,15 @@ _HOME = {
     "Hook": "hpc_train.callbacks.hook",
     "HookContext": "hpc_train.callbacks.hook",
     "InputContext": "hpc_train.data.loading.tf_dataset",
+    "Job": "hpc_train.jobs.job",
     "JobConfig": "hpc_train.config.job",
+    "JobEndedError": "hpc_train.errors",
     "LARS": "hpc_train.optimizers.lars",
     "LatestExporter": "hpc_train.config.exporters",
     "RankError": "hpc_train.errors",
     "RunConfig": "hpc_train.config.specs",
     "SavingListener": "hpc_train.callbacks.hook",
+    "SchedulerError": "hpc_train.errors",
     "TrainSpec": "hpc_train.config.specs",
     "UserError": "hpc_train.errors",
     "WarmStartSettings": "hpc_train.config.warm_start",
@@ -52,6 +56,7 @@ _HOME = {
     "stop_if_lower": "hpc_train.config.early_stopping",
     "stop_if_no_decrease": "hpc_train.config.early_stopping",
     "stop_if_no_increase": "hpc_train.config.early_stopping",
+    "submit": "hpc_train.jobs.job",
     "train_and_evaluate": "hpc_train.training.trainer",
 }
 
@@ -64,12 +69,15 @@ __all__ = [
     "Hook",
     "HookContext",
     "InputContext",
+    "Job",
     "JobConfig",
+    "JobEndedError",
     "LARS",
     "LatestExporter",
     "RankError",
     "RunConfig",
     "SavingListener",
+    "SchedulerError",
     "TrainSpec",
     "UserError",
     "WarmStartSettings",
@@ -81,6 +89,7 @@ __all__ = [
     "stop_if_lower",
     "stop_if_no_decrease",
     "stop_if_no_increase",
+    "submit",
     "train_and_evaluate",
 ]
 

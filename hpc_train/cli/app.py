@@ -113,15 +113,6 @@ def launch(
         sys.exit(complain(error))
 
 
-@app.command(name="run-queued", hidden=True)
-def run_queued_command(job_dir: Path, ticket: Annotated[int, typer.Option(help="Its open file.")]) -> None:
-    """For hpc-train submit: look after a job in this machine's queue."""
-    from hpc_train.jobs.inspect import this_queue
-    from hpc_train.jobs.schedulers.local.runner import run_queued
-
-    sys.exit(run_queued(job_dir, ticket, this_queue()))
-
-
 app.command(name="evaluate")(evaluate)
 app.command(name="export")(export)
 app.command(name="predict")(predict)

@@ -88,14 +88,14 @@ def _wishes(
 
 def ask(job_dir: Path) -> tuple[Training, str] | None:
     """How a silent job has ended, as far as its queue or this machine tells; None: it has not, or nobody knows."""
-    from hpc_train.jobs.inspect import look, this_queue
+    from hpc_train.jobs.inspect import inspect_job
     from hpc_train.jobs.record.submission import read_submission
     from hpc_train.telemetry.status import read_status
 
     submission = read_submission(job_dir)
     if submission is not None and submission.job_id is None and read_status(job_dir).get("job_id") is None:
         return None  # looking would note the number in the job-dir
-    found = look(job_dir, this_queue())
+    found = inspect_job(job_dir)
     if found.state == "LOST":
         return "lost", found.reason or "its queue does not know it"
     if found.state in ("SUCCEEDED", "FAILED", "CANCELLED"):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -22,16 +21,16 @@ from hpc_train.outcome import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from hpc_train.jobs.logs import JobOutput, Line
-    from hpc_train.jobs.record.status import Standing
+    from hpc_train.jobs.job import Job
+    from hpc_train.jobs.logs import JobOutput
+    from hpc_train.jobs.record.status import JobStatus
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
 Root = Annotated[
     Path | None, typer.Option(help="The folder that holds the job-dirs. [default: $HPC_TRAIN_ROOT, or runs]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
 
-FIRST_WAIT_SECS, LONGEST_WAIT_SECS = 0.5, 10.0
 PIPE_WIDTH = 100_000
 """Of tables in a pipe, where nothing is cut or wrapped."""
 
@@ -42,46 +41,46 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs by name, with how they stand."""
-    from hpc_train.jobs.inspect import look_at_all, this_queue
+    from hpc_train.jobs.inspect import inspect_jobs
     from hpc_train.jobs.record.status import STATES
     from hpc_train.jobs.record.submission import job_dirs, root_of
 
-    with _errors():
+    with errors():
         under, wanted = root_of(root, os.environ), [text.upper() for text in state or []]
         if unknown := [text for text in wanted if text not in STATES]:
             raise UserError(f"--state: {unknown[0]!r} is not allowed; allowed: {', '.join(STATES)}")
-        standings = look_at_all(list(job_dirs(under)), this_queue())
-    standings = [stands for stands in standings if not wanted or stands.state in wanted]
-    for note in dict.fromkeys(stands.note for stands in standings if stands.note):
+        found = inspect_jobs(list(job_dirs(under)))
+    jobs = [status for status in found if not wanted or status.state in wanted]
+    for note in dict.fromkeys(status.note for status in jobs if status.note):
         warn(f"warning: {note}")
     if as_json:
-        for stands in standings:
-            print(json.dumps(asdict(stands)))
-    elif not standings:
+        for status in jobs:
+            print(json.dumps(asdict(status)))
+    elif not jobs:
         print(f"no jobs in {under}" + (" in that state" if wanted else ""))
     else:
         from hpc_train.jobs.tables import job_table
 
         screen = console()
-        show(screen, job_table(standings, screen.width))
+        show(screen, job_table(jobs, screen.width))
 
 
-def describe(job: Job, root: Root = None, as_json: AsJson = False) -> None:
+def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Tell all that is known of a job."""
-    from hpc_train.jobs.inspect import look, this_queue
+    from hpc_train.jobs.job import Job
 
-    with _errors():
-        stands = look(_find(job, root), this_queue())
+    with errors():
+        status = Job.find(job, root).status()
     if as_json:
-        print(json.dumps(asdict(stands)))
+        print(json.dumps(asdict(status)))
         return
     from hpc_train.jobs.tables import description
 
-    show(console(), description(stands))
+    show(console(), description(status))
 
 
 def logs(
-    job: Job,
+    job: JobName,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only what this rank prints.")] = None,
     tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Only the last lines.")] = None,
@@ -89,39 +88,28 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a job prints. Ctrl-C leaves the job running."""
-    from hpc_train.jobs.inspect import look, this_queue
-    from hpc_train.jobs.logs import JobOutput, last_lines, rank_files
+    from hpc_train.jobs.job import Job
 
-    with _errors():
-        job_dir = _find(job, root)
-        stands = look(job_dir, this_queue())
-        output = JobOutput(job_dir, None if stands.ranks == 1 and rank == 0 else rank)
-        if rank is not None and stands.ranks is not None and rank >= stands.ranks:
-            raise UserError(f"--rank: {rank} is not allowed; {stands.name} has the ranks 0 to {stands.ranks - 1}")
-        if not output.is_there() and not (follow and not stands.has_ended):
-            if rank is not None and (job_dir / "logs").is_dir() and not rank_files(job_dir) and stands.started:
-                raise UserError(
-                    f"--rank: what single ranks of {stands.name} print was not kept apart: that takes Open MPI, and "
-                    "several ranks; look at all of its output"
-                )
-            why = f" ({stands.reason})" if stands.reason else ""
-            warn(f"{stands.name} is {stands.state}{why}, and has printed nothing that is kept in its job-dir")
-            return
-    with _interruptible(f"stopped showing; {stands.name} goes on"):
-        for line in last_lines(output, tail, last=not follow):
-            _print_line(line, as_json)
-        if follow:
-            _follow(job_dir, output, as_json)
+    with errors():
+        found = Job.find(job, root)
+        status, output = found.status(), found.output(rank, follow)
+    if not output.is_there() and not (follow and not status.has_ended):
+        why = f" ({status.reason})" if status.reason else ""
+        warn(f"{status.name} is {status.state}{why}, and has printed nothing that is kept in its job-dir")
+        return
+    with _interruptible(f"stopped showing; {status.name} goes on"):
+        _print_lines(found, output, follow, tail, as_json)
 
 
-def wait(job: Job, root: Root = None, as_json: AsJson = False) -> None:
+def wait(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Wait until a job has ended, and exit as it did."""
-    with _errors():
-        job_dir = _find(job, root)
+    from hpc_train.jobs.job import Job
+
+    with errors():
+        found = Job.find(job, root)
     with _interruptible("stopped waiting; the job goes on"):
-        stands = _wait_for_end(job_dir)
-    _tell_end(stands, as_json)
-    sys.exit(stands.exit_code)
+        status = found.wait(watch=_Notes(waiting=False))
+    _exit_as(status, as_json)
 
 
 def cancel(
@@ -131,102 +119,76 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel jobs. The last checkpoint stays, and `hpc-train resume` goes on from it."""
-    from hpc_train.jobs.cancel import cancel as cancel_job
-    from hpc_train.jobs.inspect import look, this_queue
+    from hpc_train.jobs.job import Job
 
-    with _errors():
-        found = [_find(job, root) for job in jobs]
+    with errors():
+        found = [Job.find(job, root) for job in jobs]
     code = 0
-    for job_dir in found:
+    for job in found:
         try:
-            before, had_effect = cancel_job(job_dir, save, this_queue())
-            after = look(job_dir, this_queue()) if had_effect and not save else None
+            done = job.cancel(save)
         except (UserError, SchedulerError) as error:
             code = complain(error)
             continue
-        saves = save and before.state not in ("QUEUED", "REQUEUED")
-        ended = after is not None and after.state in ("SUCCEEDED", "FAILED")  # just before
+        before = done.before
         if as_json:
-            cancelled = had_effect and not ended
-            told = {"name": before.name, "job_dir": before.job_dir, "was": before.state, "cancelled": cancelled}
-            print(json.dumps(told))
-        elif after is not None and ended:
-            print(f"{before.name}: nothing to cancel: {after.state}")
-        elif had_effect:
-            print(f"{before.name}: {'saves, and is cancelled then' if saves else 'cancelled'} (it was {before.state})")
+            fields = {"name": before.name, "job_dir": before.job_dir, "was": before.state}
+            print(json.dumps({**fields, "cancelled": done.ended is None}))
+        elif done.ended is not None:
+            print(f"{before.name}: nothing to cancel: {done.ended}")
         else:
-            print(f"{before.name}: nothing to cancel: {before.state}")
+            how = "saves, and is cancelled then" if done.saves else "cancelled"
+            print(f"{before.name}: {how} (it was {before.state})")
     sys.exit(code)
 
 
-def follow_to_end(job_dir: Path, output: JobOutput, as_json: bool) -> int:
-    """Shows what a job prints until it has ended; its exit code. For `hpc-train submit --wait`."""
-    with _interruptible(f"stopped waiting; the job goes on: hpc-train describe {job_dir}"):
-        _follow(job_dir, output, as_json)
-        stands = _wait_for_end(job_dir)
-    _tell_end(stands, as_json)
-    assert stands.exit_code is not None, "it has ended"
-    return stands.exit_code
+def follow_to_end(job: Job, output: JobOutput, as_json: bool) -> NoReturn:
+    """Shows what a job prints until it has ended, and exits as it did. For `hpc-train submit --wait`."""
+    with _interruptible(f"stopped waiting; the job goes on: hpc-train describe {job.job_dir}"):
+        _print_lines(job, output, True, None, as_json)
+        status = job.wait(watch=_Notes(waiting=False))
+    _exit_as(status, as_json)
 
 
-def _find(job: str, root: Path | None) -> Path:
-    from hpc_train.jobs.inspect import job_dir_in_queues
-    from hpc_train.jobs.record.submission import find_job, root_of
+class _Notes:
+    """Shows what a job waits for, and whether its scheduler answers, on standard error: each once.
 
-    return find_job(job, root_of(root, os.environ), job_dir_in_queues)
+    Args:
+        waiting: Also what it waits for.
+    """
+
+    def __init__(self, waiting: bool) -> None:
+        self._waiting, self._shown = waiting, ""
+
+    def __call__(self, status: JobStatus) -> None:
+        text = status.note or ""
+        if not text and self._waiting and status.state in ("QUEUED", "REQUEUED", "PREPARING"):
+            text = f"{status.name} is {status.state}" + (f" ({status.reason})" if status.reason else "")
+        if text and text != self._shown:
+            warn(text)
+        self._shown = text
 
 
-def _follow(job_dir: Path, output: JobOutput, as_json: bool) -> None:
-    """Prints what comes until the job has ended; on a terminal's standard error, what it waits for meanwhile."""
-    from hpc_train.jobs.inspect import look, this_queue
-    from hpc_train.jobs.logs import follow
-
-    queue, told = this_queue(), ""
-
-    def has_ended() -> bool:
-        nonlocal told
-        stands = look(job_dir, queue)
-        waiting = f"{stands.name} is {stands.state}" + (f" ({stands.reason})" if stands.reason else "")
-        if stands.note or stands.state in ("QUEUED", "REQUEUED", "PREPARING"):
-            text = stands.note or waiting
-            if text != told:
-                warn(text)
-            told = text
-        return stands.has_ended
-
-    for line in follow(output, has_ended):
+def _print_lines(job: Job, output: JobOutput, follow: bool, tail: int | None, as_json: bool) -> None:
+    for line in job.lines(output, follow, tail, _Notes(waiting=True)):
         if line is None:
             sys.stdout.flush()
-        else:
-            _print_line(line, as_json)
+        else:  # asdict is slow, and lines can be millions
+            print(json.dumps(vars(line)) if as_json else line.text)
 
 
-def _wait_for_end(job_dir: Path) -> Standing:
-    from hpc_train.jobs.inspect import look, this_queue
-
-    queue, secs, told = this_queue(), FIRST_WAIT_SECS, ""
-    while not (stands := look(job_dir, queue)).has_ended:
-        if stands.note and stands.note != told:
-            warn(stands.note)
-        told = stands.note or ""
-        time.sleep(secs)
-        secs = min(LONGEST_WAIT_SECS, 1.2 * secs)
-    return stands
-
-
-def _tell_end(stands: Standing, as_json: bool) -> None:
+def _exit_as(status: JobStatus, as_json: bool) -> NoReturn:
+    """Reports how a job has ended, and exits with its code."""
     if as_json:
-        print(json.dumps(asdict(stands)))
+        print(json.dumps(asdict(status)))
     else:
-        warn(f"{stands.name}: {stands.state}" + (f" ({stands.reason})" if stands.reason else ""))
-
-
-def _print_line(line: Line, as_json: bool) -> None:
-    print(json.dumps(vars(line)) if as_json else line.text)  # asdict is slow, and lines can be millions
+        warn(f"{status.name}: {status.state}" + (f" ({status.reason})" if status.reason else ""))
+    sys.exit(status.exit_code)
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def errors() -> Iterator[None]:
+    """Reports what a user has to do something about, and exits."""
     try:
         yield
     except (UserError, SchedulerError) as error:
@@ -277,11 +239,6 @@ class Verbs(TyperGroup):
                     print(end="", file=stream, flush=True)
                 except BrokenPipeError:  # what is left must not fail once more when Python ends
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def refuse(error: Exception) -> NoReturn:
-    """Tells what is wrong, and exits."""
-    sys.exit(complain(error))
 
 
 def complain(error: object) -> int:

@@ -13,19 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpc_train.cli.jobs import AsJson, Root, console, follow_to_end, refuse, show, warn
+from hpc_train.cli.jobs import AsJson, JobName, Root, console, errors, follow_to_end, show, warn
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobs.schedulers import SCHEDULERS
 from hpc_train.outcome import EXIT_AT_ONCE
 
 if TYPE_CHECKING:
+    from hpc_train.jobs.prepare import Prepared
     from hpc_train.jobs.record.submission import Submission
+
+    BackendName = str
+else:
+    BackendName = Literal[tuple(SCHEDULERS)]
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
 ]
 BackendOption = Annotated[
-    Literal["slurm", "local"] | None,
+    BackendName | None,
     typer.Option(help="Who runs it. [default: $HPC_TRAIN_BACKEND; or slurm where there is an sbatch, else local]"),
 ]
 After = Annotated[str | None, typer.Option(metavar="JOB", help="Start once that job has succeeded.")]
@@ -50,7 +56,7 @@ def submit(
 ) -> None:
     """Check a job, copy its code into a job-dir, and put it into the queue: Slurm's, or this machine's."""
     from hpc_train.config.resources import parse_memory
-    from hpc_train.jobs.prepare import Prepared, Request, prepare
+    from hpc_train.jobs.prepare import Placement, Request, prepare
     from hpc_train.jobs.record.submission import root_of
 
     def prepared() -> Prepared:
@@ -58,15 +64,14 @@ def submit(
             max_bytes = parse_memory(max_code_size) << 20
         except ValueError:
             raise UserError(f"--max-code-size: {max_code_size!r} is not a size; allowed: such as 500M or 2G") from None
-        under = root_of(root, os.environ)
-        request = Request(job_file, tuple(settings or ()), name, job_dir, under, backend, after, max_bytes)
-        return prepare(request, warn)
+        placement = Placement(root_of(root, os.environ), backend, after)
+        return prepare(Request(job_file, placement, tuple(settings or ()), name, job_dir, max_bytes), warn)
 
-    _queue(prepared, root, wait, dry_run, as_json)
+    _queue(prepared, wait, dry_run, as_json)
 
 
 def resume(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")],
+    job: JobName,
     settings: Settings = None,
     root: Root = None,
     backend: BackendOption = None,
@@ -76,40 +81,43 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Let a job that has ended go on in its job-dir, with the code that was copied when it was submitted."""
-    from hpc_train.jobs.inspect import job_dir_in_queues
-    from hpc_train.jobs.prepare import Prepared, prepare_again
-    from hpc_train.jobs.record.submission import find_job, root_of
+    from hpc_train.jobs.job import Job
+    from hpc_train.jobs.prepare import Placement, prepare_again
+    from hpc_train.jobs.record.submission import root_of
 
     def prepared() -> Prepared:
-        under = root_of(root, os.environ)
-        found = find_job(job, under, job_dir_in_queues)
-        return prepare_again(found, settings or [], after, under, backend, warn)
+        placement = Placement(root_of(root, os.environ), backend, after)
+        return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn)
 
-    _queue(prepared, root, wait, dry_run, as_json)
+    _queue(prepared, wait, dry_run, as_json)
 
 
-def _queue(prepare: Callable[[], object], root: Path | None, wait: bool, dry_run: bool, as_json: bool) -> None:
-    from hpc_train.jobs.logs import JobOutput
-    from hpc_train.jobs.prepare import Prepared
-    from hpc_train.jobs.record.submission import root_of
+def _queue(prepare: Callable[[], Prepared], wait: bool, dry_run: bool, as_json: bool) -> None:
+    from hpc_train.jobs.job import Job
     from hpc_train.jobs.submit import submit as put_in_queue
 
-    try:
-        prepared = prepare()
-        assert isinstance(prepared, Prepared)
-        if dry_run:
-            sys.stdout.write(prepared.script)
-            return
-        output = JobOutput(prepared.job_dir, None)
-        output.skip()  # where the job goes on
-        submission = put_in_queue(prepared, warn)
-    except (UserError, SchedulerError) as error:
-        refuse(error)
-    except KeyboardInterrupt:
-        warn("interrupted: nothing is queued")
-        sys.exit(EXIT_AT_ONCE)
-    job_dir = prepared.job_dir
-    job = submission.name if job_dir.parent == root_of(None, os.environ) else shlex.quote(str(job_dir))
+    with errors():
+        try:
+            prepared = prepare()
+            if dry_run:
+                sys.stdout.write(prepared.script)
+                return
+            job = Job(prepared.job_dir)
+            output = job.output()
+            output.skip()  # where the job goes on
+            submission = put_in_queue(prepared, warn)
+        except KeyboardInterrupt:
+            warn("interrupted: nothing is queued")
+            sys.exit(EXIT_AT_ONCE)
+    _show_submission(submission, job.job_dir, as_json)
+    if wait:
+        follow_to_end(job, output, as_json)
+
+
+def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> None:
+    from hpc_train.jobs.record.submission import root_of
+    from hpc_train.jobs.schedulers import backend_named
+
     if as_json:
         print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
     else:
@@ -117,32 +125,28 @@ def _queue(prepare: Callable[[], object], root: Path | None, wait: bool, dry_run
         sizes = [_counted(wants.nodes, "node"), _counted(wants.ranks, "rank")]
         sizes += [f"{wants.gpus_per_node} GPUs a node"] if wants.gpus_per_node else []
         sizes += [wants.time] if wants.time else []
-        queue = "Slurm job" if submission.backend == "slurm" else "local job"
-        print(f"submitted {submission.name}: {queue} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")
+        words = backend_named(submission.backend).words
+        print(f"submitted {submission.name}: {words} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")
         print(f"job-dir {job_dir}")
-        print(f"next: hpc-train describe {job}", f"hpc-train logs -f {job}", f"hpc-train cancel {job}", sep=" │ ")
+        named = submission.name if job_dir.parent == root_of(None, os.environ) else shlex.quote(str(job_dir))
+        print(f"next: hpc-train describe {named}", f"hpc-train logs -f {named}", f"hpc-train cancel {named}", sep=" │ ")
         sys.stdout.flush()
-    if wait:
-        sys.exit(follow_to_end(job_dir, output, as_json))
 
 
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
-    from hpc_train.jobs.checks import choose_backend, this_machine
-    from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+    from hpc_train.jobs.schedulers import choose
+    from hpc_train.jobs.schedulers.base import Limits
     from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
 
-    try:
+    with errors():
         known = load_tiers(os.environ, Path.home())
-        partitions = None
-        if choose_backend(None, os.environ) == "slurm":
-            try:
-                partitions = slurm_queue.partitions()
-            except SchedulerError as error:
-                warn(f"warning: what this cluster has is not known: {error}")
-        rows = describe_tiers(known, partitions, this_machine())
-    except UserError as error:
-        refuse(error)
+        limits: Limits = lambda _: []  # noqa: E731
+        try:
+            limits = choose(None, os.environ).limits()
+        except SchedulerError as error:
+            warn(f"warning: what this cluster has is not known: {error}")
+        rows = describe_tiers(known, limits)
     if as_json:
         for row in rows:
             print(json.dumps(asdict(row)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -187,9 +187,6 @@ class Resources(ResourceOptions):
         if self.warning_secs is not None:
             return self.warning_secs
         return WARNING_SECS if self.time_secs is None else min(WARNING_SECS, self.time_secs // 4)
-
-
-Backend = Literal["slurm", "local"]
 
 
 def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:

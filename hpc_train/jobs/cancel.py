@@ -3,63 +3,63 @@
 from __future__ import annotations
 
 import getpass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE
-from hpc_train.jobs.inspect import look
-from hpc_train.jobs.record.status import Standing
-from hpc_train.jobs.record.submission import note_cancelled, read_submission
-from hpc_train.jobs.schedulers.local import runner as local_runner
-from hpc_train.jobs.schedulers.local.queue import LocalQueue
-from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+from hpc_train.jobs.inspect import inspect_job, leftover
+from hpc_train.jobs.record.job_record import read_record
+from hpc_train.jobs.record.status import WAITING, JobStatus, State
+from hpc_train.jobs.record.submission import note_cancelled
+from hpc_train.jobs.schedulers import backend_of
+from hpc_train.jobs.schedulers.base import Scheduler
 
 
-def cancel(job_dir: Path, save: bool, queue: LocalQueue) -> tuple[Standing, bool]:
-    """Ends the job in `job_dir`: with `save` its ranks save first, else at once.
+@dataclass(frozen=True)
+class Cancellation:
+    """What became of a wish to cancel a job.
 
-    Returns:
-        How it stood, and whether there was something to cancel.
+    Attributes:
+        before: The job as it was.
+        ended: The state in which it had ended already, so that there was nothing to cancel; None: it is cancelled.
+        saves: Its ranks save a checkpoint first.
+    """
 
-    Writes CANCELLED_FILE, by which the end that is to come is told from others.
+    before: JobStatus
+    ended: State | None = None
+    saves: bool = False
+
+
+def cancel(job_dir: Path, save: bool) -> Cancellation:
+    """Ends the job in `job_dir`: with `save` its ranks save first, which is not waited for, else at once.
+
+    Writes CANCELLED_FILE, which distinguishes the end that is to come from others.
 
     Raises:
         UserError: It is not this user's, or was started by hand.
         SchedulerError: Its queue does not answer; it was not cancelled.
     """
-    submission, before = read_submission(job_dir), look(job_dir, queue)
-    if before.state == "LOST" and submission is not None and submission.backend == "local":
-        outlived = local_runner.processes_of(submission.token)  # ranks whose runner was killed
-        if outlived and local_runner.kill_all(submission.token):
-            note_cancelled(job_dir, submission.token, getpass.getuser())
-            return before, True
-    if before.has_ended:
-        return before, False
+    before = inspect_job(job_dir)
+    if before.has_ended and not (before.state == "LOST" and leftover(job_dir)):
+        return Cancellation(before, before.state)
     if before.note is not None:
         raise SchedulerError(f"{before.name}: not cancelled: {before.note}")
-    if before.backend == "by hand":
+    record = read_record(job_dir)
+    scheduler, submission = backend_of(record), record.submission
+    if not isinstance(scheduler, Scheduler):
         raise UserError(
             f"{before.name}: was started by hand, without a queue; stop the process that started it on {before.where}"
         )
-    waits = before.state in ("QUEUED", "REQUEUED")
+    saves = save and before.state not in WAITING and not before.has_ended
     note_cancelled(job_dir, submission.token if submission is not None else None, getpass.getuser())
     try:
-        if before.backend == "slurm" and before.job_id is not None:
-            slurm_queue.cancel(before.job_id, "save" if save and not waits else "now")
-        elif submission is not None and submission.backend == "slurm":
-            slurm_queue.cancel_all(submission.token)
-        elif submission is not None:
-            _cancel_local(job_dir, submission.token, save, queue)
+        scheduler.cancel(record, saves)
     except (UserError, SchedulerError):
         (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
         raise
-    return before, True
-
-
-def _cancel_local(job_dir: Path, token: str, save: bool, queue: LocalQueue) -> None:
-    mine = [ticket for ticket in queue.tickets() if ticket.job_dir == str(job_dir)]
-    if not mine:
-        local_runner.kill_all(token)
-    elif mine[0].started is not None and not local_runner.stop(mine[0], token, save) and not save:
-        left = ", ".join(str(process.pid) for process in local_runner.processes_of(token))
-        raise SchedulerError(f"{job_dir.name}: its processes could not be ended: {left}")
+    if not save:
+        after = inspect_job(job_dir).state
+        if after in ("SUCCEEDED", "FAILED"):  # just before
+            return Cancellation(before, after)
+    return Cancellation(before, saves=saves)

@@ -1,11 +1,10 @@
-"""What can be known to go wrong with a job before it is queued: its data, its code, its cluster."""
+"""What can be known to go wrong with a job before it is queued: its data, its code, its resources."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,18 +13,14 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.references import Kind, names_in
-from hpc_train.config.resources import Backend, Resources
+from hpc_train.config.resources import Resources
 from hpc_train.config.yaml_loader import Location
 from hpc_train.data.hdf5.shards import matches
-from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
-from hpc_train.jobs.schedulers.slurm.limits import Machine, machine_shortfalls, shortfalls
+from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.strategies import strategy_of
 from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
-
-BACKEND_VARIABLE = "HPC_TRAIN_BACKEND"
 
 
 class Problems:
@@ -175,65 +170,20 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def choose_backend(asked: Backend | None, env: Mapping[str, str]) -> Backend:
-    """Who is to run a job: as asked, by an option or by BACKEND_VARIABLE; else Slurm where there is an sbatch.
+def check_limits(wants: Resources, scheduler: Scheduler, say: Callable[[str], None]) -> None:
+    """UserError with all that the scheduler's cluster or machine cannot give.
+
+    Where the scheduler does not answer, that is said, and left to it.
 
     Raises:
-        UserError: Slurm is asked for, and is not here.
+        SchedulerError: There is no such scheduler here.
     """
-    wish = asked or env.get(BACKEND_VARIABLE) or ("slurm" if slurm_queue.is_here() else "local")
-    if wish == "slurm" and not slurm_queue.is_here():
-        raise UserError(
-            "sbatch is not on PATH: submit from a login node of the cluster, load its module, or take --backend local "
-            "to run the job on this machine"
-        )
-    if wish not in ("slurm", "local"):
-        raise UserError(f"{BACKEND_VARIABLE}: {wish!r} is not allowed; allowed: slurm, local")
-    return "slurm" if wish == "slurm" else "local"
-
-
-def with_defaults_of_sbatch(wants: Resources, env: Mapping[str, str]) -> Resources:
-    """`wants` with SBATCH_PARTITION and its like where neither the tier nor the job file says. Pure.
-
-    sbatch itself would let them win over the script.
-
-    Raises:
-        UserError: One of them is not what sbatch takes.
-    """
-    given = {
-        name: env[variable]
-        for name in ("partition", "account", "qos", "constraint")
-        if getattr(wants, name) is None and env.get(variable := f"SBATCH_{name.upper()}")
-    }
     try:
-        return Resources(**{**wants.model_dump(), **given})
-    except ValueError:
-        listed = ", ".join(f"SBATCH_{name.upper()}={value!r}" for name, value in given.items())
-        raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
-
-
-def this_machine() -> Machine:
-    """What the local back end has to give."""
-    return Machine(len(os.sched_getaffinity(0)), nvidia_device_count())
-
-
-def check_limits(wants: Resources, backend: Backend, say: Callable[[str], None]) -> None:
-    """UserError with all that the cluster, or this machine, cannot give.
-
-    Where sinfo gets no answer, that is said, and left to sbatch.
-
-    Raises:
-        SchedulerError: There is no Slurm here.
-    """
-    if backend == "local":
-        lacking = machine_shortfalls(wants, this_machine())
-    else:
-        try:
-            lacking = shortfalls(wants, slurm_queue.partitions())
-        except slurm_queue.NoSlurmError:
-            raise
-        except SchedulerError as error:
-            say(f"warning: the partition and its limits are not checked: {error}")
-            return
+        lacking = scheduler.limits()(wants)
+    except AbsentError:
+        raise
+    except SchedulerError as error:
+        say(f"warning: the partition and its limits are not checked: {error}")
+        return
     if lacking:
         raise UserError("\n".join(f"resources: {text}" for text in lacking))

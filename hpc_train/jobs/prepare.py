@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
-from hpc_train.config.resources import Backend
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.checks import (
@@ -24,13 +22,11 @@ from hpc_train.jobs.checks import (
     check_files,
     check_limits,
     check_ranks,
-    choose_backend,
     code_files,
     data_files,
     least_ranks,
-    with_defaults_of_sbatch,
 )
-from hpc_train.jobs.inspect import job_dir_in_queues, look, this_queue
+from hpc_train.jobs.inspect import inspect_job, leftover
 from hpc_train.jobs.record.submission import (
     Submission,
     check_name,
@@ -40,15 +36,29 @@ from hpc_train.jobs.record.submission import (
     name_in_use,
     read_submission,
 )
-from hpc_train.jobs.schedulers.local.runner import processes_of, start_of_job
-from hpc_train.jobs.schedulers.slurm.script import render
+from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
+from hpc_train.jobs.schedulers.base import Scheduler
 from hpc_train.jobs.snapshot.snapshot import Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 
-SCRIPTS = Path(__file__).parent / "launch" / "scripts"
-"""slurm/ of the checkout, which is installed with the package."""
+MAX_CODE_BYTES = 64 << 20
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and when a job is to run.
+
+    Attributes:
+        root: The folder of job-dirs, in which `after` is looked for.
+        backend: The name of a scheduler; None: $HPC_TRAIN_BACKEND, or the first one that is here.
+        after: A job that has to succeed before: its name, job-dir or number.
+    """
+
+    root: Path
+    backend: str | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,20 +68,15 @@ class Request:
     Attributes:
         settings: `KEY=VALUE` each, laid over the job file.
         name, job_dir: One of them names the job; neither: the job file's name and the time.
-        root: The folder of job-dirs.
-        backend: None: Slurm where there is an sbatch.
-        after: A job that has to succeed before.
         max_code_bytes: What the copy of the code may take.
     """
 
     job_file: Path
-    settings: tuple[str, ...]
-    name: str | None
-    job_dir: Path | None
-    root: Path
-    backend: Backend | None
-    after: str | None
-    max_code_bytes: int
+    placement: Placement
+    settings: tuple[str, ...] = ()
+    name: str | None = None
+    job_dir: Path | None = None
+    max_code_bytes: int = MAX_CODE_BYTES
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def prepare(request: Request, say: Say) -> Prepared:
     job_file = request.job_file.absolute()
     job, folder = load_any(job_file, request.settings), job_file.parent
     now = time.time()
-    problems, job_dir = Problems(), request.root / job.name
+    problems, job_dir = Problems(), request.placement.root / job.name
     with problems.gathered():
         job_dir = _job_dir(request, job.name, now)
         _check_new(job_dir)
@@ -115,7 +120,7 @@ def prepare(request: Request, say: Say) -> Prepared:
         token=secrets.token_hex(8),
         name=job_dir.name,
         kind="program" if isinstance(job, ProgramConfig) else "model",
-        backend="local",
+        backend="",
         submitted=now,
         user=getpass.getuser(),
         host=socket.gethostname(),
@@ -126,18 +131,17 @@ def prepare(request: Request, say: Say) -> Prepared:
         code={},
         version=_version(),
     )
-    submission = _completed(draft, job, job_dir, request.backend, request.after, request.root, problems, say)
+    submission = _completed(draft, job, job_dir, request.placement, problems, say)
     problems.refuse()
-    return Prepared(submission, job_dir, plan, _script(submission, job_dir))
+    return Prepared(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
 
 
-def prepare_again(
-    job_dir: Path, settings: Sequence[str], after: str | None, root: Path, backend: Backend | None, say: Say
-) -> Prepared:
+def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, say: Say) -> Prepared:
     """Checks a job that has ended, and is to go on in its job-dir with the code that was copied, and writes nothing.
 
     Args:
         settings: Laid over the job file beside those of the submission before.
+        placement: Without a backend, that of the submission before.
 
     Raises:
         UserError: With all that is wrong.
@@ -147,11 +151,11 @@ def prepare_again(
         raise UserError(
             f"{job_dir}: was not submitted by hpc-train submit; start it as before, with the same job file and job-dir"
         )
-    stands = look(job_dir, this_queue())
-    if not stands.has_ended:
-        raise UserError(f"{before.name}: is {stands.state}; only a job that has ended can be resumed")
-    if before.backend == "local" and (left := processes_of(before.token)):
-        pids = ", ".join(str(process.pid) for process in left)
+    status = inspect_job(job_dir)
+    if not status.has_ended:
+        raise UserError(f"{before.name}: is {status.state}; only a job that has ended can be resumed")
+    if left := leftover(job_dir):
+        pids = ", ".join(map(str, left))
         raise UserError(
             f"{before.name}: processes of it still run ({pids}): end them first, with "
             f"hpc-train cancel {shlex.quote(str(job_dir))}"
@@ -173,37 +177,40 @@ def prepare_again(
     problems = Problems()
     with problems.gathered():
         check_code(job, job_dir / CODE)
-    submission = _completed(draft, job, job_dir, backend or before.backend, after, root, problems, say)
+    placement = replace(placement, backend=placement.backend or before.backend)
+    submission = _completed(draft, job, job_dir, placement, problems, say)
     problems.refuse()
-    return Prepared(submission, job_dir, None, _script(submission, job_dir), before.token)
+    script = scheduler(submission.backend).script(submission, job_dir)
+    return Prepared(submission, job_dir, None, script, before.token)
 
 
 def _completed(
     draft: Submission,
     job: JobConfig | ProgramConfig,
     job_dir: Path,
-    asked: Backend | None,
-    after: str | None,
-    root: Path,
+    placement: Placement,
     problems: Problems,
     say: Say,
 ) -> Submission:
     """The draft with what it runs on, where, and after what."""
-    done, ranks = draft, least_ranks(job)  # what the job wants is not known where its tier is not
+    done, ranks, chosen = draft, least_ranks(job), None  # what the job wants is not known where its tier is not
     with problems.gathered():
-        done = replace(done, backend=choose_backend(asked, os.environ))
+        chosen = choose(placement.backend, os.environ)
+        done = replace(done, backend=chosen.name)
     with problems.gathered():
         wants = resources_for(job.resources, load_tiers(os.environ, Path.home()))
-        if done.backend == "slurm":
-            wants = with_defaults_of_sbatch(wants, os.environ)
-        done, ranks = replace(done, resources=wants.model_dump(mode="json")), wants.ranks
-        check_limits(wants, done.backend, say)
+        ranks = wants.ranks
+        if chosen is not None:
+            wants = chosen.completed(wants, os.environ)
+        done = replace(done, resources=wants.model_dump(mode="json"))
+        if chosen is not None:
+            check_limits(wants, chosen, say)
     with problems.gathered():
         check_ranks(job, ranks)
-    if after is not None:
+    if placement.after is not None:
         with problems.gathered():
-            job_id, path = _predecessor(after, root, done.backend)
-            done = replace(done, after=job_id, after_dir=str(path))
+            number, path = _predecessor(placement.after, placement.root, chosen)
+            done = replace(done, after=number, after_dir=str(path))
     with problems.gathered():
         check_files(job, job_dir, Path(done.after_dir) if done.after_dir is not None else None)
     if isinstance(job, ProgramConfig):
@@ -218,7 +225,7 @@ def _job_dir(request: Request, name: str, now: float) -> Path:
         job_dir = in_full(request.job_dir)
         check_name(job_dir.name, "--job-dir")
         return job_dir
-    return request.root / (check_name(request.name) if request.name is not None else name_at(name, now))
+    return request.placement.root / (check_name(request.name) if request.name is not None else name_at(name, now))
 
 
 def _check_new(job_dir: Path) -> None:
@@ -234,26 +241,17 @@ def _check_new(job_dir: Path) -> None:
         raise UserError(f"{job_dir}: the job-dir cannot be made ({parent} is read-only, or belongs to others)")
 
 
-def _predecessor(after: str, root: Path, backend: Backend) -> tuple[str | None, Path]:
+def _predecessor(after: str, root: Path, chosen: Scheduler | None) -> tuple[str | None, Path]:
     """Number and job-dir of the job to wait for; no number where it has succeeded already."""
     path = find_job(after, root, job_dir_in_queues)
-    stands = look(path, this_queue())
-    if stands.state == "SUCCEEDED":
+    status = inspect_job(path)
+    if status.state == "SUCCEEDED":
         return None, path
-    if stands.has_ended:
-        raise UserError(f"--after: {stands.name} has ended as {stands.state}; resume it first, or leave --after out")
-    if stands.backend != backend or stands.job_id is None:
-        raise UserError(f"--after: {stands.name} is in another queue ({stands.backend}) than this job ({backend})")
-    return stands.job_id, path
-
-
-def _script(submission: Submission, job_dir: Path) -> str:
-    if submission.backend == "slurm":
-        return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
-    start = start_of_job(job_dir, submission, job_dir / "logs/run-0")
-    settings = [f"{name}={value}" for name, value in start.settings.items()]
-    words = ["env", *settings, *start.command]
-    return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
+    if status.has_ended:
+        raise UserError(f"--after: {status.name} has ended as {status.state}; resume it first, or leave --after out")
+    if chosen is not None and (status.backend != chosen.name or status.job_id is None):
+        raise UserError(f"--after: {status.name} is in another queue ({status.backend}) than this job ({chosen.name})")
+    return status.job_id, path
 
 
 def _version() -> str:

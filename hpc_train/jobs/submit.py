@@ -15,11 +15,9 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
-from hpc_train.jobs.inspect import this_queue
 from hpc_train.jobs.prepare import Prepared, Say
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
-from hpc_train.jobs.schedulers.local.runner import kill_all, start_runner
-from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
+from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
 from hpc_train.telemetry.json_files import replace_text
 from hpc_train.telemetry.status import STATUS_FILE, mark_queued
@@ -31,8 +29,8 @@ def submit(prepared: Prepared, say: Say) -> Submission:
     Nothing is left behind where that fails: no job in the queue, and in the job-dir what was there before.
 
     Raises:
-        UserError: The job-dir cannot be written, Slurm refuses the job, or somebody else has just resumed it.
-        SchedulerError: Slurm does not answer.
+        UserError: The job-dir cannot be written, the scheduler refuses the job, or somebody else has just resumed it.
+        SchedulerError: The scheduler does not answer.
         KeyboardInterrupt: After Ctrl-C, SIGTERM or SIGHUP.
     """
     submission, job_dir = prepared.submission, prepared.job_dir
@@ -45,35 +43,18 @@ def submit(prepared: Prepared, say: Say) -> Submission:
             submission.save(job_dir)
             (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
             mark_queued(job_dir)
-            if submission.backend == "slurm":
-                replace_text(job_dir / SCRIPT_FILE, prepared.script)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
         if interrupted():
             raise KeyboardInterrupt
-        if submission.backend == "local":
-            job_id = start_runner(job_dir, submission, this_queue(), submission.after)
-            if interrupted():
-                kill_all(submission.token)
-                raise KeyboardInterrupt
-            return submission.with_id(job_id)
-        options = []
-        if submission.after is not None:
-            options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
-        job_id = slurm_queue.submit(job_dir / SCRIPT_FILE, submission.token, options, say, interrupted)
-        numbered = submission.with_id(job_id)
-        try:
-            numbered.save(job_dir)
-        except OSError as error:
-            say(f"warning: the job is queued as {job_id}, which {error.filename} could not be told: {error.strerror}")
-        return numbered
+        return scheduler(submission.backend).submit(job_dir, submission, prepared.script, say, interrupted)
 
 
 @contextmanager
 def _signals_noted() -> Iterator[Callable[[], bool]]:
     """Notes Ctrl-C, SIGTERM and SIGHUP instead of acting on them; gives whether one has come.
 
-    So none comes between Slurm's answer and the number's being kept. Without effect outside the main thread.
+    So none comes between the scheduler's answer and the noting of the number. Without effect outside the main thread.
     """
     came: list[int] = []
     before: dict[int, Any] = {}

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpc_train.jobs.record.status import Standing, State
+from hpc_train.jobs.record.status import JobStatus, State
+from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
 
 COLOURS: dict[State, str] = {
@@ -56,25 +57,25 @@ class Column:
         return replace(self, cells=cells)
 
 
-def job_table(standings: Sequence[Standing], width: int) -> Table:
+def job_table(jobs: Sequence[JobStatus], width: int) -> Table:
     """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
 
     def column(title: str, values: Iterator[str], right: bool = True) -> Column:
         return Column(title, tuple(Text(value) for value in values), right)
 
-    rates = [stands.examples_per_sec if stands.state == "RUNNING" else None for stands in standings]
+    rates = [job.examples_per_sec if job.state == "RUNNING" else None for job in jobs]
     columns = [
-        column("name", (stands.name for stands in standings), right=False),
-        column("number", (stands.job_id or "" for stands in standings)),
-        Column("state", tuple(Text(stands.state, COLOURS[stands.state]) for stands in standings)),
-        column("step", map(step_of, standings)),
+        column("name", (job.name for job in jobs), right=False),
+        column("number", (job.job_id or "" for job in jobs)),
+        Column("state", tuple(Text(job.state, COLOURS[job.state]) for job in jobs)),
+        column("step", map(step_of, jobs)),
         column("examples/s", (number(rate, ",.0f") for rate in rates)),
-        column("loss", (number(stands.loss, ".4g") for stands in standings)),
-        column("evaluation", (evaluation_of(stands, short=True) for stands in standings), right=False),
-        column("left", (duration(stands.secs_left) for stands in standings)),
-        column("limit in", (duration(stands.limit_secs_left) for stands in standings)),
+        column("loss", (number(job.loss, ".4g") for job in jobs)),
+        column("evaluation", (evaluation_of(job, short=True) for job in jobs), right=False),
+        column("left", (duration(job.secs_left) for job in jobs)),
+        column("limit in", (duration(job.limit_secs_left) for job in jobs)),
     ]
-    why = column("", map(_why, standings), right=False)
+    why = column("", map(_why, jobs), right=False)
     columns = [one for one in columns if any(one.cells)]
     room = width - (min(why.width, LEAST_REASON) + GAP if any(why.cells) else 0)
     for title in DISPENSABLE:
@@ -143,14 +144,14 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
     return Group(table, Text("\nnot to be had here:", "bold"), lacking)
 
 
-def description(stands: Standing) -> RenderableType:
+def description(job: JobStatus) -> RenderableType:
     """All that is known of one job."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _facts(stands):
+    for name, value in _facts(job):
         table.add_row(name, value)
-    lines = (stands.error or {}).get("lines") or []
+    lines = (job.error or {}).get("lines") or []
     if not lines:
         return table
     return Group(
@@ -158,87 +159,87 @@ def description(stands: Standing) -> RenderableType:
     )
 
 
-def _facts(stands: Standing) -> Iterator[tuple[str, RenderableType]]:
-    why = f" ({stands.reason})" if stands.reason else ""
-    yield "name", Text(stands.name)
-    yield "state", Text.assemble((stands.state, COLOURS[stands.state]), why)
-    if stands.note:
-        yield "note", Text(stands.note, "yellow")
-    if stands.error:
-        rank = stands.error.get("rank")
+def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
+    why = f" ({job.reason})" if job.reason else ""
+    yield "name", Text(job.name)
+    yield "state", Text.assemble((job.state, COLOURS[job.state]), why)
+    if job.note:
+        yield "note", Text(job.note, "yellow")
+    if job.error:
+        rank = job.error.get("rank")
         by = f"rank {rank}: " if rank is not None else ""
-        message = str(stands.error.get("message")).strip().splitlines() or [""]
+        message = str(job.error.get("message")).strip().splitlines() or [""]
         shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
         yield "error", Text(by + "\n".join(shown), "red")
-    if stands.exit_code is not None:
-        yield "exit code", Text(str(stands.exit_code))
-    if step := step_of(stands):
-        rate = f", {stands.examples_per_sec:,.0f} examples/s" if stands.examples_per_sec else ""
-        loss = f", loss {stands.loss:.4g}" if stands.loss is not None else ""
+    if job.exit_code is not None:
+        yield "exit code", Text(str(job.exit_code))
+    if step := step_of(job):
+        rate = f", {job.examples_per_sec:,.0f} examples/s" if job.examples_per_sec else ""
+        loss = f", loss {job.loss:.4g}" if job.loss is not None else ""
         yield "step", Text(f"{step}{rate}{loss}")
-    if evaluation := evaluation_of(stands, short=False):
+    if evaluation := evaluation_of(job, short=False):
         yield "evaluation", Text(evaluation)
-    if stands.secs_left is not None:
-        yield "time left", Text(f"about {duration(stands.secs_left)}")
-    if stands.limit_secs_left is not None:
-        yield "time limit in", Text(duration(stands.limit_secs_left))
-    for export in stands.exports:
+    if job.secs_left is not None:
+        yield "time left", Text(f"about {duration(job.secs_left)}")
+    if job.limit_secs_left is not None:
+        yield "time limit in", Text(duration(job.limit_secs_left))
+    for export in job.exports:
         yield "export", Text(export)
-    size = f", tier {stands.tier}" if stands.tier else ""
-    ranks = f"{stands.ranks} rank{'' if stands.ranks == 1 else 's'}" if stands.ranks else "ranks unknown"
-    yield "runs", Text(f"a {stands.kind} on {ranks}{size}" + (f", {stands.where}" if stands.where else ""))
-    if stands.requeues or stands.restarts > stands.requeues:
-        times = max(stands.requeues, stands.restarts)
+    size = f", tier {job.tier}" if job.tier else ""
+    ranks = f"{job.ranks} rank{'' if job.ranks == 1 else 's'}" if job.ranks else "ranks unknown"
+    yield "runs", Text(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
+    if job.requeues or job.restarts > job.requeues:
+        times = max(job.requeues, job.restarts)
         yield "started again", Text("once" if times == 1 else f"{times} times")
-    yield "queue", Text(_queue(stands))
-    started = stands.started if _has_run(stands) else None
-    for name, when in (("submitted", stands.submitted), ("started", started), ("updated", stands.updated)):
+    yield "queue", Text(_queue(job))
+    started = job.started if _has_run(job) else None
+    for name, when in (("submitted", job.submitted), ("started", started), ("updated", job.updated)):
         if when:
             yield name, Text(moment(when))
-    yield "job-dir", Text(stands.job_dir)
+    yield "job-dir", Text(job.job_dir)
 
 
-def _queue(stands: Standing) -> str:
-    kind = {"slurm": "Slurm job", "local": "local job"}.get(stands.backend)
-    if kind is None:
+def _queue(job: JobStatus) -> str:
+    words = backend_named(job.backend).words
+    if words is None:
         return "none: started by hand"
-    if stands.job_id is None:
-        return "its number is not known" if stands.has_ended else "not in the queue yet"
-    return f"{kind} {stands.job_id}"
+    if job.job_id is None:
+        return "its number is not known" if job.has_ended else "not in the queue yet"
+    return f"{words} {job.job_id}"
 
 
-def _has_run(stands: Standing) -> bool:
+def _has_run(job: JobStatus) -> bool:
     """Whether its start is one, not the time of its cancelling, which Slurm puts there: runs update the status."""
-    if stands.state != "CANCELLED" or stands.started is None:
+    if job.state != "CANCELLED" or job.started is None:
         return True
-    return stands.updated is not None and stands.updated >= stands.started
+    return job.updated is not None and job.updated >= job.started
 
 
-def _why(stands: Standing) -> str:
-    why = stands.reason or ""
-    if stands.state == "FAILED" and stands.error:
-        rank = stands.error.get("rank")
-        why = (f"rank {rank}: " if rank is not None else "") + str(stands.error.get("message") or "")
+def _why(job: JobStatus) -> str:
+    why = job.reason or ""
+    if job.state == "FAILED" and job.error:
+        rank = job.error.get("rank")
+        why = (f"rank {rank}: " if rank is not None else "") + str(job.error.get("message") or "")
     return why.partition("\n")[0]
 
 
-def step_of(stands: Standing) -> str:
+def step_of(job: JobStatus) -> str:
     """Such as 120/2,000; empty where no step is known. Pure."""
-    if stands.step is None:
+    if job.step is None:
         return ""
-    return f"{stands.step:,}" + (f"/{stands.max_steps:,}" if stands.max_steps else "")
+    return f"{job.step:,}" + (f"/{job.max_steps:,}" if job.max_steps else "")
 
 
-def evaluation_of(stands: Standing, short: bool) -> str:
+def evaluation_of(job: JobStatus, short: bool) -> str:
     """The metrics of the last evaluation; `short`: one of them, not the loss if there is another. Pure."""
-    values = {k: v for k, v in (stands.evaluation or {}).items() if k != "step" and isinstance(v, int | float)}
+    values = {k: v for k, v in (job.evaluation or {}).items() if k != "step" and isinstance(v, int | float)}
     if not values:
         return ""
     if short:
         name = next((name for name in values if name != "loss"), "loss")
         return f"{name} {values[name]:.4g}"
     shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-    step = (stands.evaluation or {}).get("step")
+    step = (job.evaluation or {}).get("step")
     return shown if step is None else f"{shown}  (step {step:,})"
 
 

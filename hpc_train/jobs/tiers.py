@@ -23,7 +23,7 @@ from hpc_train.config.resources import (
 )
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
-from hpc_train.jobs.schedulers.slurm.limits import Machine, Partition, machine_shortfalls, shortfalls
+from hpc_train.jobs.schedulers.base import Limits
 
 BUILT_IN = Path(__file__).parent / "launch" / "scripts" / "tiers.yaml"
 SITE_VARIABLE = "HPC_TRAIN_TIERS"
@@ -211,14 +211,12 @@ class TierRow:
     problems: tuple[str, ...]
 
 
-def describe_tiers(
-    tiers: Mapping[str, Tier], partitions: Sequence[Partition] | None, machine: Machine
-) -> list[TierRow]:
-    """A row for each tier, with what the cluster of `partitions` lacks for it, or without one `machine`. Pure."""
-    return [_row(tier, tiers, partitions, machine) for tier in tiers.values()]
+def describe_tiers(tiers: Mapping[str, Tier], limits: Limits) -> list[TierRow]:
+    """A row for each tier, with what cannot be given of it by `limits`. Pure."""
+    return [_row(tier, tiers, limits) for tier in tiers.values()]
 
 
-def _row(tier: Tier, tiers: Mapping[str, Tier], partitions: Sequence[Partition] | None, machine: Machine) -> TierRow:
+def _row(tier: Tier, tiers: Mapping[str, Tier], limits: Limits) -> TierRow:
     shown: ResourceOptions = tier.options
     problems: list[str] = []
     if tier.name != CUSTOM:
@@ -227,9 +225,7 @@ def _row(tier: Tier, tiers: Mapping[str, Tier], partitions: Sequence[Partition] 
         except UserError as error:
             problems = str(error).splitlines()
         else:
-            problems = (
-                machine_shortfalls(resources, machine) if partitions is None else shortfalls(resources, partitions)
-            )
+            problems = limits(resources)
     return TierRow(
         name=tier.name,
         nodes=shown.nodes,

@@ -1,18 +1,18 @@
-"""How a job stands: what its job-dir says and what its queue says, made one. Pure."""
+"""The status of a job: what its job-dir says and what its queue says, made one. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.record.job_record import JobRecord
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
 
 State = Literal["QUEUED", "PREPARING", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"]
 STATES: tuple[State, ...] = get_args(State)
+WAITING: tuple[State, ...] = ("QUEUED", "REQUEUED")
 ENDED: tuple[State, ...] = ("SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST")
 """States that last. STOPPED: it saved and left before its end. LOST: its queue has forgotten it, and it left no end."""
 
@@ -32,7 +32,7 @@ class Seen:
         cancelled: Whether the queue has ended it because it was asked to.
         exit_code, signal: How it ended; 0 where unknown.
         where: The nodes it runs on, or has run on.
-        note: What to tell of the asking itself.
+        note: What the user should know of the asking itself.
     """
 
     phase: Phase
@@ -48,8 +48,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a job stands, for people and programs.
+class JobStatus:
+    """All that is known of a job, for people and programs.
 
     Attributes:
         reason: Why it waits, or how it ended, in words.
@@ -91,27 +91,18 @@ class Standing:
         return self.state in ENDED
 
 
-def standing(
-    job_dir: Path,
-    submission: Submission | None,
-    status: Mapping[str, Any],
-    cancelled_by: str | None,
-    seen: Seen,
-    now: float,
-) -> Standing:
+def job_status(record: JobRecord, backend: str, seen: Seen, now: float) -> JobStatus:
     """What is known of a job.
 
     Args:
-        submission: None where it was started by hand.
-        status: What status.json says; it may be of an earlier submission or run.
-        cancelled_by: Who has cancelled it.
+        backend: The name of who runs it.
         seen: What its queue says.
         now: Seconds since 1970.
     """
-    job_id = submission.job_id if submission is not None else status.get("job_id")
+    submission, status, job_id = record.submission, record.status, record.number
     own = status if submission is None or status.get("job_id") == job_id else {}
     said = own if int(own.get("requeues") or 0) >= seen.requeues else {}  # of this run, not of one before
-    state, reason = _state(said, cancelled_by, seen)
+    state, reason = _state(said, record.cancelled_by, seen)
     ended = state in ENDED
     code = _exit_code(state, said, seen) if ended else None
     error = said.get("error") if state in ("FAILED", "STOPPED", "LOST") else None
@@ -122,11 +113,11 @@ def standing(
     asked = None
     with suppress(ValueError):  # of another version of this package
         asked = submission.wants.ranks if submission is not None else None
-    return Standing(
-        name=submission.name if submission is not None else job_dir.name,
-        job_dir=str(job_dir),
+    return JobStatus(
+        name=submission.name if submission is not None else record.job_dir.name,
+        job_dir=str(record.job_dir),
         job_id=job_id,
-        backend=submission.backend if submission is not None else ("slurm" if job_id else "by hand"),
+        backend=backend,
         kind=submission.kind if submission is not None else ("program" if status.get("program") else "model"),
         state=state,
         reason=reason,

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_train.config.resources import Backend, Resources
+from hpc_train.config.resources import Resources
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SUBMISSION_FILE
@@ -46,14 +46,14 @@ class Submission:
         code: What of the user's code was copied.
         version: Of this package.
         after, after_dir: The number and the job-dir of the job that has to succeed before.
-        job_id: Its number in Slurm, or in this machine's queue; None while it is being submitted.
+        job_id: Its number in the queue; None while it is being submitted.
         args: What follows `python` in a program's command.
     """
 
     token: str
     name: str
     kind: Kind
-    backend: Backend
+    backend: str
     submitted: float
     user: str
     host: str

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpc_train import UserError, load_job
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
-from hpc_train.config.resources import Resources, ResourcesSection
-from hpc_train.errors import SchedulerError
+from hpc_train.config.resources import ResourcesSection
 from hpc_train.jobs.checks import (
     Problems,
     check_code,
     check_files,
-    check_limits,
     check_ranks,
-    choose_backend,
     code_files,
     data_files,
     least_ranks,
-    this_machine,
-    with_defaults_of_sbatch,
 )
-from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
-from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from tests.support import Job
 
@@ -294,100 +285,6 @@ def test_the_data_of_a_program_are_its_own() -> None:
 
 
 # ---- who runs it
-
-
-def stub(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all of PATH."""
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    return tmp_path / "bin"
-
-
-def test_who_runs_a_job(programs: Path) -> None:
-    slurm, local = {"HPC_TRAIN_BACKEND": "slurm"}, {"HPC_TRAIN_BACKEND": "local"}
-    assert choose_backend(None, {}) == choose_backend("local", slurm) == choose_backend(None, local) == "local"
-    for asked, env in ((None, slurm), ("slurm", {}), ("slurm", local)):
-        with pytest.raises(UserError, match=r"sbatch is not on PATH: .* or take --backend local"):
-            choose_backend(asked, env)  # type: ignore[arg-type]
-    stub(programs, "sbatch", "exit 1")
-    assert choose_backend(None, {}) == choose_backend("slurm", local) == choose_backend(None, slurm) == "slurm"
-    assert choose_backend("local", {}) == choose_backend(None, local) == "local"
-    assert choose_backend(None, {"HPC_TRAIN_BACKEND": ""}) == "slurm"
-    with pytest.raises(UserError, match="HPC_TRAIN_BACKEND: 'Slurm' is not allowed; allowed: slurm, local"):
-        choose_backend(None, {"HPC_TRAIN_BACKEND": "Slurm"})
-
-
-def test_what_the_environment_says_to_sbatch_counts_where_nobody_else_says() -> None:
-    env = {
-        "SBATCH_PARTITION": "gpu",
-        "SBATCH_ACCOUNT": "p1",
-        "SBATCH_QOS": "",
-        "SBATCH_CONSTRAINT": "a&b",
-        "SBATCH_X": "",
-    }
-    wants = Resources(tier="T", account="mine", time=90, environment={"A": "1"})
-    got = with_defaults_of_sbatch(wants, env)
-    assert (got.partition, got.account, got.qos, got.constraint) == ("gpu", "mine", None, "a&b")
-    assert got == wants.model_copy(update={"partition": "gpu", "constraint": "a&b"}), "the rest stays"
-    assert with_defaults_of_sbatch(wants, {}) == wants
-    with pytest.raises(UserError, match=r"SBATCH_PARTITION='a b': not allowed; unset it, or give the key under `res"):
-        with_defaults_of_sbatch(wants, {"SBATCH_PARTITION": "a b"})
-
-
-def test_the_gpus_of_this_machine() -> None:
-    machine = this_machine()
-    assert machine.gpus == len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    assert machine.cores >= 1
-
-
-def limits(backend: Any, **wants: Any) -> tuple[list[str], list[str]]:
-    """What is refused, and what is said."""
-    said: list[str] = []
-    try:
-        check_limits(Resources(tier="T", **wants), backend, said.append)
-    except UserError as error:
-        return str(error).splitlines(), said
-    return [], said
-
-
-def test_what_this_machine_has_not(programs: Path) -> None:
-    assert limits("local") == ([], [])
-    refused, _ = limits("local", nodes=2, gpus_per_node=1)
-    assert refused and all(line.startswith("resources: ") for line in refused)
-    assert re.search("nodes", refused[0]) and re.search("GPU", "".join(refused))
-
-
-def test_what_the_partition_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = parse_sinfo("test*|up|1:00:00|1-infinite|2|4|8000|(null)|(null)|idle\n")
-    monkeypatch.setattr(slurm_queue, "partitions", lambda: found)
-    assert limits("slurm", nodes=2) == ([], [])
-    for wants in ({"nodes": 3}, {"gpus_per_node": 1}, {"time": 120}, {"partition": "gpu"}):
-        refused, said = limits("slurm", **wants)
-        assert len(refused) == 1
-        assert refused[0].startswith("resources: ")
-        assert said == []
-
-
-def test_without_a_cluster_nothing_is_left_to_sbatch(programs: Path) -> None:
-    with pytest.raises(slurm_queue.NoSlurmError):
-        limits("slurm")
-
-
-def test_a_cluster_that_does_not_answer_is_left_to_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def down() -> Sequence[Any]:
-        raise SchedulerError("Slurm does not answer: x")
-
-    monkeypatch.setattr(slurm_queue, "partitions", down)
-    refused, said = limits("slurm", nodes=999)
-    assert refused == []
-    assert said == ["warning: the partition and its limits are not checked: Slurm does not answer: x"]
 
 
 def test_problems_are_gathered() -> None:

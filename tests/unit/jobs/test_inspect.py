@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.config.resources import Resources
-from hpc_train.errors import UserError
-from hpc_train.jobs import inspect as module
-from hpc_train.jobs.inspect import look, look_at_all
+from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobs.cancel import cancel
+from hpc_train.jobs.inspect import inspect_job, inspect_jobs
 from hpc_train.jobs.prepare import Prepared
-from hpc_train.jobs.record.status import Seen
-from hpc_train.jobs.record.submission import Submission, note_cancelled, read_submission
-from hpc_train.jobs.schedulers.local.queue import LocalQueue
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import Seen, job_status
+from hpc_train.jobs.record.submission import note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
+from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.submit import submit
 from hpc_train.jobs.tables import description, job_table
 from hpc_train.processes import identity
 from hpc_train.telemetry.status import sound
+from tests.unit.jobs.submissions import a_submission
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.just({})
@@ -36,34 +36,13 @@ NAMES = [
     *("state", "step", "max_steps", "loss", "examples_per_sec", "secs_left", "evaluation", "exports", "error", "ranks"),
     *("requeues", "restarts", "started", "updated", "host", "pid", "job_id", "exit_code", "program"),
     *("process_start", "boot_id"),
+    *("process_start", "boot_id"),
 ]
 
 
-def a_submission(**changes: Any) -> Submission:
-    return replace(
-        Submission(
-            token="0123456789abcdef",
-            name="a",
-            kind="program",
-            backend="local",
-            submitted=time.time(),
-            user="me",
-            host=socket.gethostname(),
-            job_file="/x/job.yaml",
-            entry="job.yaml",
-            settings=(),
-            resources=Resources(tier="BASIC").model_dump(mode="json"),
-            code={},
-            version="1",
-            job_id="7",
-        ),
-        **changes,
-    )
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> LocalQueue:
-    return LocalQueue(tmp_path / "queue", 2)
+@pytest.fixture(autouse=True)
+def own_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -74,54 +53,81 @@ def job_dir(tmp_path: Path) -> Path:
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES))
 def test_any_status_is_made_one_that_can_be_shown(status: dict[str, Any]) -> None:
-    fields = sound(status)
-    stands = module.standing(Path("/runs/a"), None, fields, None, Seen("running", requeues=0), 0.0)
-    job_table([stands], 80)
-    description(stands)
+    job = job_status(JobRecord(Path("/runs/a"), None, sound(status)), "by hand", Seen("running", requeues=0), 0.0)
+    job_table([job], 80)
+    description(job)
 
 
-def test_a_job_dir_of_another_version_does_not_hide_the_others(queue: LocalQueue, tmp_path: Path) -> None:
-    for name, status in (("odd", {"state": 3, "error": "text", "requeues": "q", "exports": 5}), ("good", {})):
+def test_a_job_dir_of_another_version_does_not_hide_the_others(tmp_path: Path) -> None:
+    statuses = {
+        "good": {"state": "succeeded", "job_id": "7", "exit_code": 0},
+        "odd": {"state": 3, "error": "text", "requeues": "q", "exports": 5},
+        "of_another_queue": {"state": "running", "job_id": "7"},
+    }
+    for name, status in statuses.items():
         (tmp_path / name).mkdir()
-        a_submission(name=name).save(tmp_path / name)
-        good = {"state": "succeeded", "job_id": "7", "exit_code": 0}
-        (tmp_path / name / "status.json").write_text(json.dumps(status or good))
+        a_submission(name=name, backend="pbs" if name == "of_another_queue" else "local").save(tmp_path / name)
+        (tmp_path / name / "status.json").write_text(json.dumps(status))
 
-    found = look_at_all([tmp_path / "good", tmp_path / "odd"], queue)
+    found = inspect_jobs([tmp_path / name for name in statuses])
 
-    assert [stands.state for stands in found] == ["SUCCEEDED", "LOST"]
+    assert [job.state for job in found] == ["SUCCEEDED", "LOST", "RUNNING"]
+    assert found[2].note == "this version of hpc_train knows no scheduler 'pbs'"
+    with pytest.raises(SchedulerError, match="of_another_queue: not cancelled: this version"):
+        cancel(tmp_path / "of_another_queue", save=False)
 
 
-def test_a_submission_that_was_cut_off_takes_the_number_of_its_ranks(queue: LocalQueue, job_dir: Path) -> None:
+def test_a_submission_that_was_cut_off_takes_the_number_of_its_ranks(job_dir: Path) -> None:
     a_submission(job_id=None, backend="slurm").save(job_dir)
     (job_dir / "status.json").write_text(json.dumps({"state": "succeeded", "job_id": "12"}))
 
-    stands = look(job_dir, queue)
+    job = inspect_job(job_dir)
 
-    assert (stands.state, stands.job_id) == ("SUCCEEDED", "12")
+    assert (job.state, job.job_id) == ("SUCCEEDED", "12")
 
 
-def test_a_job_whose_runner_was_killed_tells_of_what_is_left(queue: LocalQueue, job_dir: Path) -> None:
+def test_a_job_whose_runner_was_killed_tells_of_what_is_left(job_dir: Path) -> None:
     token = f"test-{os.getpid()}"
     a_submission(token=token).save(job_dir)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN_VARIABLE: token}) as left:
         try:
-            stands = look(job_dir, queue)
+            job = inspect_job(job_dir)
         finally:
             left.kill()
-    assert stands.state == "LOST"
-    assert "1 of its processes still run: hpc-train cancel a" in (stands.reason or "")
-    assert "processes" not in (look(job_dir, queue).reason or "")
+    assert job.state == "LOST"
+    assert "1 of its processes still run: hpc-train cancel a" in (job.reason or "")
+    assert "processes" not in (inspect_job(job_dir).reason or "")
 
 
-def test_a_job_started_by_hand_runs_as_long_as_its_own_process(queue: LocalQueue, job_dir: Path) -> None:
+def test_what_is_left_of_a_job_can_be_cancelled(job_dir: Path) -> None:
+    token = f"test-{os.getpid()}-cancelled"
+    a_submission(token=token).save(job_dir)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN_VARIABLE: token}) as left:
+        done = cancel(job_dir, save=True)
+        assert left.wait() < 0
+    assert (done.before.state, done.ended, done.saves) == ("LOST", None, False)
+    assert inspect_job(job_dir).state == "CANCELLED"
+    assert cancel(job_dir, save=False).ended == "CANCELLED"
+
+
+def test_a_job_that_was_started_by_hand_is_not_cancelled(job_dir: Path) -> None:
+    status = {"state": "running", "host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
+    (job_dir / "status.json").write_text(json.dumps(status))
+
+    assert (inspect_job(job_dir).state, inspect_job(job_dir).backend) == ("RUNNING", "by hand")
+    with pytest.raises(UserError, match=f"was started by hand, .* stop the process .* on {socket.gethostname()}"):
+        cancel(job_dir, save=False)
+    assert not (job_dir / "cancelled.json").exists()
+
+
+def test_a_job_started_by_hand_runs_as_long_as_its_own_process(job_dir: Path) -> None:
     """Not as long as any process that has its pid by now."""
 
     def state(**fields: Any) -> tuple[str, str | None]:
         status = {"state": "running", **identity(), "started": time.time(), **fields}
         (job_dir / "status.json").write_text(json.dumps({k: v for k, v in status.items() if v is not None}))
-        stands = look(job_dir, queue)
-        return stands.state, stands.reason
+        found = inspect_job(job_dir)
+        return found.state, found.reason
 
     lost = ("LOST", "its process has ended, and left no end")
     assert state() == ("RUNNING", None)
@@ -133,15 +139,13 @@ def test_a_job_started_by_hand_runs_as_long_as_its_own_process(queue: LocalQueue
     assert state(**bare, started=time.time() - 1e6) == lost, "this process is younger than the record"
 
 
-def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(
-    queue: LocalQueue, job_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_submission(backend="slurm").save(job_dir)
     note_cancelled(job_dir, a_submission().token, "me")
     os.utime(job_dir / "cancelled.json", (0, time.time() - 7200))
-    monkeypatch.setattr(module.slurm_queue, "seen", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(slurm_queue, "seen", lambda *_: pytest.fail("asked"))
 
-    assert look(job_dir, queue).state == "CANCELLED"
+    assert inspect_job(job_dir).state == "CANCELLED"
 
 
 def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:

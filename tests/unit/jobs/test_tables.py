@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from hpc_train.cli.jobs import console, show
-from hpc_train.jobs.record.status import STATES, Standing
+from hpc_train.jobs.record.status import STATES, JobStatus
 from hpc_train.jobs.tables import (
     COLOURS,
     description,
@@ -31,8 +31,8 @@ HOSTILE = ["[red]x", "a[/b]c", "[/]", "[link=http://x]y", "\\[x]", ":smile:", "[
 """What rich would take for markup."""
 
 
-def standing(**changes: Any) -> Standing:
-    first = Standing(
+def a_job(**changes: Any) -> JobStatus:
+    first = JobStatus(
         name="fashion_mnist_20261120_081500",
         job_dir="/runs/fashion_mnist_20261120_081500",
         job_id="4711",
@@ -72,17 +72,17 @@ def shown(what: RenderableType, width: int = 200, colours: bool = False) -> str:
     return file.getvalue()
 
 
-def table(*standings: Standing, width: int = 200) -> list[str]:
+def table(*jobs: JobStatus, width: int = 200) -> list[str]:
     """The lines of a table, without blanks at their ends."""
-    return [line.rstrip() for line in shown(job_table(standings, width), width).splitlines()]
+    return [line.rstrip() for line in shown(job_table(jobs, width), width).splitlines()]
 
 
-def rows(*standings: Standing) -> list[list[str]]:
+def rows(*jobs: JobStatus) -> list[list[str]]:
     """The words of a table's rows, without its head."""
-    return [line.split() for line in table(*standings)[1:]]
+    return [line.split() for line in table(*jobs)[1:]]
 
 
-def facts(stands: Standing) -> dict[str, str]:
+def facts(stands: JobStatus) -> dict[str, str]:
     """The table of a description."""
     lines = shown(description(stands)).partition("last lines:")[0].splitlines()
     column = lines[0].index(stands.name)
@@ -90,7 +90,7 @@ def facts(stands: Standing) -> dict[str, str]:
 
 
 def test_the_table_of_a_running_job() -> None:
-    head, row = (line.split() for line in table(standing()))
+    head, row = (line.split() for line in table(a_job()))
     assert head == ["name", "number", "state", "step", "examples/s", "loss", "evaluation", "left", "limit", "in"]
     assert row == [
         *("fashion_mnist_20261120_081500", "4711", "RUNNING", "1,200/20,000", "41,234", "0.1235"),
@@ -104,19 +104,19 @@ NOTHING: dict[str, Any] = dict.fromkeys(
 
 
 def test_what_is_unknown_is_a_dash_or_no_column() -> None:
-    waits = standing(state="QUEUED", reason="Resources", **NOTHING)
+    waits = a_job(state="QUEUED", reason="Resources", **NOTHING)
     assert table(waits) == [
         "name                           state",
         "fashion_mnist_20261120_081500  QUEUED  Resources",
     ]
-    assert rows(waits, standing())[0] == [waits.name, "–", "QUEUED", *["–"] * 6, "Resources"]
+    assert rows(waits, a_job())[0] == [waits.name, "–", "QUEUED", *["–"] * 6, "Resources"]
 
 
 @settings(max_examples=40)
 @given(
     st.lists(
         st.builds(
-            standing,
+            a_job,
             name=st.text("ab", min_size=1, max_size=40),
             state=st.sampled_from(STATES),
             reason=st.none() | st.text("xy \n", max_size=300),
@@ -129,7 +129,7 @@ def test_what_is_unknown_is_a_dash_or_no_column() -> None:
     ),
     st.integers(70, 200),
 )
-def test_a_table_keeps_to_its_width_and_to_a_line_a_job(jobs: list[Standing], width: int) -> None:
+def test_a_table_keeps_to_its_width_and_to_a_line_a_job(jobs: list[JobStatus], width: int) -> None:
     lines = table(*jobs, width=width)
     assert len(lines) == 1 + len(jobs)
     assert max(map(len, lines)) <= width
@@ -139,7 +139,7 @@ def test_a_table_keeps_to_its_width_and_to_a_line_a_job(jobs: list[Standing], wi
 
 
 def test_where_there_is_no_room_columns_are_left_out() -> None:
-    job = standing(state="FAILED", error={"rank": 1, "message": "x" * 100})
+    job = a_job(state="FAILED", error={"rank": 1, "message": "x" * 100})
     assert "1,200/20,000" in table(job, width=80)[1]
     assert "accuracy" not in table(job, width=80)[1]
     assert " FAILED " in table(job, width=80)[1]
@@ -149,41 +149,41 @@ def test_where_there_is_no_room_columns_are_left_out() -> None:
 
 
 def test_a_rate_is_that_of_a_job_that_runs() -> None:
-    assert "41,234" not in rows(standing(state="SUCCEEDED"))[0]
+    assert "41,234" not in rows(a_job(state="SUCCEEDED"))[0]
 
 
 def test_why_a_job_failed_is_one_line() -> None:
     error = {"rank": 3, "message": "ValueError: bad\nmore of it"}
-    assert rows(standing(state="FAILED", reason="Slurm: FAILED", error=error))[0][-4:] == [
+    assert rows(a_job(state="FAILED", reason="Slurm: FAILED", error=error))[0][-4:] == [
         "rank",
         "3:",
         "ValueError:",
         "bad",
     ]
     error = {"rank": None, "message": "Slurm: NODE_FAIL"}
-    assert rows(standing(state="FAILED", error=error))[0][-2:] == ["Slurm:", "NODE_FAIL"]
-    assert rows(standing(state="FAILED", error={}, reason="why"))[0][-1] == "why"
-    assert rows(standing(state="LOST", error=error, reason="why"))[0][-1] == "why"
+    assert rows(a_job(state="FAILED", error=error))[0][-2:] == ["Slurm:", "NODE_FAIL"]
+    assert rows(a_job(state="FAILED", error={}, reason="why"))[0][-1] == "why"
+    assert rows(a_job(state="LOST", error=error, reason="why"))[0][-1] == "why"
 
 
 def test_names_are_whole() -> None:
     names = ["a" * 128, "b"]
-    long = standing(name=names[0], state="FAILED", reason="x " * 200)
+    long = a_job(name=names[0], state="FAILED", reason="x " * 200)
     assert all(state in " ".join(table(long, width=60)) for state in ("FAILED", "a…")), "as far as there is room"
     for width in (160, 400):
-        assert [line.split()[0] for line in table(long, standing(name=names[1]), width=width)[1:]] == names
+        assert [line.split()[0] for line in table(long, a_job(name=names[1]), width=width)[1:]] == names
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_the_table_shows_brackets_as_they_are(text: str) -> None:
-    job = standing(name=text, job_id=text, state="FAILED", evaluation={"step": 1, text: 0.5})
+    job = a_job(name=text, job_id=text, state="FAILED", evaluation={"step": 1, text: 0.5})
     for changes in ({"error": {"rank": 1, "message": text}}, {"error": None, "reason": text}):
         assert table(replace(job, **changes))[1].count(text) == 4
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_description_shows_brackets_as_they_are(text: str) -> None:
-    job = standing(
+    job = a_job(
         name=text,
         job_id=text,
         reason=text,
@@ -200,7 +200,7 @@ def test_a_description_shows_brackets_as_they_are(text: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_states_have_colours_on_a_terminal_alone(state: Any) -> None:
-    job = standing(state=state)
+    job = a_job(state=state)
     for what in (job_table([job], 200), description(job)):
         assert "\x1b[" in shown(what, colours=True)
         assert "\x1b[" not in shown(what)
@@ -209,7 +209,7 @@ def test_states_have_colours_on_a_terminal_alone(state: Any) -> None:
 
 
 def test_all_of_a_running_job() -> None:
-    found = facts(standing(exports=["/runs/a/export/1"], note="Slurm does not answer", requeues=1, restarts=2))
+    found = facts(a_job(exports=["/runs/a/export/1"], note="Slurm does not answer", requeues=1, restarts=2))
     assert found == {
         "name": "fashion_mnist_20261120_081500",
         "state": "RUNNING",
@@ -232,7 +232,7 @@ def test_all_of_a_running_job() -> None:
 def test_all_of_a_job_that_failed() -> None:
     lines = ["Traceback", "  File x", "ValueError: [red]bad[/red]", "x" * 500]
     error = {"rank": 0, "message": "ValueError: bad", "signal": None, "lines": lines}
-    job = standing(state="FAILED", reason="Slurm: FAILED, exit code 1", error=error, exit_code=1)
+    job = a_job(state="FAILED", reason="Slurm: FAILED, exit code 1", error=error, exit_code=1)
     found = facts(job)
     assert (found["state"], found["error"], found["exit code"]) == (
         "FAILED (Slurm: FAILED, exit code 1)",
@@ -247,7 +247,7 @@ def test_all_of_a_job_that_failed() -> None:
 
 def test_the_least_that_is_known() -> None:
     nothing = {**NOTHING, **dict.fromkeys(("ranks", "where", "tier", "submitted", "started", "updated"))}
-    found = facts(standing(backend="by hand", kind="program", state="LOST", exit_code=10, **nothing))
+    found = facts(a_job(backend="by hand", kind="program", state="LOST", exit_code=10, **nothing))
     assert found == {
         "name": "fashion_mnist_20261120_081500",
         "state": "LOST",
@@ -256,24 +256,24 @@ def test_the_least_that_is_known() -> None:
         "queue": "none: started by hand",
         "job-dir": "/runs/fashion_mnist_20261120_081500",
     }
-    assert facts(standing(ranks=1))["runs"].startswith("a model on 1 rank,")
-    assert facts(standing(backend="local"))["queue"] == "local job 4711"
+    assert facts(a_job(ranks=1))["runs"].startswith("a model on 1 rank,")
+    assert facts(a_job(backend="local"))["queue"] == "local job 4711"
 
 
 def test_how_often_a_job_was_started_again() -> None:
-    assert "started again" not in facts(standing())
-    assert facts(standing(requeues=1))["started again"] == "once"
-    assert facts(standing(restarts=2))["started again"] == "2 times"
+    assert "started again" not in facts(a_job())
+    assert facts(a_job(requeues=1))["started again"] == "once"
+    assert facts(a_job(restarts=2))["started again"] == "2 times"
 
 
 @pytest.mark.parametrize("backend", ["slurm", "local"])
 def test_a_submitted_job_without_a_number_was_not_started_by_hand(backend: str) -> None:
-    assert facts(standing(backend=backend, job_id=None, state="QUEUED"))["queue"] == "not in the queue yet"
-    assert facts(standing(backend=backend, job_id=None, state="LOST"))["queue"] == "its number is not known"
+    assert facts(a_job(backend=backend, job_id=None, state="QUEUED"))["queue"] == "not in the queue yet"
+    assert facts(a_job(backend=backend, job_id=None, state="LOST"))["queue"] == "its number is not known"
 
 
 def test_a_job_that_was_cancelled_while_it_waited_was_not_started() -> None:
-    waited = standing(state="CANCELLED", started=1e9 + 300, updated=1e9 + 1)
+    waited = a_job(state="CANCELLED", started=1e9 + 300, updated=1e9 + 1)
     assert "started" not in facts(waited)
     assert "started" not in facts(replace(waited, updated=None))
     assert facts(replace(waited, updated=1e9 + 301))["started"] == moment(1e9 + 300)
@@ -310,7 +310,7 @@ def test_a_tier_says_what_it_is_for_where_there_is_room() -> None:
 
 
 def test_nothing_is_cut_in_a_pipe_nor_filled_up(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [standing(state="FAILED", error={"rank": 1, "message": "x " * 400 + "end"}), standing(job_dir="/d" * 300)]
+    jobs = [a_job(state="FAILED", error={"rank": 1, "message": "x " * 400 + "end"}), a_job(job_dir="/d" * 300)]
     screen = console()
     show(screen, job_table(jobs, screen.width), description(jobs[1]), tier_table([tier(), tier(about="")], 10**5))
     lines = capsys.readouterr().out.splitlines()
@@ -323,20 +323,20 @@ def test_nothing_is_cut_in_a_pipe_nor_filled_up(capsys: pytest.CaptureFixture[st
 
 
 def test_a_long_job_dir_is_whole() -> None:
-    job = standing(job_dir="/scratch/" + "/".join(["folder"] * 40))
+    job = a_job(job_dir="/scratch/" + "/".join(["folder"] * 40))
     text = shown(description(job), width=80)
     assert job.job_dir in "".join(line.strip() for line in text.splitlines())
 
 
 def test_steps() -> None:
-    assert step_of(standing()) == "1,200/20,000"
-    assert step_of(standing(max_steps=None)) == "1,200"
-    assert step_of(standing(step=0, max_steps=10)) == "0/10"
-    assert step_of(standing(step=None)) == ""
+    assert step_of(a_job()) == "1,200/20,000"
+    assert step_of(a_job(max_steps=None)) == "1,200"
+    assert step_of(a_job(step=0, max_steps=10)) == "0/10"
+    assert step_of(a_job(step=None)) == ""
 
 
 def test_evaluations() -> None:
-    job = standing()
+    job = a_job()
     assert evaluation_of(job, short=True) == "accuracy 0.9123"
     assert evaluation_of(replace(job, evaluation={"step": 1, "loss": 0.25}), short=True) == "loss 0.25"
     for nothing in (None, {}, {"step": 5}, {"step": 5, "accuracy": None}):
@@ -374,7 +374,7 @@ reals = st.none() | st.floats(-1e12, 1e12)
 @settings(max_examples=40)
 @given(
     st.builds(
-        standing,
+        a_job,
         name=texts,
         state=st.sampled_from(STATES),
         reason=st.none() | texts,
@@ -392,7 +392,7 @@ reals = st.none() | st.floats(-1e12, 1e12)
         started=st.none() | st.floats(0, 4e9),
     )
 )
-def test_anything_can_be_shown(job: Standing) -> None:
+def test_anything_can_be_shown(job: JobStatus) -> None:
     assert job.state in shown(job_table([job], 400), width=400)
     assert job.state in shown(description(job))
     assert shown(job_table([job], 20), width=20)

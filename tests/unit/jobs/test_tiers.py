@@ -10,7 +10,8 @@ import pytest
 
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.errors import UserError
-from hpc_train.jobs.schedulers.slurm.limits import Machine, parse_sinfo
+from hpc_train.jobs.schedulers.local.limits import Machine, machine_shortfalls
+from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo, shortfalls
 from hpc_train.jobs.tiers import BUILT_IN, Tier, describe_tiers, load_tiers, resources_for
 
 SINFO = "test*|up|2:00:00|1-infinite|2|2|1|(null)|(null)|idle\n"
@@ -112,7 +113,7 @@ def test_a_default_that_does_not_fit_one_tier_is_no_matter_of_the_others(files: 
     assert resources_for(ResourcesSection(tier="SHORT", time="01:00:00"), tiers).warns_secs == 600
     with pytest.raises(UserError, match=rf"tier SHORT of {files.site}: `warning_secs`: 600 is more than half of"):
         resources_for(ResourcesSection(tier="SHORT"), tiers)
-    rows = {row.name: row for row in describe_tiers(tiers, None, Machine(2, 0))}
+    rows = {row.name: row for row in describe_tiers(tiers, lambda wants: machine_shortfalls(wants, Machine(2, 0)))}
     assert "`warning_secs`: 600" in rows["SHORT"].problems[0] and not rows["LONG"].problems
 
 
@@ -197,7 +198,7 @@ def test_a_tier_that_there_is_not(files: Files) -> None:
 def test_rows_for_people(files: Files) -> None:
     files.site.write_text("tiers: {LONG: {about: too long, time: 1-00:00:00, memory: 2G, partition: test}}")
     tiers = files.load()
-    rows = {row.name: row for row in describe_tiers(tiers, parse_sinfo(SINFO), Machine(1, 0))}
+    rows = {row.name: row for row in describe_tiers(tiers, lambda wants: shortfalls(wants, parse_sinfo(SINFO)))}
     assert list(rows) == list(tiers)
     basic, long, custom = rows["BASIC"], rows["LONG"], rows["CUSTOM"]
     assert (basic.nodes, basic.ranks, basic.cores, basic.memory, basic.gpus) == (1, 2, 1, None, 0)
@@ -209,6 +210,9 @@ def test_rows_for_people(files: Files) -> None:
 
 
 def test_rows_of_a_machine_without_slurm(files: Files) -> None:
-    rows = {row.name: row.problems for row in describe_tiers(files.load(), None, Machine(1, 1))}
+    def limits(wants: Any) -> list[str]:
+        return machine_shortfalls(wants, Machine(1, 1))
+
+    rows = {row.name: row.problems for row in describe_tiers(files.load(), limits)}
     assert rows["BASIC"] == rows["BASIC_GPU"] == rows["STANDARD_1"] == ()
     assert "16 GPUs wanted (4 nodes of 4), but this machine has 1" in rows["PREMIUM_1"][0]

@@ -1,7 +1,7 @@
 """The queue of one machine's jobs: files in a folder, each locked by the process that looks after its job.
 
 Jobs start in order, each once its cores are free; one that wants more than the machine has starts alone. There is no
-server: each job has a runner (local_runner.py), which waits for its turn, and whose lock ends with it, however it ends.
+server: each job has a runner (runner.py), which waits for its turn, and whose lock ends with it, however it ends.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.commands import job_command
 from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
+from hpc_train.jobs.schedulers.query import query
 from hpc_train.outcome import EXIT_TERMINATED, is_requeued
 from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.signals import StopSignals
@@ -38,14 +39,14 @@ TOKEN_VARIABLE = "HPC_TRAIN_SUBMISSION"
 KILL_AFTER_SECS = 20.0
 
 
-def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits_for: str | None) -> str:
-    """Puts a job into the queue, starts its runner in a session of its own, and returns the job's number.
+def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue) -> Submission:
+    """Puts a job into the queue, starts its runner in a session of its own, and returns it with its number.
 
     The runner outlives this process and its terminal; what it and the ranks print is appended to LOG_FILE.
     """
     wants = submission.wants
     ticket, file = queue.enter(
-        job_dir, wants.ranks * wants.cores_per_rank, waits_for, wants.nodes * wants.gpus_per_node
+        job_dir, wants.ranks * wants.cores_per_rank, submission.after, wants.nodes * wants.gpus_per_node
     )
     numbered = submission.with_id(str(ticket.number))
     try:
@@ -53,7 +54,7 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
         log = os.open(job_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             subprocess.Popen(
-                [sys.executable, "-m", "hpc_train", "run-queued", str(job_dir), "--ticket", str(file)],
+                [sys.executable, "-m", __package__, str(job_dir), str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -69,7 +70,7 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue, waits
         with suppress(OSError):
             queue.leave(file, ticket)
         raise
-    return str(ticket.number)
+    return numbered
 
 
 @dataclass
@@ -142,12 +143,12 @@ def _wait_for_turn(
     job_dir = Path(ticket.job_dir)
     while signals.received in (None, "SIGUSR1") and job_dir.is_dir() and cancelled_by(job_dir, submission) is None:
         if ticket.waits_for is not None and submission.after_dir is not None:
-            before = _end_of(Path(submission.after_dir), queue)
-            if before == "SUCCEEDED":
+            (before,) = query([Path(submission.after_dir)])
+            if before.state == "SUCCEEDED":
                 ticket = replace(ticket, waits_for=None)
                 write_ticket(file, ticket)
-            elif before is not None:
-                note_cancelled(job_dir, submission.token, f"job {ticket.waits_for}, which it follows: {before}")
+            elif before.has_ended:
+                note_cancelled(job_dir, submission.token, f"job {ticket.waits_for}, which it follows: {before.state}")
                 return ticket
         ticket = queue.try_start(file, ticket, submission.wants.time_secs)
         if ticket.started is not None:
@@ -157,14 +158,6 @@ def _wait_for_turn(
     if not job_dir.is_dir() or cancelled_by(job_dir, submission) is not None:
         return replace(ticket, started=None)
     return ticket
-
-
-def _end_of(job_dir: Path, queue: LocalQueue) -> str | None:
-    """The state in which the job in `job_dir` has ended; None while it has not."""
-    from hpc_train.jobs.inspect import look
-
-    stands = look(job_dir, queue)
-    return stands.state if stands.has_ended else None
 
 
 def _leave_unstarted(job_dir: Path, submission: Submission) -> int:

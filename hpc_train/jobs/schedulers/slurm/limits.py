@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from hpc_train.config.resources import Resources, parse_memory, time_text
 
@@ -66,13 +65,6 @@ class Partition:
     def nodes(self) -> int:
         """How many nodes it has, those that are down too."""
         return sum(group.count for group in self.groups)
-
-
-class Machine(NamedTuple):
-    """The one machine of the local back end."""
-
-    cores: int
-    gpus: int
 
 
 def sinfo_command() -> list[str]:
@@ -282,16 +274,3 @@ def _counted(count: int, noun: str) -> str:
 def _memory_text(mib: int) -> str:
     """As a job file says it: `64G`, or `64000M` where it is no whole number of those."""
     return f"{mib >> 10}G" if mib % 1024 == 0 else f"{mib}M"
-
-
-def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
-    """What the local back end cannot give; as shortfalls. Pure.
-
-    All of a job's nodes are the one machine. Ranks share its cores, however few, but have GPUs of their own.
-    """
-    wanted = resources.nodes * resources.gpus_per_node
-    if wanted <= machine.gpus:
-        return []
-    of_nodes = f" ({resources.nodes} nodes of {resources.gpus_per_node})" if resources.nodes > 1 else ""
-    what = f"gpus_per_node: {_counted(wanted, 'GPU')} wanted{of_nodes}, but this machine has {machine.gpus or 'none'}"
-    return [f"{what}; ask for fewer, or use a tier without GPUs"]

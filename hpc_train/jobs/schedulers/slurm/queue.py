@@ -13,6 +13,7 @@ from typing import Literal
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm.limits import Partition, parse_sinfo, sinfo_command
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
 
@@ -35,10 +36,6 @@ _MISLEADING = re.compile(
 )
 """Variables that would give the commands other options than those here, such as those of a job that this runs in."""
 _UNKNOWN = re.compile(r"Invalid job id specified|Job \S+ not found")  # the second of an array's task
-
-
-class NoSlurmError(SchedulerError):
-    """There is no Slurm here, which trying again does not change."""
 
 
 def is_here() -> bool:
@@ -66,11 +63,11 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
             start_new_session=True,  # the terminal's Ctrl-C is not for it: its answer would be lost
         )
     except FileNotFoundError:
-        raise NoSlurmError(f"there is no {command[0]} on PATH: is this a node of the cluster?") from None
+        raise AbsentError(f"there is no {command[0]} on PATH: is this a node of the cluster?") from None
     except subprocess.TimeoutExpired:
         raise SchedulerError(f"{command[0]} has not answered for {secs:.0f} s") from None
     if done.returncode != 0 and _NOT_CONFIGURED in done.stderr:
-        raise NoSlurmError(
+        raise AbsentError(
             f"{command[0]} finds no Slurm here ({_last_line(done.stderr)}): submit from a node of the cluster, or take "
             "--backend local to run jobs on this machine"
         )
@@ -125,7 +122,7 @@ def submit(
                 return found
             asked += 1
             done = run(command, ASK_SECS)
-        except NoSlurmError:
+        except AbsentError:
             raise
         except SchedulerError as error:
             if interrupted() or time.monotonic() > deadline:
@@ -250,7 +247,7 @@ def _from_accounting(job_id: str) -> Seen:
     try:
         done = run(command)
     except SchedulerError as error:  # where there is no accounting, or its server is down
-        return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, NoSlurmError) else None)
+        return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, AbsentError) else None)
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return parse_accounting(lines[-1]) if lines else Seen("forgotten")
 

@@ -1,4 +1,4 @@
-"""How a job stands, from what its job-dir and its queue say."""
+"""The status of a job, from what its job-dir and its queue say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
-from hpc_train.jobs.record.status import ENDED, STATES, Phase, Seen, Standing, State, standing
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import ENDED, STATES, JobStatus, Phase, Seen, State, job_status
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 
@@ -44,9 +45,10 @@ def submission(**changes: Any) -> Submission:
 
 def stands(
     seen: Seen, status: Mapping[str, Any] | None = None, cancelled_by: str | None = None, of: Submission | None = None
-) -> Standing:
+) -> JobStatus:
     """Of a submitted job whose status.json is its own."""
-    return standing(JOB_DIR, of or submission(), {"job_id": "7", **(status or {})}, cancelled_by, seen, NOW)
+    record = JobRecord(JOB_DIR, of or submission(), {"job_id": "7", **(status or {})}, cancelled_by)
+    return job_status(record, "slurm", seen, NOW)
 
 
 ended = Seen("ended")
@@ -224,10 +226,11 @@ def test_the_error_of_what_has_failed() -> None:
 
 def test_a_job_that_was_started_by_hand() -> None:
     status = {"state": "succeeded", "program": True, "ranks": 2}
-    found = standing(JOB_DIR, None, status, None, forgotten, NOW)
+    found = job_status(JobRecord(JOB_DIR, None, status), "by hand", forgotten, NOW)
     assert (found.name, found.backend, found.kind, found.state) == ("tiny_1", "by hand", "program", "SUCCEEDED")
     assert (found.job_id, found.tier, found.submitted, found.ranks) == (None, None, None, 2)
-    by_sbatch = standing(JOB_DIR, None, {"state": "running", "job_id": "9"}, None, Seen("running"), NOW)
+    record = JobRecord(JOB_DIR, None, {"state": "running", "job_id": "9"})
+    by_sbatch = job_status(record, "slurm", Seen("running"), NOW)
     assert (by_sbatch.backend, by_sbatch.job_id, by_sbatch.state, by_sbatch.kind) == ("slurm", "9", "RUNNING", "model")
 
 
@@ -278,7 +281,7 @@ submissions = st.none() | st.builds(
 def test_any_job_stands_somehow(
     of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: Seen
 ) -> None:
-    found = standing(JOB_DIR, of, status, cancelled_by, seen, NOW)
+    found = job_status(JobRecord(JOB_DIR, of, status, cancelled_by), "slurm", seen, NOW)
     assert found.state in STATES
     assert found.has_ended == (found.exit_code is not None)
     if found.has_ended:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from hpc_train.config.resources import Resources
 from hpc_train.jobs.schedulers.slurm.limits import (
     SINFO_FORMAT,
-    Machine,
     NodeGroup,
     Partition,
-    machine_shortfalls,
     parse_sinfo,
     shortfalls,
     sinfo_command,
@@ -344,14 +342,3 @@ def test_nodes_that_are_down_count(partitions: list[Partition], resources: Resou
 
 def _usable(group: NodeGroup) -> NodeGroup:
     return NodeGroup(group.count, group.cores, group.memory, group.gpus, group.features, True)
-
-
-def test_one_machine() -> None:
-    assert machine_shortfalls(wanted(nodes=2, ranks_per_node=64, cores_per_rank=8, memory="9T"), Machine(2, 0)) == []
-    assert machine_shortfalls(wanted(gpus_per_node=2), Machine(2, 2)) == []
-    assert machine_shortfalls(wanted(gpus_per_node=1), Machine(2, 0)) == [
-        "gpus_per_node: 1 GPU wanted, but this machine has none; ask for fewer, or use a tier without GPUs"
-    ]
-    assert machine_shortfalls(wanted(nodes=2, gpus_per_node=2), Machine(8, 3)) == [
-        "gpus_per_node: 4 GPUs wanted (2 nodes of 2), but this machine has 3; ask for fewer, or use a tier without GPUs"
-    ]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
-from hpc_train.jobs.schedulers.slurm.queue import NoSlurmError
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
 
 TOKEN = "d1ce"
@@ -227,7 +227,7 @@ def test_an_sbatch_that_hangs(slurm: Stubs, monkeypatch: pytest.MonkeyPatch) -> 
 def test_there_is_no_sbatch(no_slurm: None, tmp_path: Path) -> None:
     assert not slurm_queue.is_here()
     said: list[str] = []
-    with pytest.raises(NoSlurmError, match="there is no sbatch on PATH: is this a node of the cluster"):
+    with pytest.raises(AbsentError, match="there is no sbatch on PATH: is this a node of the cluster"):
         slurm_queue.submit(tmp_path / "job.sh", TOKEN, (), said.append)
     assert said == [], "not tried again"
     assert slurm_queue.job_dir_in_slurm("5") is None
@@ -238,7 +238,7 @@ def test_there_is_no_sbatch(no_slurm: None, tmp_path: Path) -> None:
 
 def test_there_is_an_sbatch_and_no_cluster(slurm: Stubs) -> None:
     slurm.answer("sbatch", fails(NOT_CONFIGURED))
-    with pytest.raises(NoSlurmError, match=r"sbatch finds no Slurm here .*configuration source.*--backend local"):
+    with pytest.raises(AbsentError, match=r"sbatch finds no Slurm here .*configuration source.*--backend local"):
         slurm.submit()
     assert slurm.said == []
     assert len(slurm.calls()) == 1, "not tried again"

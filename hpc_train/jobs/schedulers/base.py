@@ -1,0 +1,130 @@
+"""What a scheduler is to the rest of hpc_train: the few verbs that every batch system has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc_train.config.resources import Resources
+from hpc_train.errors import SchedulerError
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.submission import Submission
+
+Limits = Callable[[Resources], list[str]]
+"""What cannot be given of some resources, each a sentence: what is wanted, what there is, and what to change."""
+
+
+class AbsentError(SchedulerError):
+    """There is no such scheduler here, which trying again does not change."""
+
+
+class Backend(ABC):
+    """Who runs jobs, as far as they can be asked after.
+
+    Attributes:
+        name: As in submission.json, in the JSON of the commands, and for `--backend`.
+        words: What a job is called before its number, as in "Slurm job 17"; None: its jobs have no numbers.
+    """
+
+    name: str
+    words: str | None
+
+    @abstractmethod
+    def query(self, record: JobRecord) -> Seen:
+        """What is known of a job; "unasked", with a note, where that cannot be asked. Raises nothing."""
+
+    def query_all(self, records: Sequence[JobRecord]) -> list[Seen]:
+        """The same of many jobs, in their order."""
+        return [self.query(record) for record in records]
+
+
+class Scheduler(Backend):
+    """Who queues and runs jobs that are submitted to it.
+
+    A job runs `record.commands.job_command` on each rank, in the folder CODE of its job-dir, with its number and the
+    count of its requeues as `telemetry.status.job_fields` reads them. All that it prints is appended to LOG_FILE there.
+    Once its ranks have ended, `launch.record_end` notes their exit code. A job that is stopped for others, or at its
+    time limit, goes back into the queue by itself.
+    """
+
+    words: str
+
+    @abstractmethod
+    def absence(self) -> str | None:
+        """Why no job can be submitted from here, and what to do; None where one can."""
+
+    @abstractmethod
+    def limits(self) -> Limits:
+        """What there is to give, asked for once.
+
+        Raises:
+            AbsentError: There is no such scheduler here.
+            SchedulerError: It does not answer, so that nothing is known.
+        """
+
+    def completed(self, wants: Resources, env: Mapping[str, str]) -> Resources:
+        """`wants` with what `env` says where neither the tier nor the job file does.
+
+        Raises:
+            UserError: What `env` says is not allowed.
+        """
+        return wants
+
+    @abstractmethod
+    def script(self, submission: Submission, job_dir: Path) -> str:
+        """What is run for the job, as a shell script; for people, and for schedulers that take one.
+
+        Raises:
+            UserError: A path or a word cannot be written into a script.
+        """
+
+    @abstractmethod
+    def submit(
+        self,
+        job_dir: Path,
+        submission: Submission,
+        script: str,
+        say: Callable[[str], None],
+        interrupted: Callable[[], bool],
+    ) -> Submission:
+        """Queues a job, to start once the job `submission.after` has succeeded; the submission with its number.
+
+        The job-dir is there, with the copy of the code and SUBMISSION_FILE, in which the number is noted. After an
+        error the job is not in the queue.
+
+        Args:
+            script: As `script` gave it.
+            say: Called with what the user should know meanwhile.
+            interrupted: Whether the user wants the job no more.
+
+        Raises:
+            UserError: The job is refused, or its job-dir cannot be written.
+            SchedulerError: The scheduler does not answer.
+            KeyboardInterrupt: `interrupted`.
+        """
+
+    @abstractmethod
+    def cancel(self, record: JobRecord, save: bool) -> None:
+        """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
+
+        Called once the job-dir says that the job is cancelled.
+
+        Raises:
+            UserError: That is refused, as for a job of somebody else's.
+            SchedulerError: The scheduler does not answer, or processes could not be ended.
+        """
+
+    @abstractmethod
+    def job_dir_of(self, number: str) -> Path | None:
+        """The job-dir of the job with this number; None where there is none, or nobody to ask."""
+
+    def runs_unsubmitted(self, status: Mapping[str, Any]) -> bool:
+        """Whether a job that nobody submitted by hpc-train, and whose ranks have left `status`, is in this queue."""
+        return False
+
+    def leftover(self, submission: Submission) -> list[int]:
+        """Processes of a job that still run though the queue no longer knows it: it is not resumed beside them."""
+        return []

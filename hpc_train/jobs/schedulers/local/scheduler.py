@@ -1,0 +1,76 @@
+"""This machine as a scheduler: a queue of files, and a runner for each job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from hpc_train.errors import SchedulerError
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.schedulers.base import Limits, Scheduler
+from hpc_train.jobs.schedulers.local.limits import machine_shortfalls, this_machine
+from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
+from hpc_train.jobs.schedulers.local.runner import kill_all, processes_of, start_of_job, start_runner, stop
+
+
+def this_queue() -> LocalQueue:
+    """The queue of this machine's jobs."""
+    return LocalQueue(queue_folder(os.environ, Path.home()), *this_machine())
+
+
+class LocalScheduler(Scheduler):
+    """Runs jobs on this machine, each once its cores are free."""
+
+    name, words = "local", "local job"
+
+    def absence(self) -> None:
+        return None
+
+    def limits(self) -> Limits:
+        machine = this_machine()
+        return lambda wants: machine_shortfalls(wants, machine)
+
+    def script(self, submission: Submission, job_dir: Path) -> str:
+        start = start_of_job(job_dir, submission, job_dir / "logs/run-0")
+        words = ["env", *(f"{name}={value}" for name, value in start.settings.items()), *start.command]
+        return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
+
+    def submit(
+        self,
+        job_dir: Path,
+        submission: Submission,
+        script: str,
+        say: Callable[[str], None],
+        interrupted: Callable[[], bool],
+    ) -> Submission:
+        numbered = start_runner(job_dir, submission, this_queue())
+        if interrupted():
+            kill_all(submission.token)
+            raise KeyboardInterrupt
+        return numbered
+
+    def query(self, record: JobRecord) -> Seen:
+        assert record.submission is not None, "no other job is in this queue"
+        return this_queue().seen(record.submission, socket.gethostname())
+
+    def cancel(self, record: JobRecord, save: bool) -> None:
+        assert record.submission is not None, "no other job is in this queue"
+        token = record.submission.token
+        mine = next((ticket for ticket in this_queue().tickets() if ticket.job_dir == str(record.job_dir)), None)
+        if mine is not None and mine.started is None:
+            return  # its runner finds that it is cancelled
+        ended = stop(mine, token, save) if mine is not None else kill_all(token)
+        if not ended and not save:
+            left = ", ".join(map(str, self.leftover(record.submission)))
+            raise SchedulerError(f"{record.job_dir.name}: its processes could not be ended: {left}")
+
+    def job_dir_of(self, number: str) -> Path | None:
+        return this_queue().job_dir_of(number)
+
+    def leftover(self, submission: Submission) -> list[int]:
+        return [process.pid for process in processes_of(submission.token)]

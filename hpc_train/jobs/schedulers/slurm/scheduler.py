@@ -1,0 +1,136 @@
+"""Slurm as a scheduler: batch scripts for sbatch, and what its commands say of jobs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpc_train.config.resources import Resources
+from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
+from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.schedulers.base import Limits, Scheduler
+from hpc_train.jobs.schedulers.slurm import queue
+from hpc_train.jobs.schedulers.slurm.limits import shortfalls
+from hpc_train.jobs.schedulers.slurm.script import render
+from hpc_train.telemetry.json_files import replace_text
+
+RANKS_SCRIPT = Path(__file__).parents[2] / "launch" / "scripts" / "ranks.sh"
+"""slurm/ranks.sh of the checkout, which is installed with the package."""
+ASKED_AT_ONCE = 8
+FEW_JOBS = 3
+"""Of more, it is asked at once which ones Slurm knows."""
+LONG_CANCELLED_SECS = 3600.0
+BEING_SUBMITTED_SECS = 2 * queue.SUBMIT_SECS
+"""For so long a submission without a number may still be on its way."""
+
+
+class SlurmScheduler(Scheduler):
+    """Has Slurm run jobs on the nodes of its cluster."""
+
+    name, words = "slurm", "Slurm job"
+
+    def absence(self) -> str | None:
+        if queue.is_here():
+            return None
+        return (
+            "sbatch is not on PATH: submit from a login node of the cluster, load its module, or take --backend local "
+            "to run the job on this machine"
+        )
+
+    def limits(self) -> Limits:
+        partitions = queue.partitions()
+        return lambda wants: shortfalls(wants, partitions)
+
+    def completed(self, wants: Resources, env: Mapping[str, str]) -> Resources:
+        """With SBATCH_PARTITION and its like, which sbatch itself would let win over the script."""
+        given = {
+            name: env[variable]
+            for name in ("partition", "account", "qos", "constraint")
+            if getattr(wants, name) is None and env.get(variable := f"SBATCH_{name.upper()}")
+        }
+        try:
+            return Resources(**{**wants.model_dump(), **given})
+        except ValueError:
+            listed = ", ".join(f"SBATCH_{name.upper()}={value!r}" for name, value in given.items())
+            raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
+
+    def script(self, submission: Submission, job_dir: Path) -> str:
+        return render(submission, job_dir, Path(sys.executable), RANKS_SCRIPT.read_text())
+
+    def submit(
+        self,
+        job_dir: Path,
+        submission: Submission,
+        script: str,
+        say: Callable[[str], None],
+        interrupted: Callable[[], bool],
+    ) -> Submission:
+        try:
+            replace_text(job_dir / SCRIPT_FILE, script)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        options = []
+        if submission.after is not None:
+            options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
+        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, say, interrupted)
+        numbered = submission.with_id(number)
+        try:
+            numbered.save(job_dir)
+        except OSError as error:
+            say(f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}")
+        return numbered
+
+    def query(self, record: JobRecord) -> Seen:
+        return self._query(record, None)
+
+    def query_all(self, records: Sequence[JobRecord]) -> list[Seen]:
+        """Several are asked after at once, since Slurm takes its time."""
+        known = queue.known_jobs() if len(records) > FEW_JOBS and queue.is_here() else None
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            return list(pool.map(lambda record: self._query(record, known), records))
+
+    def _query(self, record: JobRecord, known: set[str] | None) -> Seen:
+        """`known` are the numbers of all jobs that Slurm knows, where they have been asked for."""
+        submission, number = record.submission, record.number
+        if submission is None:
+            has_begun = record.status.get("state") in ("running", "requeued")
+            return queue.seen(str(number), None, known) if has_begun else Seen("forgotten")
+        if _was_cancelled_long_ago(record.job_dir):
+            return Seen("forgotten")
+        if number is None:
+            number = queue.number_of(submission.token)
+            if number is None and time.time() - submission.submitted < BEING_SUBMITTED_SECS:
+                return Seen("waiting", "it is being submitted")
+            if number is None:
+                return Seen("forgotten", "its submission was cut short")
+            with suppress(OSError):
+                submission.with_id(number).save(record.job_dir)
+        return queue.seen(number, submission.token, known)
+
+    def cancel(self, record: JobRecord, save: bool) -> None:
+        if record.number is not None:
+            queue.cancel(record.number, "save" if save else "now")
+        elif record.submission is not None:
+            queue.cancel_all(record.submission.token)
+
+    def job_dir_of(self, number: str) -> Path | None:
+        return queue.job_dir_in_slurm(number)
+
+    def runs_unsubmitted(self, status: Mapping[str, Any]) -> bool:
+        return status.get("job_id") is not None
+
+
+def _was_cancelled_long_ago(job_dir: Path) -> bool:
+    """Whether a cancelled job must have ended, so that Slurm need not be asked."""
+    try:
+        return time.time() - (job_dir / CANCELLED_FILE).stat().st_mtime > LONG_CANCELLED_SECS
+    except OSError:
+        return False
