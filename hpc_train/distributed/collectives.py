@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -15,6 +19,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "int32", "int64")
 MOST_ELEMENTS = 2**31 - 1
 """Of a tensor given or returned: MPI-3 counts are 32-bit."""
+
+_calls: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+"""For each graph of a function that is traced, how many names begin with a label."""
 
 
 def cut(rows: int, ranks: int) -> list[int]:
@@ -44,15 +51,18 @@ class Collectives(ABC):
     Gradients are those of the sum of all ranks' losses, of any order; to compute one is collective, too, so that either
     all ranks differentiate a result or none does. They are made here, for all implementations.
 
-    An implementation has `group` and the methods with an underscore, whose arguments are checked, and whose results
-    need neither gradients nor static shapes.
+    An implementation has `group` and the abstract methods with an underscore, whose arguments are checked, and whose
+    results need neither gradients nor static shapes. Each gets a name, by which the ranks know what belongs together:
+    TensorFlow runs independent operations, and computes their gradients, in any order. Names count the calls of a
+    function that is traced, beginning with `label`; those of gradients begin with the name of what they are of.
 
     Attributes:
         ranks: How many take part. rank: this one's number among them, from 0.
+        label: The same on these ranks, another one for each group.
     """
 
-    def __init__(self, ranks: int, rank: int) -> None:
-        self.ranks, self.rank = ranks, rank
+    def __init__(self, ranks: int, rank: int, label: str) -> None:
+        self.ranks, self.rank, self.label = ranks, rank, label
 
     def allreduce(self, tensors: Sequence[tf.Tensor], op: Op = "sum", gradient: bool = True) -> list[tf.Tensor]:
         """The sum or mean of each tensor over all ranks, the same to the bit on all. Those of one dtype go together.
@@ -67,9 +77,12 @@ class Collectives(ABC):
         for tensor in tensors:
             _check(tensor, op)
         if not gradient or not tensors:
-            return self._allreduce(list(tensors), op)
-        reduced: list[tf.Tensor] = _differentiable(
-            lambda *given: self._allreduce(list(given), op), lambda *by: self.allreduce(by, op), *tensors
+            return self._allreduce(self._name("allreduce"), list(tensors), op)
+        reduced: list[tf.Tensor] = self._differentiable(
+            "allreduce",
+            lambda name, *given: self._allreduce(name, list(given), op),
+            lambda inner, *by: inner.allreduce(by, op),
+            *tensors,
         )
         return reduced
 
@@ -84,9 +97,10 @@ class Collectives(ABC):
         """
         rows, *others = _shape(tensor, op)
         own = cut(rows, self.ranks)[self.rank]
-        return _differentiable(
-            lambda given: _shaped(self._reducescatter(given, op), own, others),
-            lambda by: self.allgather(by / self.ranks if op == "mean" else by, rows),
+        return self._differentiable(
+            "reducescatter",
+            lambda name, given: _shaped(self._reducescatter(name, given, op), own, others),
+            lambda inner, by: inner.allgather(by / self.ranks if op == "mean" else by, rows),
             tensor,
         )
 
@@ -105,7 +119,12 @@ class Collectives(ABC):
         if own != due:
             raise ValueError(f"allgather of {rows} rows: rank {self.rank} of {self.ranks} gives {due}, not {own}")
         _count(rows, others)
-        return _differentiable(lambda given: _shaped(self._allgather(given), rows, others), self.reducescatter, tensor)
+        return self._differentiable(
+            "allgather",
+            lambda name, given: _shaped(self._allgather(name, given), rows, others),
+            lambda inner, by: inner.reducescatter(by),
+            tensor,
+        )
 
     def alltoall(self, tensor: tf.Tensor, rows: Sequence[Sequence[int]] | None = None) -> tf.Tensor:
         """The parts that all ranks have for this one, one below the other by rank: [R, …] to [S, …].
@@ -127,9 +146,10 @@ class Collectives(ABC):
             )
         received = [given[self.rank] for given in table]
         _count(sum(received), others)
-        return _differentiable(
-            lambda given: _shaped(self._alltoall(given, table[self.rank]), sum(received), others),
-            lambda by: self.alltoall(by, list(zip(*table, strict=True))),
+        return self._differentiable(
+            "alltoall",
+            lambda name, given: _shaped(self._alltoall(name, given, table[self.rank]), sum(received), others),
+            lambda inner, by: inner.alltoall(by, list(zip(*table, strict=True))),
             tensor,
         )
 
@@ -145,50 +165,64 @@ class Collectives(ABC):
         """
 
     @abstractmethod
-    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]: ...
+    def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]: ...
 
     @abstractmethod
-    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor: ...
+    def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor: ...
 
     @abstractmethod
-    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor: ...
+    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor: ...
 
     @abstractmethod
-    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         """given: how many rows each rank gets of `tensor`."""
+
+    def _differentiable(
+        self, kind: str, forward: Callable[..., Any], backward: Callable[..., Any], *tensors: tf.Tensor
+    ) -> Any:
+        """forward: what comes of a name and tensors. backward: their gradients, by the given collectives."""
+        import tensorflow as tf
+
+        name, inner = self._name(kind), copy.copy(self)
+        inner.label = name
+        return tf.custom_gradient(lambda *given: (forward(name, *given), partial(backward, inner)))(*tensors)
+
+    def _name(self, kind: str) -> str:
+        import tensorflow as tf
+
+        graph = tf.compat.v1.get_default_graph()
+        while graph.building_function and graph.outer_graph.building_function:  # of a branch or a loop: what it is in
+            graph = graph.outer_graph
+        calls = _calls.setdefault(graph, Counter())
+        calls[self.label] += 1
+        return f"{self.label}.{calls[self.label]}.{kind}"
 
 
 class OneRank(Collectives):
     """Those of a single rank, which gets back what it gives. Local; also outside of a tf.function."""
 
     def __init__(self) -> None:
-        super().__init__(1, 0)
+        super().__init__(1, 0, "one")
 
     def group(self, ranks: Sequence[int]) -> Collectives:
         """The rank itself."""
         group_of(ranks, 1)
         return self
 
-    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
+    def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         return tensors
 
-    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
+    def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
         return tensor
 
-    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
 
-    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         return tensor
 
 
 _WHAT = {"sum": "tensors", "mean": "means"}
-
-
-def _differentiable(forward: Callable[..., Any], backward: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-    import tensorflow as tf
-
-    return tf.custom_gradient(lambda *given: (forward(*given), backward))(*tensors)
 
 
 def _check(tensor: tf.Tensor, op: Op = "sum") -> None:

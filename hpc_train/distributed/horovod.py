@@ -5,19 +5,14 @@ Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in Tens
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
 from hpc_train.distributed.world import World
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-_calls: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
-"""For each function that is traced, how many collectives of each process set it has so far."""
 
 
 def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:
@@ -44,19 +39,17 @@ class HorovodCollectives(Collectives):
     Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
     raw tensors do not touch them. Its gradients of allgather and reducescatter are others than those of Collectives.
 
-    Horovod knows by its name which operation of one rank belongs to which of another. The names are numbers in the
-    order of calls, so that ranks may do different things between them. A tf.function that another one calls twice has
-    each name once: its calls must not overlap.
+    A tf.function that another one calls twice has the same names twice, which Horovod refuses where the calls overlap.
 
     Args:
         members: Ranks in `world`, ascending, with this one; all of them, or a group that world.horovod was given.
     """
 
     def __init__(self, world: World, members: tuple[int, ...]) -> None:
-        super().__init__(len(members), members.index(world.rank))
         self._world, self._members, self._hvd = world, members, world.horovod()
         every = len(members) == world.size
         self._set = self._hvd.global_process_set if every else world.process_sets[members]
+        super().__init__(len(members), members.index(world.rank), f"set{self._set.process_set_id}")
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
         """Of more than one rank and fewer than all of `world`: one that `collectives_of` was given."""
@@ -70,45 +63,39 @@ class HorovodCollectives(Collectives):
             return None
         return HorovodCollectives(self._world, members) if len(members) > 1 else OneRank()
 
-    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
+    def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         import tensorflow as tf
 
         reduced = list(tensors)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # Horovod wants one in a group
             places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
             given = [_summed_as(tensors[place]) for place in places]
-            group = self._hvd.grouped_allreduce(given, op=self._op(op), **self._named("allreduce"))
+            group = self._hvd.grouped_allreduce(given, op=self._op(op), **self._by(f"{name}.{dtype.name}"))
             for place, tensor in zip(places, group, strict=True):
                 reduced[place] = tf.cast(tensor, dtype)
         return reduced
 
-    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
+    def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
         import tensorflow as tf
 
         given = _summed_as(tensor)
-        return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._named("reducescatter")), tensor.dtype)
+        return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._by(name)), tensor.dtype)
 
-    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
-        return _as(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._named("allgather")))
+    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
+        return _as(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
 
-    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._named("alltoall"))
+    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+        received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._by(name))
         return _as(tensor.dtype, received)
 
     def _op(self, op: Op) -> Any:
         return self._hvd.Sum if op == "sum" else self._hvd.Average
 
-    def _named(self, kind: str) -> dict[str, Any]:
+    def _by(self, name: str) -> dict[str, Any]:
         import tensorflow as tf
 
         if tf.executing_eagerly():
-            raise RuntimeError(f"{kind} was called outside of a tf.function")
-        graph = tf.compat.v1.get_default_graph()
-        while graph.outer_graph.building_function:  # of a branch or a loop: the function that it is in
-            graph = graph.outer_graph
-        calls, number = _calls.setdefault(graph, Counter()), self._set.process_set_id
-        calls[number] += 1
-        name = f"{kind}_{calls[number]}_of_set_{number}"
+            raise RuntimeError(f"{name} was called outside of a tf.function")
         return {"name": name, "ignore_name_scope": True, "process_set": self._set}
 
 

@@ -24,7 +24,7 @@ class Threads(Collectives):
     """Another implementation: ranks that are threads of this process, without TensorFlow's graphs."""
 
     def __init__(self, ranks: int, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
-        super().__init__(ranks, rank)
+        super().__init__(ranks, rank, "threads")
         self._board, self._barrier = board, barrier
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
@@ -37,18 +37,18 @@ class Threads(Collectives):
         self._barrier.wait()
         return found
 
-    def _allreduce(self, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
+    def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         totals = [tf.add_n(those) for those in zip(*self._of_all(tensors), strict=True)]
         return [total / self.ranks for total in totals] if op == "mean" else totals
 
-    def _reducescatter(self, tensor: tf.Tensor, op: Op) -> tf.Tensor:
-        total = self._allreduce([tensor], op)[0]
+    def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
+        total = self._allreduce(name, [tensor], op)[0]
         return tf.split(total, cut(total.shape[0], self.ranks))[self.rank]
 
-    def _allgather(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
         return tf.concat(self._of_all(tensor), 0)
 
-    def _alltoall(self, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
+    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         return tf.concat([parts[self.rank] for parts in self._of_all(tf.split(tensor, given))], 0)
 
 
@@ -74,7 +74,7 @@ class Second(OneRank):
     """The second of three ranks, for what is checked before anything is sent."""
 
     def __init__(self) -> None:
-        Collectives.__init__(self, 3, 1)
+        Collectives.__init__(self, 3, 1, "three")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
