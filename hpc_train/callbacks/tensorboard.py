@@ -11,6 +11,7 @@ import numpy as np
 from hpc_train.callbacks.hook import Hook
 from hpc_train.callbacks.profiler import Profiler
 from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+from hpc_train.jobdir.paths import JOB_FILE
 from hpc_train.model import rng_state
 from hpc_train.telemetry.metrics import MetricsWriter
 
@@ -64,7 +65,7 @@ def show_job(
     }
     known = {name: value for name, value in about.items() if value is not None}
     metrics.hyperparameters({**known, **params}, [spec.kind for spec in eval_specs])
-    metrics.text("job", f"```yaml\n{(job_dir / 'job.yaml').read_text()}\n```")
+    metrics.text("job", f"```yaml\n{(job_dir / JOB_FILE).read_text()}\n```")
     with rng_state.unchanged():
         graph = _graph(model, x_spec)
     if graph is not None:

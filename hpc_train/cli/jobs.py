@@ -88,6 +88,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a job prints. Ctrl-C leaves the job running."""
+    from hpc_train.jobdir.paths import LOGS
     from hpc_train.jobs.inspect import look, this_queue
     from hpc_train.jobs.logs import JobOutput, last_lines, rank_files
 
@@ -98,7 +99,7 @@ def logs(
         if rank is not None and stands.ranks is not None and rank >= stands.ranks:
             raise UserError(f"--rank: {rank} is not allowed; {stands.name} has the ranks 0 to {stands.ranks - 1}")
         if not output.is_there() and not (follow and not stands.has_ended):
-            if rank is not None and (job_dir / "logs").is_dir() and not rank_files(job_dir) and stands.started:
+            if rank is not None and (job_dir / LOGS).is_dir() and not rank_files(job_dir) and stands.started:
                 raise UserError(
                     f"--rank: what single ranks of {stands.name} print was not kept apart: that takes Open MPI, and "
                     "several ranks; look at all of its output"

@@ -14,8 +14,8 @@ from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.engine.checkpointing import Saving
 from hpc_train.engine.lifecycle import Run
 from hpc_train.engine.run_context import Session
-from hpc_train.evaluation.early_stopping import evaluations_in
 from hpc_train.evaluation.runner import Assessment
+from hpc_train.jobdir.job_dir import JobDir
 
 POLL_SECS = 0.5
 MANY_QUEUED = 10
@@ -86,7 +86,7 @@ class Evaluating:
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
         s = self._s
-        known = evaluations_in(s.job_dir, s.first_step)
+        known = JobDir(s.job_dir).evaluations(s.first_step)
         for number, spec in enumerate(s.eval_specs):
             for step in s.manager.steps() if spec.eval_every_checkpoint else []:
                 newest = s.first_step - s.is_over  # the last one of all is evaluated in the end

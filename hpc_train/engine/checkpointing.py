@@ -20,11 +20,11 @@ from hpc_train.callbacks.hook_list import SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import Best, CheckpointManager
-from hpc_train.checkpoint.names import step_of
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.world import World
 from hpc_train.errors import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, JobEndedError
+from hpc_train.jobdir.paths import step_of
 from hpc_train.model import rng_state
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.watchdog import Watchdog

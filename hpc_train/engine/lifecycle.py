@@ -14,10 +14,10 @@ from hpc_train.engine.checkpointing import Read, Saving
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_log import Telling
 from hpc_train.errors import EXIT_FAILED, JobEndedError
-from hpc_train.evaluation.early_stopping import Decision, evaluations_in, write_decision
-from hpc_train.evaluation.previous import evaluation_of
+from hpc_train.evaluation.early_stopping import Decision, write_decision
 from hpc_train.evaluation.runner import Assessment, Assessor
 from hpc_train.evaluation.schedule import EvaluationPlan
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.resilience.signals import STOP_CODES, JobStopped
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Run:
             return
 
         def missed() -> list[int]:
-            known = evaluations_in(s.job_dir, s.first_step)
+            known = JobDir(s.job_dir).evaluations(s.first_step)
             every = [number for number, spec in enumerate(s.eval_specs) if spec.eval_every_checkpoint]
             return [number for number in every if s.first_step not in known.get(s.eval_specs[number].kind, {})]
 
@@ -188,7 +188,9 @@ class Run:
         only_last = bool(getattr(s.model.optimizer, "use_ema", False))
 
         def known(kind: str, what: str | None) -> dict[str, float] | None:
-            return evaluation_of(s.job_dir, kind, taken, what, only_last)
+            if what is None:  # of which data cannot be known, so it is made again
+                return None
+            return JobDir(s.job_dir).evaluation_of(taken, kind, what, only_last)
 
         assessments = []
         for assessment in self.assessor.assess(step, taken, numbers, self._moving(step), True, known):

@@ -19,6 +19,7 @@ from hpc_train.errors import UserError
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
+from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.telemetry.json_files import write_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from hpc_train.data.loading.tf_dataset import Loader
 
-EXPORTS = "export"
 KERAS_FILE = "model.keras"
 BEST_FILE = "best.json"
 ENDPOINT = "serve"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.checkpoint.names import Retention
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.references import Kind, names_in
@@ -20,6 +18,7 @@ from hpc_train.data.hdf5.shards import matches
 from hpc_train.distributed import roles
 from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.limits import Machine, machine_shortfalls, shortfalls
 from hpc_train.training.startup import checked_shards
@@ -116,7 +115,7 @@ def check_files(job: JobConfig | ProgramConfig, job_dir: Path, after_dir: Path |
             if missing := [str(path) for path in exporter.assets if not path.is_file()]:
                 with problems.gathered():
                     raise UserError(f"exporter {exporter.name!r}: there is no file {', '.join(missing)} (assets)")
-    if job.warm_start_from is not None and not CheckpointManager(job_dir / "checkpoints", Retention(0)).steps():
+    if job.warm_start_from is not None and not JobDir(job_dir).checkpoints():
         source = job.warm_start_from.ckpt_to_initialize_from
         is_to_come = after_dir is not None and source.resolve().is_relative_to(after_dir.resolve())
         with problems.gathered():

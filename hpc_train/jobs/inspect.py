@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.distributed.world import nvidia_device_count
-from hpc_train.jobdir.paths import CANCELLED_FILE, LOG_FILE
+from hpc_train.jobdir.paths import CANCELLED_FILE, LOG_FILE, LOGS
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.record.status import Seen, Standing, standing
 from hpc_train.jobs.record.submission import Submission, cancelled_by, read_submission
@@ -173,7 +173,7 @@ def _seen_by_hand(status: dict[str, Any]) -> Seen:
 def _failure_lines(job_dir: Path, found: Standing) -> list[str]:
     """The last that the job printed: the traceback or the error in it."""
     try:
-        newest = max((job_dir / "logs").glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
+        newest = max((job_dir / LOGS).glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
         if newest is not None and found.started is not None and newest.stat().st_mtime >= found.started:
             return newest.read_text(errors="replace").splitlines()[-20:]
     except OSError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
+from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, STATUS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.inspect import this_queue
 from hpc_train.jobs.prepare import Prepared, Say
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
@@ -23,7 +23,7 @@ from hpc_train.jobs.schedulers.local.runner import kill_all, start_runner
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
 from hpc_train.telemetry.json_files import replace_text, write_json
-from hpc_train.telemetry.status import STATUS_FILE, read_status
+from hpc_train.telemetry.status import read_status
 
 
 def submit(prepared: Prepared, say: Say) -> Submission:

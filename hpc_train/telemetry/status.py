@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import JobEndedError
-from hpc_train.telemetry.json_files import Lenient, write_json
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import Lenient, read_json, write_json
 
-STATUS_FILE = "status.json"
 MIN_SECS_BETWEEN_UPDATES = 1.0
 
 
@@ -54,10 +54,7 @@ class StatusFile:
 
 def read_status(job_dir: Path) -> dict[str, Any]:
     """What status.json says; empty where there is none, or none that can be read."""
-    with suppress(OSError, ValueError):
-        fields = json.loads((job_dir / STATUS_FILE).read_text())
-        return fields if isinstance(fields, dict) else {}
-    return {}
+    return read_json(job_dir / STATUS_FILE)
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"

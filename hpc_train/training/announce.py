@@ -15,6 +15,7 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import EvalSpec, RunConfig, TrainSpec
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.distributed.roles import Roles
+from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
 from hpc_train.telemetry.json_files import Lenient, write_json
@@ -23,7 +24,7 @@ from hpc_train.telemetry.progress import Notes, TrainingProgress, make_console
 from hpc_train.telemetry.reporter import Reporting
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
-from hpc_train.warm_start.apply import WARM_START_FILE, WarmStarted
+from hpc_train.warm_start.apply import WarmStarted
 
 if TYPE_CHECKING:
     import keras

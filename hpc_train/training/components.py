@@ -24,13 +24,13 @@ from hpc_train.evaluation.early_stopping import (
     EarlyStopper,
     check_metrics,
     counting_from,
-    evaluations_in,
     read_decision,
     still_holds,
 )
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import Exporting
 from hpc_train.export.signature import Signature, signature_of
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.telemetry.progress import Notes
 from hpc_train.training.startup import Shards
 
@@ -155,7 +155,7 @@ def decided_before(job_dir: Path, train_spec: TrainSpec, eval_specs: Sequence[Ev
         rules,
         [spec.kind for spec in eval_specs],
         train_spec.max_steps,
-        evaluations_in(job_dir, step),
+        JobDir(job_dir).evaluations(step),
         counting_from(decision, step),
     )
     return Decided(None, train_spec.max_steps, stopper)

@@ -8,13 +8,12 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+from hpc_train.config.yaml_loader import dump_yaml
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import order_of, training_sampler
-from hpc_train.data.loading.fingerprint import RECORD_FILE, check_record, record_of
+from hpc_train.data.loading.fingerprint import check_record, record_of
 from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, resumed
@@ -22,6 +21,7 @@ from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import set_aside
 from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.model.backward import check_accumulation
 from hpc_train.model.builder import sparse_classes
 from hpc_train.resilience.job_lock import JobLock
@@ -30,8 +30,6 @@ from hpc_train.telemetry.json_files import replace_text, write_json
 
 if TYPE_CHECKING:
     import keras
-
-LOGS = "logs"
 
 Shards = list["ShardSet | None"]
 """Of training, then of each evaluation set; None stands for an input that is a function."""
@@ -53,7 +51,7 @@ def find_all_shards(
     def find() -> list[dict[str, Any] | None]:
         found = checked_shards(readers, train_spec, eval_specs, config.accumulate_steps)
         if step > 0:
-            _check_unchanged(config.model_dir / RECORD_FILE, dict(zip(parts_of(eval_specs), found, strict=True)))
+            _check_unchanged(config.model_dir / DATA_FILE, dict(zip(parts_of(eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 
     return [None if found is None else ShardSet.from_json(found) for found in world.on_chief(find)]
@@ -212,9 +210,9 @@ def begin_job_dir(
         if manager.latest_step() != found.step:
             raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(description, default=str))
-        replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
-        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in shards.items()})
-        write_json(job_dir / "environment.json", describe_environment(ranks, code_folder))
+        replace_text(job_dir / JOB_FILE, dump_yaml(plain))
+        write_json(job_dir / DATA_FILE, {part: record_of(s) if s is not None else None for part, s in shards.items()})
+        write_json(job_dir / ENVIRONMENT_FILE, describe_environment(ranks, code_folder))
     except OSError as error:
         raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror} ({error.filename})") from None
     return told

@@ -35,8 +35,9 @@ from hpc_train.engine.lifecycle import Result
 from hpc_train.engine.recovery import find_checkpoint
 from hpc_train.engine.run_context import Session, ToldBefore
 from hpc_train.errors import UserError
-from hpc_train.evaluation.early_stopping import evaluations_in
 from hpc_train.export.contents import about_job
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import CHECKPOINTS, LOGS
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.model_state import ModelState
@@ -61,7 +62,6 @@ from hpc_train.training.components import (
 )
 from hpc_train.training.job_description import describe
 from hpc_train.training.startup import (
-    LOGS,
     about_rank,
     begin_job_dir,
     check_labels,
@@ -129,7 +129,7 @@ def run_job(
     """
     config, job_dir = estimator.config, estimator.config.model_dir.absolute()
     manager = CheckpointManager(
-        job_dir / "checkpoints", Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
+        job_dir / CHECKPOINTS, Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     )
     asynchronous = config.strategy == "async"
     with ExitStack() as stack:
@@ -205,7 +205,7 @@ def run_job(
             strategy = world.each(lambda: HorovodSync(world, config.compression) if world.size > 1 else Alone())
             training = SyncTraining(strategy)
         names = next(iter(evaluations.metric_names.values()))
-        evaluated = world.on_chief(lambda: len(evaluations_in(job_dir, first_step).get(eval_specs[0].kind, {})))
+        evaluated = world.on_chief(lambda: len(JobDir(job_dir).evaluations(first_step).get(eval_specs[0].kind, {})))
         given_hooks = world.each(
             lambda: hooks_given(world, roles, config, train_spec, eval_specs, data, model, names, evaluated, load)
         )

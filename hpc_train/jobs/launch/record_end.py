@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_train.checkpoint.names import step_of
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import (
     EXIT_BAD_INPUT,
@@ -23,11 +22,12 @@ from hpc_train.errors import (
     EXIT_TERMINATED,
     UserError,
 )
-from hpc_train.jobdir.paths import SUBMISSION_FILE
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import STATUS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.telemetry.json_files import write_json
-from hpc_train.telemetry.status import STATUS_FILE, job_fields, read_status
+from hpc_train.telemetry.status import job_fields, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
 """Why slurm/ranks.sh has Slurm start a job again."""
@@ -152,11 +152,7 @@ def signal_name(code: int) -> str | None:
 
 def newest_step(job_dir: Path) -> int | None:
     """The step of the newest checkpoint, or None. None is read or verified."""
-    try:
-        names = os.listdir(job_dir / "checkpoints")
-    except OSError:
-        return None
-    return max((step for name in names if (step := step_of(name)) is not None), default=None)
+    return max(JobDir(job_dir).checkpoints(), default=None)
 
 
 def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> tuple[str, dict[str, Any]]:

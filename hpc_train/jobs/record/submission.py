@@ -17,9 +17,9 @@ from typing import Any, Literal
 from hpc_train.config.resources import Backend, Resources
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CANCELLED_FILE, SUBMISSION_FILE
+from hpc_train.jobdir.paths import CANCELLED_FILE, STATUS_FILE, SUBMISSION_FILE
 from hpc_train.telemetry.json_files import write_json
-from hpc_train.telemetry.status import STATUS_FILE, read_status
+from hpc_train.telemetry.status import read_status
 
 DEFAULT_ROOT = "runs"
 ROOT_VARIABLE = "HPC_TRAIN_ROOT"
