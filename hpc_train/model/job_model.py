@@ -144,6 +144,11 @@ _Shards = Annotated[HDF5Input | None, BeforeValidator(_only_shards)]
 """An input; a function, which is described by a text, counts as none."""
 
 
+def _anywhere(run: Any) -> Any:
+    """A job-dir may have moved since."""
+    return {**run, "model_dir": "."} if isinstance(run, dict) else run
+
+
 class _Inputs(BaseModel):
     train: _Shards = None
     eval: _Shards = None
@@ -159,7 +164,7 @@ class _ProgramJob(BaseModel):
     model: str
     params: dict[str, Any] = Field(default_factory=dict)
     data: _Inputs = Field(default_factory=_Inputs)
-    run: RunConfig
+    run: Annotated[RunConfig, BeforeValidator(_anywhere)]
     eval: _Evaluation = Field(default_factory=_Evaluation)
 
 
