@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.jobdir.paths import CHECKPOINTS, step_of
+from hpc_train.telemetry.json_files import read_json
 
 Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
 
@@ -226,6 +226,6 @@ def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
 
 def _step_of_export(path: Path) -> int | None:
     try:
-        return int(json.loads((path / ABOUT_FILE).read_text())["step"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return int(read_json(path / ABOUT_FILE)["step"])
+    except (ValueError, TypeError, KeyError):
         return None

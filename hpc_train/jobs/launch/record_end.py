@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -26,7 +25,7 @@ from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import STATUS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
-from hpc_train.telemetry.json_files import write_json
+from hpc_train.telemetry.json_files import read_json, write_json
 from hpc_train.telemetry.status import job_fields, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
@@ -50,10 +49,7 @@ def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence
 
 def is_own(job_dir: Path, submission: str) -> bool:
     """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE says."""
-    try:
-        return bool(json.loads((job_dir / SUBMISSION_FILE).read_text())["token"] == submission)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return bool(read_json(job_dir / SUBMISSION_FILE).get("token") == submission)
 
 
 def record_begin(job_dir: Path | None, submission: str | None, ranks: int, pid: int) -> None:
