@@ -18,17 +18,16 @@ from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, 
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import (
     Retention,
-    checkpoint_name,
     damaged_name,
     is_damaged,
     is_temporary,
     removed_name,
     replaced_name,
     replaced_step,
-    step_of,
     temporary_name,
 )
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
 
 BEST_FILE = "best.json"
 
@@ -72,8 +71,7 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first."""
-        found = ((step_of(name), name) for name in self._names())
-        return sorted(step for step, name in found if step is not None and (self._folder / name).is_dir())
+        return checkpoint_steps(self._folder)
 
     def set_aside(self) -> list[Path]:
         """The damaged checkpoints that were set aside."""

@@ -1,4 +1,4 @@
-"""Names of checkpoints, and which of them to keep. Pure."""
+"""Names of what checkpoints are on their way in and out, and which of them to keep. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_NAME = re.compile(r"step-(\d{8,})")
+from hpc_train.jobdir.paths import checkpoint_name
+
 _TEMPORARY = re.compile(r"\.step-(\d{8,})\..+\.(tmp|old|gone)")
 _DAMAGED = re.compile(r"step-(\d{8,})\.damaged(-\d+)?")
 
@@ -45,11 +46,6 @@ class Retention:
         return set(first.values())
 
 
-def checkpoint_name(step: int) -> str:
-    """The folder of the checkpoint of `step`."""
-    return f"step-{step:08d}"
-
-
 def temporary_name(step: int, owner: str) -> str:
     """The folder in which the checkpoint of `step` is written before it is committed."""
     return f".{checkpoint_name(step)}.{owner}.tmp"
@@ -72,12 +68,6 @@ def damaged_name(step: int, others: Iterable[str]) -> str:
         count += 1
         name = f"{checkpoint_name(step)}.damaged-{count}"
     return name
-
-
-def step_of(name: str) -> int | None:
-    """The step of the checkpoint folder `name`, or None where it is none."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def is_damaged(name: str) -> bool:

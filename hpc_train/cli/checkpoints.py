@@ -40,7 +40,9 @@ def checkpoints(
 
     Without --verify the manifest and the sizes are looked at. Exit code 1 where one is not whole.
     """
-    folder = job_dir / "checkpoints"
+    from hpc_train.jobdir.paths import CHECKPOINTS
+
+    folder = job_dir / CHECKPOINTS
     if not folder.is_dir():
         print(f"hpc-train: error: {folder}: no such folder; JOBDIR is where a job keeps everything", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)

@@ -59,7 +59,7 @@ def report(
 
 
 def _check(job_dirs: list[Path], out: Path | None) -> None:
-    from hpc_train.jobdir.history import JOB_FILES, is_job_dir
+    from hpc_train.jobdir.job_dir import MARKS, JobDir
 
     mistakes = []
     for job_dir in job_dirs:
@@ -67,8 +67,8 @@ def _check(job_dirs: list[Path], out: Path | None) -> None:
             mistakes.append(
                 f"{job_dir}: no such folder; JOBDIR is where a job keeps everything: runs/<name of the job>"
             )
-        elif not is_job_dir(job_dir):
-            mistakes.append(f"{job_dir}: is no job-dir: it holds none of {', '.join(JOB_FILES)}")
+        elif not JobDir(job_dir).is_one():
+            mistakes.append(f"{job_dir}: is no job-dir: it holds none of {', '.join(MARKS)}")
     mistakes += _wrong_place(out)
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -136,14 +136,14 @@ def _show(found: Comparison) -> None:
 
 def _write(job_dirs: list[Path], out: Path | None, as_markdown: bool) -> Path | None:
     """Where it was written; None: to standard output."""
-    from hpc_train.jobdir.history import read_history
+    from hpc_train.jobdir.job_dir import JobDir
     from hpc_train.telemetry.json_files import replace_text
 
     try:
         if as_markdown:
             from hpc_train.report.compare import markdown
 
-            text = markdown([read_history(job_dir) for job_dir in job_dirs])
+            text = markdown([JobDir(job_dir).history() for job_dir in job_dirs])
             if out is None:
                 sys.stdout.write(text)
             else:

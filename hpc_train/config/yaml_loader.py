@@ -30,6 +30,13 @@ class _Resolver(yaml.resolver.BaseResolver):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (typeshed has it so)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that either version of YAML would take for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
@@ -40,21 +47,27 @@ for _tag, _pattern, _first in (
     ),
     ("null", r"null|Null|NULL|~|", "~nN"),
 ):
-    _Resolver.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, *([""] if _tag == "null" else [])]
-    )
+    for _class in (_Resolver, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, *([""] if _tag == "null" else [])]
+        )
+
+
+def dump_yaml(value: Any) -> str:
+    """`value`, of plain types, as YAML that `read_yaml` and readers of YAML 1.1 read as the same. Pure."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
 class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver):
     """Composes nodes, and refuses aliases, depth and number while it does: what is refused takes no memory."""
 
-    def __init__(self, text: str, path: Path) -> None:
+    def __init__(self, text: str, path: Path, max_values: int = MAX_VALUES) -> None:
         yaml.reader.Reader.__init__(self, text)
         yaml.scanner.Scanner.__init__(self)
         yaml.parser.Parser.__init__(self)
         yaml.composer.Composer.__init__(self)
         _Resolver.__init__(self)
-        self._path, self._depth, self._values = path, 0, 0
+        self._path, self._max_values, self._depth, self._values = path, max_values, 0, 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -62,8 +75,8 @@ class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml
         if isinstance(event, yaml.AliasEvent):
             raise UserError(f"{where}: an alias (*name); write the value out")
         self._values += 1
-        if self._values > MAX_VALUES:
-            raise UserError(f"{where}: more than {MAX_VALUES:,} keys and values, which no job file needs")
+        if self._values > self._max_values:
+            raise UserError(f"{where}: more than {self._max_values:,} keys and values, which no job file needs")
         if self._depth > MAX_DEPTH:
             raise UserError(f"{where}: nested deeper than {MAX_DEPTH} levels")
         self._depth += 1
@@ -115,22 +128,22 @@ def read_value(text: str, name: str) -> Any:
     return value
 
 
-def read_yaml(path: Path) -> Document:
+def read_yaml(path: Path, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Document:
     """Reads one YAML document.
 
     Raises:
-        UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML. Any file is refused
-            or read within seconds and some 100 MB.
+        UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML. With the
+            limits of a job file, any file is refused or read within seconds and some 100 MB.
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(max_bytes + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise UserError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no job file needs")
+    if len(raw) > max_bytes:
+        raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no job file needs")
     try:
-        node = _Loader(raw.decode("utf-8"), path).get_single_node()
+        node = _Loader(raw.decode("utf-8"), path, max_values).get_single_node()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except yaml.MarkedYAMLError as error:

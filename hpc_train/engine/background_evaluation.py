@@ -15,8 +15,8 @@ from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.run_context import ChiefServices, RunContext
-from hpc_train.evaluation.early_stopping import evaluations_in
 from hpc_train.evaluation.runner import EvaluationResult
+from hpc_train.jobdir.job_dir import JobDir
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class BackgroundEvaluation:
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
         run = self._context.plan
-        known = evaluations_in(self._context.job_dir, run.first_step)
+        known = JobDir(self._context.job_dir).evaluations(run.first_step)
         for number, spec in enumerate(self._context.eval_specs):
             for step in self._context.manager.steps() if spec.eval_every_checkpoint else []:
                 newest = run.first_step - run.is_over  # the last one of all is evaluated in the end

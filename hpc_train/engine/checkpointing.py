@@ -19,12 +19,12 @@ import numpy as np
 
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import Best, CheckpointManager
-from hpc_train.checkpoint.names import step_of
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.errors import JobEndedError
+from hpc_train.jobdir.paths import step_of
 from hpc_train.model import rng_state
 from hpc_train.outcome import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED
 from hpc_train.telemetry.units import size

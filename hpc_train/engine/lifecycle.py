@@ -17,10 +17,10 @@ from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import Result, RunContext
 from hpc_train.engine.run_log import RunLog
 from hpc_train.errors import JobEndedError
-from hpc_train.evaluation.early_stopping import Decision, EarlyStopper, evaluations_in, write_decision
-from hpc_train.evaluation.previous import evaluation_of
+from hpc_train.evaluation.early_stopping import Decision, EarlyStopper, write_decision
 from hpc_train.evaluation.runner import EvaluationResult, EvaluationRunner
 from hpc_train.evaluation.schedule import EvaluationSchedule
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_FAILED, STOP_CODES
 from hpc_train.resilience.signals import JobStopped
 
@@ -97,7 +97,7 @@ class Lifecycle:
             return
 
         def missed() -> list[int]:
-            known = evaluations_in(self._context.job_dir, run.first_step)
+            known = JobDir(self._context.job_dir).evaluations(run.first_step)
             specs = self._context.eval_specs
             every = [number for number, spec in enumerate(specs) if spec.eval_every_checkpoint]
             return [number for number in every if run.first_step not in known.get(specs[number].kind, {})]
@@ -189,7 +189,7 @@ class Lifecycle:
 
     def finish(self, outcome: Outcome) -> Result:
         """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
-        model, job_dir, step = self._context.model, self._context.job_dir, outcome.step
+        model, job_dir, step = self._context.model, JobDir(self._context.job_dir), outcome.step
         self.events.end(step)
         reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
         decision = self._decided(outcome, reasons) if self._chief is not None else None
@@ -200,7 +200,9 @@ class Lifecycle:
         taken = self._taken()
 
         def known(kind: str, what: str | None) -> dict[str, float] | None:
-            return evaluation_of(job_dir, kind, taken, what, only_last)
+            if what is None:  # of which data cannot be known, so it is made again
+                return None
+            return job_dir.evaluation_of(taken, kind, what, only_last)
 
         numbers, results = range(len(self._context.eval_specs)), []
         for result in self.runner.evaluate(step, taken, numbers, self._moving(step), True, known):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,13 +18,9 @@ from hpc_train.config.early_stopping import (
     as_mapping,
 )
 from hpc_train.errors import UserError
+from hpc_train.jobdir.job_dir import Evaluations, JobDir
+from hpc_train.jobdir.paths import EARLY_STOP_FILE
 from hpc_train.telemetry.json_files import write_json
-from hpc_train.telemetry.metrics import METRICS_FILE, NOT_METRICS
-
-EARLY_STOP_FILE = "early_stop.json"
-
-History = dict[str, dict[int, dict[str, float]]]
-"""Evaluations by kind ("eval", "eval_<name>"), then by step: the metrics by name."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +85,14 @@ class EarlyStopper:
     Args:
         kinds: Of all evaluation sets, the first one first.
         max_steps: What TrainSpec asks for.
-        history: Evaluations of the runs before.
+        history: Evaluations of earlier runs.
         since_step: Evaluations up to this step don't count (see counting_from).
     """
 
     rules: Sequence[Rule]
     kinds: Sequence[str] = ("eval",)
     max_steps: int | None = None
-    history: History = field(default_factory=dict)
+    history: Evaluations = field(default_factory=dict)
     since_step: int = 0
     decision: Decision | None = field(default=None, init=False)
     _looked: list[tuple[int, float] | None] = field(default_factory=list, init=False)
@@ -148,10 +143,10 @@ class EarlyStopper:
 
 def read_decision(job_dir: Path) -> Decision | None:
     """The last decision of a job, None where there is none or its file is damaged."""
+    value = JobDir(job_dir).early_stop()
     try:
-        value = json.loads((job_dir / EARLY_STOP_FILE).read_text())
         decision = Decision(**{name: value[name] for name in ("step", "reason", "rule", "max_steps")})
-    except (OSError, ValueError, KeyError, TypeError):
+    except KeyError:
         return None
     whole = isinstance(decision.step, int) and isinstance(decision.max_steps, int | None)
     return decision if whole and isinstance(decision.rule, dict | None) else None
@@ -187,47 +182,6 @@ def _same(rule: dict[str, Any], other: dict[str, Any]) -> bool:
         return {key: {k: v for k, v in values.items() if not k.startswith("run_every")} for key, values in rule.items()}
 
     return bool(essence(rule) == essence(other))
-
-
-def history_from(lines: Iterable[str], first_step: int | None = None) -> History:
-    """Evaluations in the lines of a metrics.jsonl, without those that a later run superseded.
-
-    A "start" line takes back what stands above it with a larger step; with `first_step`, a run is about to begin
-    there. Lines that are no records are passed over.
-    """
-    found: History = {}
-    for line in lines:
-        if '"kind": "train"' in line[:40]:  # those about many ranks are long
-            continue
-        try:
-            record = json.loads(line)
-            kind, step = record["kind"], int(record["step"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if kind == "start":
-            found = _up_to(step, found)
-        elif kind == "eval" or str(kind).startswith("eval_"):
-            values = {name: value for name, value in record.items() if name not in NOT_METRICS}
-            metrics = {n: math.nan if v is None else v for n, v in values.items() if v is None or _is_number(v)}
-            found.setdefault(kind, {})[step] = metrics
-    return found if first_step is None else _up_to(first_step, found)
-
-
-def _up_to(step: int, history: History) -> History:
-    return {kind: {s: metrics for s, metrics in steps.items() if s <= step} for kind, steps in history.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def evaluations_in(job_dir: Path, first_step: int) -> History:
-    """The evaluations that the runs before have made in `job_dir`, of which this one goes on from `first_step`."""
-    try:
-        with open(job_dir / METRICS_FILE, errors="replace") as lines:
-            return history_from(lines, first_step)
-    except FileNotFoundError:
-        return {}
 
 
 def check_metrics(rules: Sequence[Rule], names_by_kind: Mapping[str, Sequence[str]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 from hpc_train.checkpoint.disk_io import sync_to_disk
 from hpc_train.processes import identity, is_alive
+from hpc_train.telemetry.json_files import read_json
 
 ABOUT_FILE = "hpc_train.json"
 """In each export: what it was made of. It marks the folders that this package made, and may remove."""
@@ -135,8 +135,5 @@ def _is_dead(owner: str) -> bool:
 
 
 def _about(path: Path) -> dict[str, Any] | None:
-    try:
-        about = json.loads((path / ABOUT_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    return about if isinstance(about, dict) and "checkpoint_time" in about else None
+    about = read_json(path / ABOUT_FILE)
+    return about if "checkpoint_time" in about else None

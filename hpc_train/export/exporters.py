@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import shutil
 import time
@@ -19,14 +18,14 @@ from hpc_train.errors import UserError
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
-from hpc_train.telemetry.json_files import write_json
+from hpc_train.jobdir.paths import EXPORTS
+from hpc_train.telemetry.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     import keras
 
     from hpc_train.data.loading.tf_dataset import Loader
 
-EXPORTS = "export"
 KERAS_FILE = "model.keras"
 BEST_FILE = "best.json"
 ENDPOINT = "serve"
@@ -197,7 +196,7 @@ class Exporting:
         exports = folder.exports()
         if not exports:
             return None
-        told = _read_best(folder.path / BEST_FILE)
+        told = read_json(folder.path / BEST_FILE)
         if told and told.get("export") == exports[-1].path.name and told.items() >= _rule(exporter).items():
             return exports[-1].metrics
         best: Export = exports[0]
@@ -252,11 +251,3 @@ def _rule(exporter: BestExporter) -> dict[str, Any]:
     if compare is not None:
         return {"compare_fn": compare if isinstance(compare, str) else getattr(compare, "__qualname__", repr(compare))}
     return {"metric": exporter.metric, "mode": exporter.mode}
-
-
-def _read_best(path: Path) -> dict[str, Any]:
-    try:
-        told = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}

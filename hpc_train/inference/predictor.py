@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
+from hpc_train.telemetry.json_files import read_json
 
 SIGNATURE = "serving_default"
 
@@ -72,7 +72,7 @@ class LoadedExport:
             raise UserError(f"{self.path}: has no signature {SIGNATURE}; it has {has}")
         self._call = self._loaded.signatures[SIGNATURE]
         self._specs = self._call.structured_input_signature[1]
-        about = _about(self.path)
+        about = read_json(self.path / ABOUT_FILE)
         order = [name for name in about.get("input_order", []) if name in self._specs]
         names = order if len(order) == len(self._specs) else sorted(self._specs)
         told = about.get("signature", {}).get("inputs", {})
@@ -106,14 +106,6 @@ def newest_export(path: Path) -> Path:
     if not exports:
         raise UserError(f"{path}: is no SavedModel, nor a folder of them; an export is JOBDIR/export/NAME/NUMBER")
     return max(exports, key=lambda p: int(p.name))
-
-
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((path / ABOUT_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return about if isinstance(about, dict) else {}
 
 
 def _wanted(spec: Any) -> Wanted:

@@ -1,10 +1,55 @@
-"""Names of what hpc-train submit keeps in a job-dir. Pure."""
+"""What a job leaves in its job-dir, by name."""
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
+from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
+
+__all__ = ["METRICS_FILE", "STATUS_FILE"]
+
+JOB_FILE = "job.yaml"
+"""The job, resolved. Written when training begins, as the next two are."""
+DATA_FILE = "data.json"
+ENVIRONMENT_FILE = "environment.json"
+EARLY_STOP_FILE = "early_stop.json"
+WARM_START_FILE = "warm_start.json"
+LOCK_FILE = "lock.json"
+REPORT_FILE = "report.html"
+CHECKPOINTS = "checkpoints"
+EXPORTS = "export"
+LOGS = "logs"
+
 SUBMISSION_FILE = "submission.json"
+"""Of hpc-train submit, as the following are."""
 CANCELLED_FILE = "cancelled.json"
 SCRIPT_FILE = "job.sh"
 CODE = "code"
-LOGS = "logs"
-LOG_FILE = "logs/job.out"
+LOG_FILE = f"{LOGS}/job.out"
+REQUEUES_FILE = f"{LOGS}/requeues.jsonl"
+"""One line for each run that was to be started again, other than after preemption (CutRun)."""
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of the checkpoint of `step`."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint folder `name`, or None where it is none."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the committed checkpoints in `folder`, lowest first; empty where there is no such folder.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(step for name in names if (step := step_of(name)) is not None and (folder / name).is_dir())

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.checkpoint.names import Retention
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.references import Kind, names_in
@@ -17,6 +15,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.config.yaml_loader import Location
 from hpc_train.data.hdf5.shards import matches
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.strategies import strategy_of
 from hpc_train.training.data_check import checked_shards
@@ -111,7 +110,7 @@ def check_files(job: JobConfig | ProgramConfig, job_dir: Path, after_dir: Path |
             if missing := [str(path) for path in exporter.assets if not path.is_file()]:
                 with problems.gathered():
                     raise UserError(f"exporter {exporter.name!r}: there is no file {', '.join(missing)} (assets)")
-    if job.warm_start_from is not None and not CheckpointManager(job_dir / "checkpoints", Retention(0)).steps():
+    if job.warm_start_from is not None and not JobDir(job_dir).checkpoints():
         source = job.warm_start_from.ckpt_to_initialize_from
         is_to_come = after_dir is not None and source.resolve().is_relative_to(after_dir.resolve())
         with problems.gathered():

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_train.jobdir.paths import LOG_FILE
+from hpc_train.jobdir.paths import LOG_FILE, LOGS
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.record.job_record import read_record
 from hpc_train.jobs.record.status import JobStatus
@@ -50,7 +50,7 @@ def _explained(found: JobStatus) -> JobStatus:
 def _failure_lines(job_dir: Path, found: JobStatus) -> list[str]:
     """The last that the job printed: the traceback or the error in it."""
     try:
-        newest = max((job_dir / "logs").glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
+        newest = max((job_dir / LOGS).glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
         if newest is not None and found.started is not None and newest.stat().st_mtime >= found.started:
             return newest.read_text(errors="replace").splitlines()[-20:]
     except OSError:

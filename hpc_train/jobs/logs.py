@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_train.jobdir.paths import LOG_FILE
+from hpc_train.jobdir.paths import LOG_FILE, LOGS
 
 POLL_SECS = 0.2
 ASK_EVERY_SECS = 2.0
@@ -96,7 +96,7 @@ class JobOutput:
 def rank_files(job_dir: Path) -> list[tuple[int, Path]]:
     """Each rank's files in the order of the runs: logs/run-0/1/rank.2/stdout and stderr."""
     found = []
-    for path in (job_dir / "logs").glob("run-*/*/rank.*/std*"):
+    for path in (job_dir / LOGS).glob("run-*/*/rank.*/std*"):
         run, rank = _RUN.fullmatch(path.parents[2].name), _RANK.fullmatch(path.parent.name)
         if run and rank and path.name in ("stdout", "stderr"):
             found.append((int(run[1]), int(rank[1]), path.name != "stdout", path))

@@ -19,8 +19,9 @@ from hpc_train.jobs.prepare import Prepared, Say
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
 from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
+from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import replace_text
-from hpc_train.telemetry.status import STATUS_FILE, mark_queued
+from hpc_train.telemetry.status import mark_queued
 
 
 def submit(prepared: Prepared, say: Say) -> Submission:

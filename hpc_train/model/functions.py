@@ -47,11 +47,3 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
     if not callable(found):
         raise UserError(f"{name}: {place} has no function {function}")
     return found
-
-
-def code_folder_of(job_dir: Path, model: str) -> Path:
-    """Where the job's code lies: the copy that hpc-train submit has made, else the folder of the model's file."""
-    if (job_dir / "code").is_dir():
-        return job_dir / "code"
-    file = model.rpartition(":")[0]
-    return Path(file).parent if file.endswith(".py") else Path.cwd()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hpc_train.jobdir.history import History, Record, as_number
+from hpc_train.jobdir.history import History
+from hpc_train.jobdir.records import Record, as_number
 from hpc_train.report import words
 from hpc_train.report.figure import (
     STEP,

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_train.jobdir.history import History, Record, read_history
+from hpc_train.jobdir.history import History
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.records import Record
 from hpc_train.report import words
 from hpc_train.report.charts import MOST_METRICS, is_wide
 from hpc_train.report.figure import STEP, Curve, LineChart
@@ -42,7 +44,7 @@ def write_comparison(job_dirs: Sequence[Path], out: Path) -> Path:
     Raises:
         OSError: It cannot be written.
     """
-    replace_text(out, comparison_page([read_history(job_dir) for job_dir in job_dirs]))
+    replace_text(out, comparison_page([JobDir(job_dir).history() for job_dir in job_dirs]))
     return out
 
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_train.jobdir.history import History, Record, as_number
+from hpc_train.jobdir.history import History
+from hpc_train.jobdir.records import Record, as_number
 from hpc_train.telemetry.metrics import NOT_METRICS
 
 PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")

@@ -6,14 +6,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpc_train.jobdir.history import History, as_number, read_history
+from hpc_train.jobdir.history import History
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import REPORT_FILE
+from hpc_train.jobdir.records import as_number
 from hpc_train.report import tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import Gallery, render
 from hpc_train.telemetry.json_files import replace_text
-
-REPORT_FILE = "report.html"
 
 
 def write_report(job_dir: Path, out: Path | None = None) -> Path:
@@ -26,7 +27,7 @@ def write_report(job_dir: Path, out: Path | None = None) -> Path:
         OSError: It cannot be written.
     """
     path = out or job_dir / REPORT_FILE
-    replace_text(path, report_page(read_history(job_dir)))
+    replace_text(path, report_page(JobDir(job_dir).history()))
     return path
 
 

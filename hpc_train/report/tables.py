@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from hpc_train.jobdir.history import History, Record, as_number
+from hpc_train.jobdir.history import History
+from hpc_train.jobdir.records import Record, as_number
 from hpc_train.report import words
 from hpc_train.report.numbers import (
     PARTS,

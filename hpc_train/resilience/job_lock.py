@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.processes import identity
 
 log = logging.getLogger(__name__)
 
-LOCK_FILE = "lock.json"
+
 HEARTBEAT_SECS = 10.0
 """How often the holder touches its lock, for those who cannot see by other means whether it lives."""
 WATCH_SECS = 25.0

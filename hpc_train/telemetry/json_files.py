@@ -1,4 +1,4 @@
-"""Small JSON files that are replaced whole, so that a reader never sees half of one."""
+"""Small JSON files that are replaced whole, so that a reader never sees half of one; and their reader."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 log = logging.getLogger(__name__)
+MAX_JSON_BYTES = 16 << 20
+"""A larger file was not written by this package."""
 
 
 class Lenient:
@@ -36,6 +38,16 @@ class Lenient:
 def write_json(path: Path, value: Any, to_disk: bool = True) -> None:
     """Replaces `path` by `value` as JSON. Numbers that are not finite become null."""
     replace_text(path, json.dumps(finite(value), indent=2) + "\n", to_disk)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file `path`; empty where there is none, or it cannot be read, or is too large."""
+    with suppress(OSError, ValueError, RecursionError):
+        with open(path, "rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+        fields = json.loads(raw.decode(errors="replace")) if len(raw) <= MAX_JSON_BYTES else None
+        return fields if isinstance(fields, dict) else {}
+    return {}
 
 
 def replace_text(path: Path, text: str, to_disk: bool = True) -> None:

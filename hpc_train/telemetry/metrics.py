@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from hpc_train.telemetry import tensorboard_events
+from hpc_train.telemetry.files import METRICS_FILE
 from hpc_train.telemetry.json_files import Lenient, finite
 from hpc_train.telemetry.progress import SHARES as MEASURED
 from hpc_train.telemetry.status import read_status
 from hpc_train.telemetry.tensorboard_files import EventFiles
 
-METRICS_FILE = "metrics.jsonl"
 NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
 """What the record of an evaluation holds beside the metrics."""
 RANKS_SHOWN = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,9 +10,9 @@ from typing import Any
 
 from hpc_train.errors import JobEndedError
 from hpc_train.processes import identity
-from hpc_train.telemetry.json_files import Lenient, write_json
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import Lenient, read_json, write_json
 
-STATUS_FILE = "status.json"
 MIN_SECS_BETWEEN_UPDATES = 1.0
 LONGEST_TIME = 1e11
 
@@ -67,10 +66,7 @@ class StatusFile:
 
 def read_status(job_dir: Path) -> dict[str, Any]:
     """What status.json says; empty where there is none, or none that can be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        fields = json.loads((job_dir / STATUS_FILE).read_text())
-        return fields if isinstance(fields, dict) else {}
-    return {}
+    return read_json(job_dir / STATUS_FILE)
 
 
 def sound(status: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
 from hpc_train.model import rng_state
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
@@ -22,7 +23,7 @@ from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.reporter import Reporter, StatusLists
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
-from hpc_train.warm_start.apply import WARM_START_FILE, WarmStarted
+from hpc_train.warm_start.apply import WarmStarted
 
 if TYPE_CHECKING:
     import keras
@@ -84,7 +85,7 @@ def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.
     }
     known = {name: value for name, value in about.items() if value is not None}
     metrics.hyperparameters({**known, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
-    metrics.text("job", f"```yaml\n{(job.job_dir / 'job.yaml').read_text()}\n```")
+    metrics.text("job", f"```yaml\n{(job.job_dir / JOB_FILE).read_text()}\n```")
     with rng_state.unchanged():
         graph = _graph(model, x_spec)
     if graph is not None:

@@ -24,6 +24,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.export.contents import about_job
+from hpc_train.jobdir.paths import LOGS
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.model_state import ModelState
@@ -42,7 +43,7 @@ from hpc_train.training.components import (
     user_hooks,
 )
 from hpc_train.training.data_check import check_labels
-from hpc_train.training.job_dir import LOGS, about_rank, begin_job_dir
+from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStarted, warm_start
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from hpc_train.evaluation.early_stopping import (
     EarlyStopper,
     check_metrics,
     counting_from,
-    evaluations_in,
     read_decision,
 )
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import Exporting
 from hpc_train.export.signature import Signature, signature_of
+from hpc_train.jobdir.job_dir import JobDir
 
 if TYPE_CHECKING:
     import keras
@@ -131,7 +131,7 @@ def early_stopper(job: TrainingJob, plan: RunPlan) -> EarlyStopper | None:
         rules,
         [spec.kind for spec in job.eval_specs],
         job.train_spec.max_steps,
-        evaluations_in(job.job_dir, step),
+        JobDir(job.job_dir).evaluations(step),
         counting_from(read_decision(job.job_dir), step),
     )
 
@@ -149,7 +149,7 @@ def user_hooks(
     """
     roles, first, load = plan.roles, evaluations.evaluators[0], job.load
     asynchronous = roles.servers > 0
-    evaluated = world.on_chief(lambda: len(evaluations_in(job.job_dir, plan.first_step).get(first.kind, {})))
+    evaluated = world.on_chief(lambda: len(JobDir(job.job_dir).evaluations(plan.first_step).get(first.kind, {})))
 
     def resolve() -> list[Any]:
         found: list[Any] = []

@@ -1,17 +1,14 @@
-"""A job file's model function, found and called."""
+"""A job file's job, trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from hpc_train.config.estimator import Estimator
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
-from hpc_train.model.functions import load_function
+from hpc_train.model.job_model import JobModel
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.training.trainer import run_job
 
@@ -23,17 +20,7 @@ def train_job(
 
     This rank sleeps `delay_secs` after each step.
     """
-
-    def model_fn(params: dict[str, Any]) -> Any:
-        # Imported as late as this, and so is map_fn's, so that TensorFlow starts after its settings are made.
-        return load_function(job.model, code_folder)(params)
-
-    model_fn.__qualname__ = job.model
-    estimator = Estimator(model_fn, job.run_config(job_dir), job.params, job.warm_start_from)
+    model = JobModel.of_job(job, job_dir, code_folder)
+    estimator, specs = model.estimator(job.warm_start_from), (job.train_spec(), tuple(job.eval_specs()))
     description = job.model_dump(mode="json")
-
-    def load(name: str) -> Callable[..., Any]:
-        return load_function(name, code_folder)
-
-    specs = job.train_spec(), tuple(job.eval_specs())
-    return run_job(world, TrainingJob(estimator, *specs, description, code_folder, load, delay_secs), signals)
+    return run_job(world, TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs), signals)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import yaml
-
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.data.loading.fingerprint import RECORD_FILE, record_of
+from hpc_train.config.yaml_loader import dump_yaml
+from hpc_train.data.loading.fingerprint import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import set_aside
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment
 from hpc_train.telemetry.json_files import replace_text, write_json
 from hpc_train.training.data_check import parts_of
-
-LOGS = "logs"
 
 
 def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput) -> dict[str, Any]:
@@ -71,9 +69,9 @@ def begin_job_dir(
         if manager.latest_step() != plan.found.step:
             raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(job.description, default=str))
-        replace_text(job_dir / "job.yaml", yaml.safe_dump(plain, sort_keys=False))
+        replace_text(job_dir / JOB_FILE, dump_yaml(plain))
         by_part = zip(parts_of(job.eval_specs), plan.shards, strict=True)
-        write_json(job_dir / RECORD_FILE, {part: record_of(s) if s is not None else None for part, s in by_part})
-        write_json(job_dir / "environment.json", describe_environment(ranks, job.code_folder))
+        write_json(job_dir / DATA_FILE, {part: record_of(s) if s is not None else None for part, s in by_part})
+        write_json(job_dir / ENVIRONMENT_FILE, describe_environment(ranks, job.code_folder))
     except OSError as error:
         raise UserError(f"{job_dir}: the job-dir cannot be written: {error.strerror} ({error.filename})") from None

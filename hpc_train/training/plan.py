@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.fingerprint import RECORD_FILE, check_record
+from hpc_train.data.loading.fingerprint import check_record
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import find_checkpoint
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -19,6 +19,7 @@ from hpc_train.engine.strategy import Strategy
 from hpc_train.engine.training_input import saved_progress
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
+from hpc_train.jobdir.paths import DATA_FILE
 from hpc_train.training.data_check import checked_shards, parts_of
 
 
@@ -65,7 +66,7 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
     def find() -> list[dict[str, Any] | None]:
         found = checked_shards(readers, job.train_spec, job.eval_specs, job.config.accumulate_steps)
         if step > 0:
-            record = job.config.model_dir / RECORD_FILE
+            record = job.config.model_dir / DATA_FILE
             _check_unchanged(record, dict(zip(parts_of(job.eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 

@@ -16,6 +16,7 @@ from hpc_train.distributed.world import World, join_world
 from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
@@ -74,7 +75,7 @@ def run_job(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     world.each(lambda: set_up_logging(world.is_chief, world.rank))
     strategy = strategy_of(config.strategy)
     retention = Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
-    manager = CheckpointManager(job.job_dir / "checkpoints", retention)
+    manager = CheckpointManager(job.job_dir / CHECKPOINTS, retention)
     with _locked(world, job.job_dir) as lock:
         run = plan(world, job, strategy, manager)
         with build(world, job, run, strategy, manager, lock, signals) as context:

@@ -11,13 +11,12 @@ import numpy as np
 
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
+from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.warm_start.plan import Plan, Shaped, plan, some
 from hpc_train.warm_start.source import Source, by_path, check_path, read_source
 
 if TYPE_CHECKING:
     import keras
-
-WARM_START_FILE = "warm_start.json"
 
 
 @dataclass(frozen=True)

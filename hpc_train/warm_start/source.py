@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -16,14 +15,15 @@ import numpy as np
 from hpc_train.checkpoint.format import read_snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, DamagedError, FormatError, check, read_manifest
-from hpc_train.checkpoint.names import Retention, step_of
+from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
+from hpc_train.jobdir.paths import CHECKPOINTS, step_of
+from hpc_train.telemetry.json_files import read_json
 
 Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
 
 _KINDS = "a job-dir, a checkpoint's folder (…/checkpoints/step-…), a .keras file or a SavedModel's folder"
-_CHECKPOINTS = "checkpoints"
 _ATTEMPTS = 5
 """How often to look for a checkpoint of a job that removes it meanwhile, because it has newer ones."""
 
@@ -50,7 +50,7 @@ def check_path(path: Path, job_dir: Path | None = None) -> Kind:
     Raises:
         UserError: Nothing to start from is there, or it is the job's own `job_dir`.
     """
-    if job_dir is not None and path.resolve() in (job_dir.resolve(), (job_dir / _CHECKPOINTS).resolve()):
+    if job_dir is not None and path.resolve() in (job_dir.resolve(), (job_dir / CHECKPOINTS).resolve()):
         raise UserError(
             f"warm_start_from: {path} is the job-dir itself; a job goes on from its own checkpoints by itself, so "
             "name another, or leave it out"
@@ -76,7 +76,7 @@ def _kind_of(path: Path) -> Kind:
         return "SavedModel"
     if (path / STATE_FILE).is_file() and (path / MANIFEST_FILE).is_file():
         return "checkpoint"
-    folder = path if path.name == _CHECKPOINTS else path / _CHECKPOINTS
+    folder = path if path.name == CHECKPOINTS else path / CHECKPOINTS
     if folder.is_dir():
         if not _manager(folder).steps():
             raise UserError(f"warm_start_from: {path}: a job-dir without a checkpoint yet")
@@ -124,7 +124,7 @@ def _manager(folder: Path) -> CheckpointManager:
 
 def _of_job_dir(path: Path) -> tuple[int, dict[str, np.ndarray]]:
     """The newest whole checkpoint."""
-    folder = path if path.name == _CHECKPOINTS else path / _CHECKPOINTS
+    folder = path if path.name == CHECKPOINTS else path / CHECKPOINTS
     manager, why = _manager(folder), ""
     for _ in range(_ATTEMPTS):
         vanished = False
@@ -226,6 +226,6 @@ def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
 
 def _step_of_export(path: Path) -> int | None:
     try:
-        return int(json.loads((path / ABOUT_FILE).read_text())["step"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return int(read_json(path / ABOUT_FILE)["step"])
+    except (ValueError, TypeError, KeyError):
         return None

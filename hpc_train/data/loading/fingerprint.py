@@ -8,8 +8,6 @@ from typing import Any
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.errors import UserError
 
-RECORD_FILE = "data.json"
-
 
 def record_of(shards: ShardSet) -> list[dict[str, Any]]:
     """Name, rows and bytes of each shard. Folders are left out: data may move."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,14 @@ from hpc_train.checkpoint.manifest import DamagedError, FormatError
 from hpc_train.errors import UserError
 from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Follower, Training
 from hpc_train.evaluation.standalone.job_watcher import Ask, Followed
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.records import is_evaluation
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.json_files import Lenient
-from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
+from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.tensorboard_files import EventFiles
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class EvaluatorChief:
         except UserError as error:
             raise UserError(f"--out: {error}") from None
         self._stack.callback(lock.release)
-        self._done = {kind: found for kind, found in evaluated_in(out / METRICS_FILE).items() if kind in kinds}
+        self._done = {kind: found for kind, found in evaluated_in(JobDir(out)).items() if kind in kinds}
         if not follow:
             self._done = {}
         known = [set(_keys(self._done.get(kind, []))) for kind in kinds]
@@ -168,7 +169,7 @@ class EvaluatorChief:
         return Order(None, chosen.step, chosen.time, chosen.averaged, kinds)
 
     def _complain(self) -> None:
-        folder, wanted = self._wishes.job_dir / "checkpoints", self._wishes.step
+        folder, wanted = self._followed.job_dir.checkpoints_path, self._wishes.step
         steps = self._followed.manager.steps()
         if not self._wishes.job_dir.is_dir():
             raise UserError(f"{self._wishes.job_dir}: no such job-dir; --follow waits for one")
@@ -260,18 +261,12 @@ class EvaluatorChief:
         self._new_at = time.monotonic()
 
 
-def evaluated_in(path: Path) -> dict[str, list[Checkpoint]]:
-    """By kind, the checkpoints that the metrics.jsonl at `path` has evaluations of."""
+def evaluated_in(out: JobDir) -> dict[str, list[Checkpoint]]:
+    """By kind, the checkpoints that `out`, an evaluator's folder, has evaluations of."""
     found: dict[str, list[Checkpoint]] = {}
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return found
-    for line in lines:
-        with suppress(ValueError, TypeError, KeyError):  # a torn line, or another program's
-            record = json.loads(line)
-            known = Checkpoint(int(record["step"]), float(record["checkpoint_time"]), record.get("last") is True)
-            found.setdefault(str(record["kind"]), []).append(known)
+    for record in out.records(is_evaluation):
+        if (taken := record.number("checkpoint_time")) is not None:
+            found.setdefault(record.kind, []).append(Checkpoint(record.step, taken, record.values.get("last") is True))
     return found
 
 

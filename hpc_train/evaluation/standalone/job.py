@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from hpc_train.config.estimator import Estimator
-from hpc_train.config.job import JobConfig, validated
-from hpc_train.config.overrides import overridden
+from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, HDF5Input
-from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import share_of_node
-from hpc_train.data.loading.tf_dataset import context_for, open_evaluation
+from hpc_train.data.loading.tf_dataset import context_for
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World, set_up_tensorflow
 from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.evaluation.standalone.chief import EvaluatorChief, Order, Wishes
 from hpc_train.evaluation.standalone.job_watcher import Ask
-from hpc_train.model.builder import build_model
-from hpc_train.model.functions import code_folder_of, load_function
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.model.job_model import JobModel, job_in_job_dir
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped, StopSignals
@@ -63,7 +59,7 @@ def evaluate_job(world: World, wishes: Wishes, signals: StopSignals, ask: Ask) -
             if order.step is None:
                 _sleep(wishes.poll_secs, signals)
             elif job is None:
-                config = JobConfig.model_validate(world.on_chief(lambda: _job_in(wishes).model_dump(mode="json")))
+                config = JobConfig.model_validate(world.on_chief(lambda: _job_for(wishes).model_dump(mode="json")))
                 job = LoadedJob(world, config, wishes)
                 kinds, averages = [e.kind for e in job.evaluators], job.keeps_averages
                 world.each(lambda: chief.begin(kinds, averages) if chief else None)  # noqa: B023
@@ -109,18 +105,14 @@ def _sleep(secs: float, signals: StopSignals) -> None:
         time.sleep(min(SLEEP_SECS, left))
 
 
-def _job_in(wishes: Wishes) -> JobConfig:
-    """The job that job.yaml describes, whose paths are absolute already, with the wishes' settings."""
-    path = wishes.job_dir / "job.yaml"
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; JOBDIR is where a job keeps everything")
-    document = read_yaml(path)
-    if isinstance(document.value, dict) and "name" not in document.value:
+def _job_for(wishes: Wishes) -> JobConfig:
+    document = JobDir(wishes.job_dir).job()
+    if "name" not in document.value:
         raise UserError(
-            f"{path}: is of a program that calls train_and_evaluate; hpc-train evaluate takes the job-dirs of job "
-            "files, which say where the model function is"
+            f"{document.path}: is of a program that calls train_and_evaluate; hpc-train evaluate takes the job-dirs of "
+            "job files, which say where the model function is"
         )
-    return validated(overridden(document, wishes.settings), JobConfig)
+    return job_in_job_dir(document, wishes.settings)
 
 
 class LoadedJob:
@@ -134,30 +126,16 @@ class LoadedJob:
 
     def __init__(self, world: World, config: JobConfig, wishes: Wishes) -> None:
         specs = _named(config.eval_specs(), wishes.name)
-        code = code_folder_of(wishes.job_dir, config.model)
-
-        def load(name: str) -> Callable[..., Any]:
-            return load_function(name, code)
-
-        def model_fn(params: dict[str, Any]) -> Any:
-            return load(config.model)(params)
-
-        model_fn.__qualname__ = config.model
+        job = JobModel.of_job(config, wishes.job_dir)
         found = [world.on_chief(lambda spec=spec: _shards_of(spec)) for spec in specs]  # type: ignore[misc]
         shards = [None if json is None else ShardSet.from_json(json) for json in found]
         set_up_tensorflow(world)
         means = world.each(lambda: share_of_node(world.cores, world.local_size))
-        run = config.run_config(wishes.job_dir)
-        estimator = Estimator(model_fn=model_fn, config=run, params=config.params)
-        contexts = [context_for(world.rank, world.size, spec.input_fn, run.tf_random_seed) for spec in specs]
-
-        def build() -> Any:
-            with open_evaluation(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, means, load) as opened:
-                return build_model(estimator, opened.dataset)
-
-        self.model = world.each(build)
+        seed = job.config.tf_random_seed
+        contexts = [context_for(world.rank, world.size, spec.input_fn, seed) for spec in specs]
+        self.model, _ = world.each(lambda: job.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, means))
         self.evaluators = [
-            Evaluator(self.model, spec, own, context, means, load, world)
+            Evaluator(self.model, spec, own, context, means, job.load, world)
             for spec, own, context in zip(specs, shards, contexts, strict=True)
         ]
         for evaluator in self.evaluators:

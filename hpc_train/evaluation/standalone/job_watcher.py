@@ -14,8 +14,9 @@ from hpc_train.checkpoint.manifest import DamagedError, FormatError, read_manife
 from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Training
-from hpc_train.resilience.job_lock import LOCK_FILE, WATCH_SECS
-from hpc_train.telemetry.status import read_status
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import LOCK_FILE
+from hpc_train.resilience.job_lock import WATCH_SECS
 
 ASK_SECS = 60.0
 """A job's queue is asked no more often."""
@@ -43,8 +44,8 @@ class Followed:
     """
 
     def __init__(self, job_dir: Path, say: Callable[[str], None], ask: Ask) -> None:
-        self.job_dir, self._say, self._ask = job_dir, say, ask
-        self.manager = CheckpointManager(job_dir / "checkpoints", Retention())
+        self.job_dir, self._say, self._ask = JobDir(job_dir), say, ask
+        self.manager = CheckpointManager(self.job_dir.checkpoints_path, Retention())
         self.status: dict[str, Any] = {}
         self.why = ""
         self.averages = False
@@ -57,7 +58,7 @@ class Followed:
 
         Raises: As `checkpoints`.
         """
-        self.status = read_status(self.job_dir)
+        self.status = self.job_dir.status()
         training = self._training()
         return training, self.checkpoints()
 
@@ -99,7 +100,7 @@ class Followed:
 
     def lag(self, checkpoint: Checkpoint) -> tuple[int, float]:
         """By how many steps and seconds training is ahead of `checkpoint` now; 0 where it is its newest state."""
-        status = read_status(self.job_dir)
+        status = self.job_dir.status()
         step, updated = status.get("step"), status.get("updated")
         if not isinstance(step, int) or step <= checkpoint.step:
             return 0, 0.0
@@ -122,7 +123,7 @@ class Followed:
         by_hand = self.status.get("job_id") is None
         if by_hand or (quiet_secs >= WATCH_SECS and time.monotonic() - self._asked_at >= ASK_SECS):
             self._asked_at = time.monotonic()
-            if (answer := self._ask(self.job_dir)) is not None:
+            if (answer := self._ask(self.job_dir.path)) is not None:
                 training, self.why = answer
                 return training
         if by_hand and state == "running" and quiet_secs >= LOST_SECS:
@@ -132,7 +133,7 @@ class Followed:
 
     def _quiet_secs(self) -> float:
         """For how long, as far as this process has seen, the job's lock was not touched, or was not there."""
-        beat = _touched(self.job_dir / LOCK_FILE)
+        beat = _touched(self.job_dir.path / LOCK_FILE)
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()
         return time.monotonic() - self._beat_at

@@ -10,21 +10,32 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpc_train.checkpoint.names import checkpoint_name
-from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOGS, SCRIPT_FILE, SUBMISSION_FILE
-from hpc_train.telemetry.status import STATUS_FILE, job_fields, read_status
+from hpc_train.jobdir.paths import (
+    CANCELLED_FILE,
+    CHECKPOINTS,
+    CODE,
+    DATA_FILE,
+    ENVIRONMENT_FILE,
+    JOB_FILE,
+    LOCK_FILE,
+    LOGS,
+    REQUEUES_FILE,
+    SCRIPT_FILE,
+    SUBMISSION_FILE,
+    checkpoint_name,
+)
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.status import job_fields, read_status
 
 MAX_IDLE_RUNS = 3
 """So many runs in a row that saved nothing are the last of their job; preempted ones do not count."""
-REQUEUES_FILE = "logs/requeues.jsonl"
-"""One line for each run that was to be started again, other than after preemption (CutRun)."""
 MAX_FILES_SEEN = 20_000
 """A program that has left more files than that is taken to save."""
 
 _OUR_FOLDERS = (LOGS, CODE)
 _OUR_FILES = (
     *(SUBMISSION_FILE, SCRIPT_FILE, CANCELLED_FILE, STATUS_FILE),
-    *("job.yaml", "data.json", "environment.json", "lock.json"),
+    *(JOB_FILE, DATA_FILE, ENVIRONMENT_FILE, LOCK_FILE),
 )
 
 
@@ -114,7 +125,7 @@ def _saved_since(job_dir: Path, step: int | None, runs: Sequence[CutRun]) -> boo
     if runs:
         return runs[-1].step is None or step > runs[-1].step
     try:  # the first run of this job, which may go on from checkpoints of another
-        written = (job_dir / "checkpoints" / checkpoint_name(step)).stat().st_mtime
+        written = (job_dir / CHECKPOINTS / checkpoint_name(step)).stat().st_mtime
         return bool(written >= float(read_status(job_dir).get("started", 0)))
     except (OSError, ValueError, TypeError):
         return True

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_train.checkpoint.names import step_of
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
+from hpc_train.telemetry.json_files import read_json
 from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
@@ -37,10 +37,7 @@ def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence
 
 def is_own(job_dir: Path, submission: str) -> bool:
     """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE says."""
-    try:
-        return bool(json.loads((job_dir / SUBMISSION_FILE).read_text())["token"] == submission)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return bool(read_json(job_dir / SUBMISSION_FILE).get("token") == submission)
 
 
 def record_begin(job_dir: Path | None, submission: str | None, ranks: int, pid: int) -> None:
@@ -122,11 +119,7 @@ def record_end(
 
 def newest_step(job_dir: Path) -> int | None:
     """The step of the newest checkpoint, or None. None is read or verified."""
-    try:
-        names = os.listdir(job_dir / "checkpoints")
-    except OSError:
-        return None
-    return max((step for name in names if (step := step_of(name)) is not None), default=None)
+    return max(JobDir(job_dir).checkpoints(), default=None)
 
 
 def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> tuple[str, dict[str, Any]]:

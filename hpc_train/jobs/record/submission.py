@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -18,8 +17,9 @@ from hpc_train.config.resources import Resources
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SUBMISSION_FILE
-from hpc_train.telemetry.json_files import write_json
-from hpc_train.telemetry.status import STATUS_FILE, read_status
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import read_json, write_json
+from hpc_train.telemetry.status import read_status
 
 DEFAULT_ROOT = "runs"
 ROOT_VARIABLE = "HPC_TRAIN_ROOT"
@@ -85,14 +85,14 @@ class Submission:
 def read_submission(job_dir: Path) -> Submission | None:
     """What SUBMISSION_FILE in `job_dir` says; None where there is none, or none that can be read."""
     try:
-        found = json.loads((job_dir / SUBMISSION_FILE).read_text())
+        found = read_json(job_dir / SUBMISSION_FILE)
         known = {field.name: found[field.name] for field in fields(Submission) if field.name in found}
         for name in {"settings", "args"} & known.keys():
             known[name] = tuple(known[name])
         submission = Submission(**known)
         _ = submission.wants  # as submit has written it, or it counts as none
         return submission
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 
@@ -222,9 +222,6 @@ def note_cancelled(job_dir: Path, token: str | None, user: str) -> None:
 
 def cancelled_by(job_dir: Path, submission: Submission | None) -> str | None:
     """Who has cancelled this submission, or None."""
-    try:
-        found = json.loads((job_dir / CANCELLED_FILE).read_text())
-        mine = submission is None or found["token"] == submission.token
-        return str(found["by"]) if mine else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    found = read_json(job_dir / CANCELLED_FILE)
+    mine = submission is None or found.get("token") == submission.token
+    return str(found["by"]) if mine and "by" in found else None

@@ -23,16 +23,15 @@ from hpc_train.checkpoint.manager import Best, CheckpointManager
 from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.checkpoint.names import (
     Retention,
-    checkpoint_name,
     damaged_name,
     is_damaged,
     is_temporary,
     removed_name,
     replaced_name,
-    step_of,
     temporary_name,
 )
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.jobdir.paths import checkpoint_name, step_of
 from tests.support import environment
 
 

@@ -22,19 +22,17 @@ from hpc_train.config.early_stopping import (
 from hpc_train.config.specs import TrainOptions, TrainSpec
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import (
-    EARLY_STOP_FILE,
     Decision,
     EarlyStopper,
     Evaluation,
     check_metrics,
     counting_from,
     decide,
-    evaluations_in,
-    history_from,
     read_decision,
     still_holds,
     write_decision,
 )
+from hpc_train.jobdir.paths import EARLY_STOP_FILE
 
 OPTIONS = TypeAdapter(TrainOptions)
 VALUES = st.floats(-10, 10) | st.just(math.nan)
@@ -266,27 +264,6 @@ def test_decisions_are_written_whole_and_read_back(tmp_path: Path) -> None:
 
 def line(kind: str, step: int, **values: Any) -> str:
     return json.dumps({"kind": kind, "step": step, "time": 1.0, **values})
-
-
-def test_superseded_evaluations_are_left_out(tmp_path: Path) -> None:
-    lines = [
-        line("start", 0, ranks=2),
-        line("train", 10, loss=3.0),
-        line("eval", 10, loss=1.0),
-        line("eval_b", 20, loss=2.0),
-        line("eval", 30, loss=0.0),
-        line("start", 20),
-        '{"kind": "eval", "st',
-        line("eval", 40, loss=None, name="text"),
-        line("evaluated", 45, loss=3),
-        line("eval", 50, loss=9.0),
-    ]
-    history = history_from(lines)
-    assert list(history["eval"]) == [10, 40, 50] and history["eval_b"] == {20: {"loss": 2.0}}
-    assert math.isnan(history["eval"][40]["loss"]) and "name" not in history["eval"][40]
-    assert evaluations_in(tmp_path, 40) == {}
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert list(evaluations_in(tmp_path, 40)["eval"]) == [10, 40]
 
 
 def test_unknown_metrics_and_sets_are_told_with_those_there_are() -> None:

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from hpc_train.cli.jobs import console, show
+from hpc_train.jobdir.paths import step_of
 from hpc_train.jobs.record.status import STATES, JobStatus
-from hpc_train.jobs.tables import (
-    COLOURS,
-    description,
-    duration,
-    evaluation_of,
-    job_table,
-    moment,
-    number,
-    step_of,
-    tier_table,
-)
+from hpc_train.jobs.tables import COLOURS, description, duration, evaluation_of, job_table, moment, number, tier_table
 from hpc_train.jobs.tiers import TierRow
 
 HOSTILE = ["[red]x", "a[/b]c", "[/]", "[link=http://x]y", "\\[x]", ":smile:", "[[x]]", "[@click=f]"]

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hpc_train.cli.report import report
-from hpc_train.jobdir.history import History, parse_records, read_history
+from hpc_train.jobdir.history import History, with_runs
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.records import records_of
 from hpc_train.report.charts import charts_of
 from hpc_train.report.compare import as_markdown, flattened
 from hpc_train.report.numbers import best_of, by_rank, global_batch, mode_of
@@ -167,7 +169,7 @@ def keyed(*names):
 def test_nothing_in_a_job_dir_is_too_broken(tmp_path_factory, status, job, environment, values):
     kinds = ("start", "train", "eval", "export", "end")
     lines = [json.dumps({**v, "kind": kinds[i % 5], "step": i, "time": 9.0 + i}) for i, v in enumerate(values * 3)]
-    records, restarts = parse_records(lines)
+    records, restarts = with_runs(records_of(lines))
     history = History(tmp_path_factory.getbasetemp(), records, restarts, status, job, "", environment)
     Page(report_page(history))
 
@@ -189,7 +191,7 @@ def test_fewer_points_look_the_same(curve, limit):
 
 def history_of(tmp_path, job, *records):
     lines = [json.dumps(each) for each in records]
-    return History(tmp_path, *parse_records(lines), job=job)
+    return History(tmp_path, *with_runs(records_of(lines)), job=job)
 
 
 def test_what_is_best_is_told_by_the_job_or_by_the_name(tmp_path):
@@ -237,7 +239,7 @@ def test_exports_that_were_removed_are_told(tmp_path):
     exports = [record("export", step, step, exporter="best", path=f"/elsewhere/best/{step}") for step in (1, 2)]
     job_dir = write_job(tmp_path, [record("start", 0, 0), *exports])
     (job_dir / "export/best/2").mkdir(parents=True)
-    history = read_history(job_dir)
+    history = JobDir(job_dir).history()
     assert export_paths(history) == [
         ("best", "1", "/elsewhere/best/1 (removed since)"),
         ("best", "2", "/elsewhere/best/2"),

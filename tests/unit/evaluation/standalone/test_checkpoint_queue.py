@@ -17,6 +17,7 @@ from hpc_train.evaluation.standalone import job_watcher
 from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Follower
 from hpc_train.evaluation.standalone.chief import evaluated_in
 from hpc_train.evaluation.standalone.job_watcher import Followed
+from hpc_train.jobdir.job_dir import JobDir
 
 AT = {step: Checkpoint(step, 1000.0 + step) for step in range(0, 100, 10)}
 
@@ -128,16 +129,17 @@ def test_the_last_is_evaluated_once_more_with_averaged_weights(every: bool) -> N
 
 
 def test_results_are_read_back_whatever_else_is_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    assert evaluated_in(path) == {}
+    out = JobDir(tmp_path)
+    assert evaluated_in(out) == {}
     whole = [
-        {"kind": "eval", "step": 10, "checkpoint_time": 1.5, "loss": None},
-        {"kind": "eval_b", "step": 20, "checkpoint_time": 2.5, "last": True},
-        {"kind": "eval", "step": 30, "loss": 1.0},
+        {"kind": "eval", "step": 10, "time": 1.0, "checkpoint_time": 1.5, "loss": None},
+        {"kind": "eval_b", "step": 20, "time": 2.0, "checkpoint_time": 2.5, "last": True},
+        {"kind": "eval", "step": 30, "time": 3.0, "loss": 1.0},
+        {"kind": "eval", "step": 30, "time": 3.0, "checkpoint_time": "now"},
         ["eval"],
     ]
-    path.write_text("\n".join([*map(json.dumps, whole), '{"kind": "eval", "st']))
-    assert evaluated_in(path) == {"eval": [Checkpoint(10, 1.5)], "eval_b": [Checkpoint(20, 2.5, True)]}
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, whole), '{"kind": "eval", "st']))
+    assert evaluated_in(out) == {"eval": [Checkpoint(10, 1.5)], "eval_b": [Checkpoint(20, 2.5, True)]}
 
 
 class Clock:

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
+from hpc_train.jobdir.paths import REQUEUES_FILE
 from hpc_train.jobs.launch.error_excerpt import Printed
-from hpc_train.jobs.launch.progress_check import REQUEUES_FILE, CutRun, idle_runs
+from hpc_train.jobs.launch.progress_check import CutRun, idle_runs
 from hpc_train.jobs.launch.record_end import (
     find_job_dir,
     newest_step,

@@ -1,0 +1,6 @@
+"""Names of what this package writes into a job-dir; jobdir/paths.py has all of them."""
+
+from __future__ import annotations
+
+STATUS_FILE = "status.json"
+METRICS_FILE = "metrics.jsonl"
