@@ -29,7 +29,7 @@ from guard.showing import Found, ending, table
 from support.records import Record, write_records
 from support.usage import EXIT_MISSED, UsageError, run_main
 
-from hpc_train.cli.jobs import console, show
+from hpc_train.cli.terminal import console, show
 
 BENCHMARK = "quick"
 

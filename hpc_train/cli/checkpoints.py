@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from hpc_train.cli.command import Command
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 
 JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
@@ -101,3 +102,6 @@ def _print_table(folder: Path, entries: list[Entry]) -> None:
         notes = [entry.why] if entry.why else ["best evaluation"] if entry.best else []
         table.add_row(str(entry.step), time, size(entry.bytes), str(entry.ranks or "–"), whole, *notes)
     make_console().print(table)
+
+
+COMMANDS = (Command("checkpoints", checkpoints, "Models"),)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpc_train.cli.jobs import show
+from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import show
 from hpc_train.outcome import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -101,3 +102,6 @@ def _summary(findings: list[Finding]) -> str:
         return f"The demo cannot run here: see {', '.join(bad)} above."
     rest = [finding.check for finding in findings if finding.result in ("warning", "fails")]
     return "The demo can run here: make demo." + (f" Worth a look: {', '.join(rest)}." if rest else "")
+
+
+COMMANDS = (Command("doctor", doctor, "This machine"),)

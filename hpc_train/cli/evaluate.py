@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpc_train.cli.jobs import complain
+from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import complain
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,3 +102,6 @@ def ask(job_dir: Path) -> tuple[Training, str] | None:
     if found.state in ("SUCCEEDED", "FAILED", "CANCELLED"):
         return "ended", f"{found.state.lower()}{f': {found.reason}' if found.reason else ''}"
     return None
+
+
+COMMANDS = (Command("evaluate", evaluate, "Train"),)

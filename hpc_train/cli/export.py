@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hpc_train.cli.command import Command
 from hpc_train.errors import UserError
 
 JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
@@ -24,7 +25,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
-    from hpc_train.cli.jobs import complain
+    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import tell
     from hpc_train.distributed.world import join_world, set_up_tensorflow
 
@@ -60,7 +61,7 @@ def predict(
 
     A run that was cut short goes on where it was when it is started again.
     """
-    from hpc_train.cli.jobs import complain
+    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import tell
     from hpc_train.distributed.world import join_world, set_up_tensorflow
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
@@ -84,3 +85,9 @@ def predict(
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+COMMANDS = (
+    Command("export", export, "Models"),
+    Command("predict", predict, "Models"),
+)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
+from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import complain, console, errors, show, warn
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.outcome import EXIT_AT_ONCE, EXIT_BAD_INPUT, EXIT_NO_SCHEDULER
+from hpc_train.outcome import EXIT_AT_ONCE
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from hpc_train.jobs.job import Job
     from hpc_train.jobs.logs import JobOutput
     from hpc_train.jobs.record.status import JobStatus
@@ -31,16 +29,13 @@ Root = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
 
-PIPE_WIDTH = 100_000
-"""Of tables in a pipe, where nothing is cut or wrapped."""
-
 
 def list_jobs(
     root: Root = None,
     state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; can be given again.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs by name, with how they stand."""
+    """List jobs by name, with their status."""
     from hpc_train.jobs.inspect import inspect_jobs
     from hpc_train.jobs.record.status import STATES
     from hpc_train.jobs.record.submission import job_dirs, root_of
@@ -66,7 +61,7 @@ def list_jobs(
 
 
 def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
-    """Tell all that is known of a job."""
+    """Show all that is known of a job."""
     from hpc_train.jobs.job import Job
 
     with errors():
@@ -187,15 +182,6 @@ def _exit_as(status: JobStatus, as_json: bool) -> NoReturn:
 
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """Reports what a user has to do something about, and exits."""
-    try:
-        yield
-    except (UserError, SchedulerError) as error:
-        sys.exit(complain(error))
-
-
-@contextmanager
 def _interruptible(what: str) -> Iterator[None]:
     try:
         yield
@@ -205,51 +191,10 @@ def _interruptible(what: str) -> Iterator[None]:
         sys.exit(EXIT_AT_ONCE)
 
 
-def console() -> Console:
-    """A console on standard output: colours and its width on a terminal; wide and plain in a pipe."""
-    from rich.console import Console
-
-    if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(width=PIPE_WIDTH, force_terminal=False, no_color=True, highlight=False)
-
-
-def show(screen: Console, *what: RenderableType) -> None:
-    """Prints to standard output as on `screen`; without the blanks that rich fills lines up with in a pipe."""
-    with screen.capture() as captured:
-        for one in what:
-            screen.print(one)
-    text = captured.get()
-    sys.stdout.write(text if screen.is_terminal else re.sub(" +$", "", text, flags=re.MULTILINE))
-    sys.stdout.flush()
-
-
-class Verbs(TyperGroup):
-    """The commands of hpc-train: where who reads their output leaves, as in `| head`, that is no error."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command; its exit code stays, or is 0 where it could not go on printing."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            sys.exit(0)
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                try:
-                    print(end="", file=stream, flush=True)
-                except BrokenPipeError:  # what is left must not fail once more when Python ends
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def complain(error: object) -> int:
-    """Tells what is wrong; the exit code."""
-    with suppress(BrokenPipeError):
-        for line in str(error).splitlines():
-            print(f"hpc-train: error: {line}", file=sys.stderr)
-    return EXIT_NO_SCHEDULER if isinstance(error, SchedulerError) else EXIT_BAD_INPUT
-
-
-def warn(text: str) -> None:
-    """Tells something on standard error."""
-    with suppress(BrokenPipeError):
-        print(f"hpc-train: {text}", file=sys.stderr, flush=True)
+COMMANDS = (
+    Command("list", list_jobs, "Jobs"),
+    Command("describe", describe, "Jobs"),
+    Command("logs", logs, "Jobs"),
+    Command("wait", wait, "Jobs"),
+    Command("cancel", cancel, "Jobs"),
+)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from hpc_train.cli.command import Command
+
 TOLERANT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 """context_settings of both: they are given the arguments of `hpc-train train`, too."""
 
@@ -52,3 +54,9 @@ def record_end(
     printed = Printed(log, log_from, rank_logs) if log is not None else None
     job_dir = record_end.find_job_dir(job_file, job_dir, settings or [])
     sys.exit(record_end.record_end(job_dir, code, requeue, submission, program, printed, cancelled))
+
+
+COMMANDS = (
+    Command("record-begin", record_begin, hidden=True, settings=TOLERANT),
+    Command("record-end", record_end, hidden=True, settings=TOLERANT),
+)

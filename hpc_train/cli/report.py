@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpc_train.cli.jobs import complain
+from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import complain
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
@@ -157,3 +158,6 @@ def _write(job_dirs: list[Path], out: Path | None, as_markdown: bool) -> Path | 
     except OSError as error:
         where = "--out: " if out is not None else ""
         raise UserError(f"{where}{error.filename or out or job_dirs[0]}: cannot be written: {error.strerror}") from None
+
+
+COMMANDS = (Command("report", report, "Jobs"),)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hpc_train.cli.command import Command
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import size
@@ -229,3 +230,6 @@ def _lines() -> Report:
 def _complain(error: object) -> None:
     for line in str(error).splitlines():
         print(f"hpc-train: error: {line}", file=sys.stderr)
+
+
+COMMANDS = (Command("shard", app, "Data", help="Write files of other formats as HDF5 shards, or inspect shards."),)

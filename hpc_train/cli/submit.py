@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpc_train.cli.jobs import AsJson, JobName, Root, console, errors, follow_to_end, show, warn
+from hpc_train.cli.command import Command
+from hpc_train.cli.jobs import AsJson, JobName, Root, follow_to_end
+from hpc_train.cli.terminal import console, errors, show, warn
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.schedulers import SCHEDULERS
 from hpc_train.outcome import EXIT_AT_ONCE
@@ -173,3 +175,10 @@ def _without_secrets(submission: Submission) -> dict[str, Any]:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+COMMANDS = (
+    Command("submit", submit, "Jobs", place=1),
+    Command("resume", resume, "Jobs"),
+    Command("tiers", tiers, "This machine", place=6),
+)

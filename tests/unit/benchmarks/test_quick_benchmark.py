@@ -29,7 +29,7 @@ from support.records import Record
 from support.report import Target
 from support.usage import UsageError
 
-from hpc_train.cli.jobs import console, show
+from hpc_train.cli.terminal import console, show
 from hpc_train.report.benchmark_comparison import read_run
 
 QUICK = REPOSITORY / "benchmarks" / "quick.py"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from hpc_train.cli.jobs import console, show
+from hpc_train.cli.terminal import console, show
 from hpc_train.jobdir.paths import step_of
 from hpc_train.jobs.record.status import STATES, JobStatus
 from hpc_train.jobs.tables import COLOURS, description, duration, evaluation_of, job_table, moment, number, tier_table

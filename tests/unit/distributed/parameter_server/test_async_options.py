@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hpc_train as ht
 from hpc_train import UserError, load_job
-from hpc_train.cli.app import _delays
+from hpc_train.cli.train import _delays
 from hpc_train.config.job import strategy_in
 from hpc_train.distributed.parameter_server.open_window import _check_room
 from hpc_train.distributed.roles import Roles, asynchronous_roles

@@ -1,0 +1,52 @@
+"""A command of hpc-train. Each module of this package lists its own as COMMANDS; app.py finds them there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+from hpc_train import cli
+
+GROUPS = ("Train", "Jobs", "Models", "Data", "This machine")
+"""The panels of `hpc-train --help`, in this order."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        what: Its function, whose docstring is its help; or a Typer app with commands below it.
+        group: One of GROUPS, in which the commands come by `place`.
+        help: Of an app.
+        settings: click's context settings.
+    """
+
+    name: str
+    what: Callable[..., Any] | typer.Typer
+    group: str = GROUPS[-1]
+    place: int = 5
+    hidden: bool = False
+    help: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Registers it."""
+        about = {"name": self.name, "hidden": self.hidden, "rich_help_panel": self.group}
+        if isinstance(self.what, typer.Typer):
+            app.add_typer(self.what, help=self.help, **about)  # type: ignore[arg-type]
+        else:
+            app.command(context_settings=dict(self.settings), **about)(self.what)  # type: ignore[arg-type]
+
+
+def all_commands() -> Iterator[Command]:
+    """The commands of all modules of this package, by group."""
+    names = sorted(module.name for module in pkgutil.iter_modules(cli.__path__))
+    modules = [importlib.import_module(f"{cli.__name__}.{name}") for name in names if name not in ("app", "command")]
+    found = [command for module in modules for command in getattr(module, "COMMANDS", ())]
+    yield from sorted(found, key=lambda command: (GROUPS.index(command.group), command.place))

@@ -1,0 +1,94 @@
+"""hpc-train train and launch: a job file's job, on the ranks that there are, or on ranks of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpc_train.cli.command import Command
+from hpc_train.cli.submit import Settings
+from hpc_train.cli.terminal import complain
+from hpc_train.errors import UserError
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
+DebugDelay = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RANK:MS", help="Let a rank sleep so long after each step, to see what slow ranks do."),
+]
+
+
+def train(
+    context: typer.Context,
+    job_file: JobFile,
+    job_dir: JobDir = None,
+    settings: Settings = None,
+    debug_delay: DebugDelay = None,
+    data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
+    from hpc_train.config.job import JobConfig, load_job, strategy_in
+    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.world import join_world
+    from hpc_train.strategies import strategy_of
+    from hpc_train.training.from_job import train_job
+
+    try:
+        delays = _delays(debug_delay or [])
+        world = join_world(strategy_of(strategy_in(job_file, settings or [])).threads)
+    except UserError as error:
+        sys.exit(complain(error))
+    try:
+        job = JobConfig.model_validate(
+            world.on_chief(lambda: load_job(job_file, settings or [], data_root).model_dump(mode="json"))
+        )
+        folder = job_file.absolute().parent
+        first = job.run.parameter_servers if job.run.strategy == "async" else 0
+        if first < world.size and any(not first <= rank < world.size for rank in delays):
+            raise UserError(f"--debug-delay: the ranks that train are {first} to {world.size - 1}")
+        delay_secs = delays.get(world.rank, 0.0)
+        train_job(world, job, job_dir or Path("runs") / job.name, folder, context.obj, delay_secs)
+    except Exception as error:
+        sys.exit(tell(world, error))
+
+
+def launch(
+    job_file: JobFile,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="How many ranks to start on this machine.")] = 1,
+    job_dir: JobDir = None,
+    settings: Settings = None,
+    max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
+    debug_delay: DebugDelay = None,
+) -> None:
+    """Train on several ranks of this machine: runs mpirun with the right flags."""
+    from hpc_train.config.job import load_job
+    from hpc_train.jobs.launch.mpirun import launch as launch_ranks
+
+    try:
+        job = load_job(job_file, settings or [])
+        _delays(debug_delay or [])
+        more = [f"--debug-delay={given}" for given in debug_delay or []]
+        more += [f"--set={setting}" for setting in settings or []]
+        sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
+    except UserError as error:
+        sys.exit(complain(error))
+
+
+def _delays(given: list[str]) -> dict[int, float]:
+    """Seconds by rank, from `RANK:MS` texts."""
+    delays = {}
+    for text in given:
+        rank, _, ms = text.partition(":")
+        try:
+            delays[int(rank)] = float(ms) / 1000
+        except ValueError:
+            raise UserError(f"--debug-delay: {text!r} is not allowed; allowed: RANK:MS, as in 2:50") from None
+        if int(rank) < 0 or not 0 <= delays[int(rank)] <= 3600:
+            raise UserError(f"--debug-delay: {text!r} is not allowed; a rank from 0, and 0 to 3600000 ms")
+    return delays
+
+
+COMMANDS = (Command("train", train, "Train", place=1), Command("launch", launch, "Train", place=2))
