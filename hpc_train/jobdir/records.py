@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_train.telemetry.metrics import NOT_METRICS
+from hpc_train.telemetry.files import NOT_METRICS
 
 MAX_LINE_BYTES = 4 << 20
 """Longer lines are passed over; a line with shares of the time for each of 60,000 ranks is shorter."""

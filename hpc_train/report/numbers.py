@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.records import Record, as_number
-from hpc_train.telemetry.metrics import NOT_METRICS
+from hpc_train.telemetry.files import NOT_METRICS
 
 PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")
 """What a rank's time goes to: forward and backward pass, averaging gradients, updating variables, and the rest."""

@@ -22,7 +22,7 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
-from hpc_train.telemetry.metrics import NOT_METRICS
+from hpc_train.telemetry.files import NOT_METRICS
 
 MOST_RANKS = 256
 MOST_EVALUATIONS = 200
