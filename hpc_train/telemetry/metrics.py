@@ -22,8 +22,6 @@ from hpc_train.telemetry.progress import SHARES as MEASURED
 from hpc_train.telemetry.status import read_status
 from hpc_train.telemetry.tensorboard_files import EventFiles
 
-NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
-"""What the record of an evaluation holds beside the metrics."""
 RANKS_SHOWN = 64
 """Ranks that have event files of their own."""
 SHARES = (*MEASURED, "other")
