@@ -1,4 +1,4 @@
-"""The history of a job, as its job-dir tells it: for the report."""
+"""The history of a job, read from its job-dir, for the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_train.jobdir.records import Record, is_evaluation
 
 @dataclass(frozen=True)
 class Restart:
-    """A run that went on from the state after `step`; `reached`: the last step that the run before told of."""
+    """A run that went on from the state after `step`; `reached`: the last step that the run before reported."""
 
     step: int
     time: float

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_train.telemetry.files import NOT_METRICS
-
+NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
+"""What the record of an evaluation holds beside the metrics."""
 MAX_LINE_BYTES = 4 << 20
 """Longer lines are passed over; a line with shares of the time for each of 60,000 ranks is shorter."""
 MAX_STEP, MAX_TIME = 10**15, 10**11

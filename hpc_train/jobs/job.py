@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_train.errors import JobEndedError, UserError
-from hpc_train.jobdir.paths import LOG_FILE
+from hpc_train.jobdir.paths import LOG_FILE, LOGS
 
 if TYPE_CHECKING:
     from hpc_train.jobs.cancel import Cancellation
@@ -161,7 +161,7 @@ class Job:
             last = (status.ranks or 1) - 1
             raise UserError(f"--rank: {rank} is not allowed; {status.name} has the ranks 0 to {last}")
         output = JobOutput(self.job_dir, None if status.ranks == 1 else rank)
-        kept = (self.job_dir / "logs").is_dir() and not rank_files(self.job_dir)
+        kept = (self.job_dir / LOGS).is_dir() and not rank_files(self.job_dir)
         if (status.has_ended or not follow) and not output.is_there() and kept and status.started:
             raise UserError(
                 f"--rank: what single ranks of {status.name} print was not kept apart: that takes Open MPI, and "

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_train.jobdir.history import History
-from hpc_train.jobdir.records import Record, as_number
-from hpc_train.telemetry.files import NOT_METRICS
+from hpc_train.jobdir.records import NOT_METRICS, Record, as_number
 
 PARTS = ("compute", "communication", "apply", "input", "checkpoint", "other")
 """What a rank's time goes to: forward and backward pass, averaging gradients, updating variables, and the rest."""

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hpc_train.jobdir.history import History
-from hpc_train.jobdir.records import Record, as_number
+from hpc_train.jobdir.records import NOT_METRICS, Record, as_number
 from hpc_train.report import words
 from hpc_train.report.numbers import (
     PARTS,
@@ -22,7 +22,6 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
-from hpc_train.telemetry.files import NOT_METRICS
 
 MOST_RANKS = 256
 MOST_EVALUATIONS = 200

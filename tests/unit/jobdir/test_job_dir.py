@@ -81,7 +81,7 @@ def test_a_file_that_is_damaged_or_absent(tmp_path: Path) -> None:
 
 def test_what_is_written_is_found_to_the_bit(tmp_path: Path) -> None:
     taken, loss = 1763689377.1234567, 0.1 + 0.2
-    with MetricsWriter(tmp_path, Lenient(print)) as metrics:
+    with MetricsWriter(tmp_path, Lenient()) as metrics:
         beside = {"checkpoint_time": taken, "what": "ab12", "last": True}
         metrics.record("eval_x", 20, {"loss": loss, "secs": 1.0, "lag_steps": 0, "lag_secs": 1.5}, only_here=beside)
     assert evaluation_of(tmp_path, "eval_x", taken, "ab12", True) == {"loss": loss}
