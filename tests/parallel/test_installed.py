@@ -43,7 +43,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     # A path named here is not searched for more .pth files, as that of an editable install.
     (packages / "others.pth").write_text("\n".join(site.getsitepackages()) + "\n")
-    _pip(["--python", str(folder / "bin/python"), "install", "-q", "--no-deps", "--no-index", str(wheel)], folder)
+    _pip(["install", "-q", "--no-deps", "--no-index", "--target", str(packages), str(wheel)], folder)
     return folder / "bin/python"
 
 
@@ -53,13 +53,16 @@ def _pip(arguments: Sequence[str], cwd: Path) -> None:
 
 
 def test_a_wheel_holds_all_that_is_not_python(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
     held = {Path(name).name for name in names}
 
     package = [
         path for path in (REPOSITORY / "hpc_train").rglob("*") if path.is_file() and "__pycache__" not in str(path)
     ]
     assert {path.name for path in (*package, *(REPOSITORY / "slurm").iterdir())} <= held
+    (commands,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert "hpc-train = hpc_train.__main__:main" in commands
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "examples", "slurm/"))]
 
 
@@ -77,15 +80,15 @@ def test_an_installed_package_submits_runs_and_reports(python: Path, tmp_path: P
     assert Path(where[0]).is_relative_to(python.parent.parent), "not the checkout"
     assert str(REPOSITORY) not in where
 
-    tool = python.parent / "hpc-train"
-    assert "BASIC" in run(tool, "tiers")
-    run(tool, "submit", job.file, "--name", "mine", "--wait")
+    tool = (python, "-m", "hpc_train")
+    assert "BASIC" in run(*tool, "tiers")
+    run(*tool, "submit", job.file, "--name", "mine", "--wait")
     job_dir = tmp_path / "runs/mine"
     status = json.loads((job_dir / "status.json").read_text())
     assert (status["state"], status["step"]) == ("succeeded", 4)
-    assert "SUCCEEDED" in run(tool, "list")
+    assert "SUCCEEDED" in run(*tool, "list")
     environment = json.loads((job_dir / "environment.json").read_text())
     assert str(REPOSITORY) not in json.dumps(environment)
     (job_dir / "report.html").unlink()
-    run(tool, "report", job_dir)
+    run(*tool, "report", job_dir)
     assert "<svg" in (job_dir / "report.html").read_text()
