@@ -16,11 +16,11 @@ from hpc_train.strategies import strategy_of
 from tests.support import Job, environment
 
 PROGRAM = """
-import sys
+from hpc_train.__main__ import main
 from hpc_train.config.types import STRATEGIES
+
 STRATEGIES["alone"] = "tests.unit.strategies.alone"  # the line
-from hpc_train.cli.app import app
-app(sys.argv[1:])
+main()
 """
 
 
