@@ -1,7 +1,7 @@
 # make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-quick clean
+.PHONY: help setup demo test test-quick soak lint bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -17,6 +17,12 @@ demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the
 
 test: setup  ## run all tests (PYTEST_ARGS="tests/unit -k sampler" chooses some)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-quick: setup  ## run the tests that start no ranks, in less than 5 minutes
+	@.venv/bin/python -m pytest tests/unit $(PYTEST_ARGS)
+
+soak: setup  ## try 40 times as many examples in each random test, for an hour (SOAK=400 for a night)
+	@SOAK=$(or $(SOAK),40) .venv/bin/python -m pytest -m random $(PYTEST_ARGS)
 
 lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/ruff check

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,21 +11,34 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import Job, collect_log, make_job_in
+from tests.ranks import end_all
+from tests.support import Job, collect_log, environment, examples, make_job_in
 
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
 # That something takes long says nothing on a busy machine.
-settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Random tests are marked as such, for `make soak`."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("random")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_session_folder() -> Iterator[None]:
     """An mpirun of these tests shares its sessions' folder with none of other tests at the same time, see local.py."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends pytest ends what it has started
     with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
         os.environ[SESSIONS] = folder
+        os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]  # for the jobs of queues, too
         yield
+        end_all()
         del os.environ[SESSIONS]
 
 

@@ -1,4 +1,4 @@
-"""What tests share: tiny jobs, and processes that never outlive their time limit."""
+"""What tests share: tiny jobs, waits, and processes that never outlive their time limit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -21,6 +22,14 @@ from hpc_train.telemetry.logs import LineFormatter
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+SITE = REPOSITORY / "tests" / "site"
+LIMIT_SECS = 600.0
+"""What nothing takes, on however busy a machine: a longer wait is for what never comes."""
+
+SOAK = int(os.environ.get("SOAK", "1"))
+"""How many times as many examples random tests try as in CI."""
+
+T = TypeVar("T")
 
 MODEL = """
 import keras
@@ -111,18 +120,24 @@ def environment(**more: str) -> dict[str, str]:
     """The environment for a process of a test: the programs of this Python first, and mpirun as root."""
     path = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), **root, **more}
+    return {**os.environ, "PATH": path, "PYTHONPATH": f"{SITE}{os.pathsep}{REPOSITORY}", **root, **more}
+
+
+def mpirun(ranks: int) -> list[str]:
+    """The words before those of a program that is to run on so many ranks; 0 ranks: alone."""
+    return ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
 
 
 def run_ranks(
-    ranks: int, program: Sequence[object], cwd: Path, timeout: float = 120, **env: str
+    ranks: int, program: Sequence[object], cwd: Path, timeout: float = LIMIT_SECS, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python program…` on `ranks` ranks under mpirun; 0 ranks: alone. A hang is a failure."""
-    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
-    return run_program([*launcher, sys.executable, *map(str, program)], cwd, timeout, **env)
+    return run_program([*mpirun(ranks), sys.executable, *map(str, program)], cwd, timeout, **env)
 
 
-def run_program(command: Sequence[str], cwd: Path, timeout: float, **env: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    command: Sequence[str], cwd: Path, timeout: float = LIMIT_SECS, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Runs a command with a time limit; on its expiry the whole process group is ended."""
     with subprocess.Popen(
         command,
@@ -137,9 +152,29 @@ def run_program(command: Sequence[str], cwd: Path, timeout: float, **env: str) -
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 15)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=60)
             pytest.fail(f"still running after {timeout} s: {command}\n{out}\n{err}")
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def examples(count: int) -> int:
+    """How many examples a random test tries that tries `count` in CI."""
+    return count * SOAK
+
+
+def wait_for(
+    condition: Callable[[], T], what: str | Callable[[], object], limit: float = LIMIT_SECS, every: float = 0.05
+) -> T:
+    """Waits until `condition()` is true, and returns what it is; it is asked `every` so many seconds.
+
+    AssertionError, with `what`, after `limit` seconds.
+    """
+    end = time.monotonic() + limit
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit:.0f} s: {what() if callable(what) else what}")
+        time.sleep(every)
+    return found
 
 
 def is_gone(pid: int) -> bool:
@@ -150,21 +185,12 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def train(
-    job: Job, ranks: int = 0, job_dir: Path | None = None, timeout: float = 120, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """`hpc-train train` of a job on so many ranks."""
-    program = ["-m", "hpc_train", "train", job.file, "--job-dir", job_dir or job.job_dir]
-    return run_ranks(ranks, program, job.folder, timeout, **env)
-
-
-def train_in_turn(
-    jobs: Sequence[Job], ranks: int = 0, timeout: float = 120, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Trains jobs one after the other in the same ranks, which start once; prints "next job" after each."""
-    program = REPOSITORY / "tests" / "parallel" / "programs" / "train_jobs.py"
-    files = [path for job in jobs for path in (job.file, job.job_dir)]
-    return run_ranks(ranks, [program, *files], jobs[0].folder, timeout, **env)
+def records_of(job_dir: Path, *kinds: str) -> list[dict[str, Any]]:
+    """What metrics.jsonl holds until now of these kinds (without any: of all), but for a line that is being written."""
+    path = job_dir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [record for record in records if not kinds or record["kind"] in kinds]
 
 
 def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:

@@ -8,15 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pytest
-
-from tests.support import Job, environment
+from tests.support import Job, environment, wait_for
 
 MPIRUN = -1
 STUCK = "time.sleep(1000)"
@@ -43,9 +40,9 @@ class Faulty(keras.layers.Layer):
     def step(self):
         global calls
         calls += 1
-        time.sleep(@PAUSE@)
         if calls == 1 and rank == @FIRST@:
             note(f"began-{restarts}")
+        time.sleep(@PAUSE@)
         if rank == @RANK@ and calls == @CALL@ and restarts in @RUNS@:
             time.sleep(1)  # what is being saved will have been
             note(f"struck-{restarts}")
@@ -83,14 +80,6 @@ def processes(folder: Path) -> dict[int, int]:
     return found
 
 
-def wait_until(condition: Callable[[], Any], secs: float, what: Callable[[], str]) -> None:
-    end = time.monotonic() + secs
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"not within {secs} s: {what()}")
-        time.sleep(0.05)
-
-
 class Launched:
     """`hpc-train launch -n RANKS` of a job, in a session of its own. At the end nothing of it runs any more.
 
@@ -117,16 +106,17 @@ class Launched:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ended = self.process.poll() is not None
-        left = set(processes(self.job.folder)) - set(self._others)
-        self.process.kill()
-        self.process.wait()
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if error is None:
-            assert ended, "still running"
-            assert not left, "left behind"
+        left = lambda: set(processes(self.job.folder)) - set(self._others)
+        try:
+            if error is None:
+                assert self.process.poll() is not None, "still running"
+                wait_for(lambda: not left(), lambda: f"left behind: {left()}", 60)  # who was killed goes in a moment
+        finally:
+            self.process.kill()
+            self.process.wait()
+            for pid in left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def __str__(self) -> str:
         return f"{self.out}\n{self.err}"
@@ -144,15 +134,15 @@ class Launched:
         path = self.job.job_dir / "status.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
-    def wait_for(self, name: str, secs: float = 120) -> float:
+    def wait_for(self, name: str) -> float:
         """Waits for the model's note `name`; the time it was made."""
         path = self.job.folder / name
-        wait_until(lambda: path.exists() or self.process.poll() is not None, secs, lambda: f"{name}\n{self}")
+        wait_for(lambda: path.exists() or self.process.poll() is not None, lambda: f"{name}\n{self}")
         assert path.exists(), str(self)
         return float(path.read_text())
 
-    def end(self, secs: float) -> int:
+    def end(self) -> int:
         """Waits for the end; the exit code."""
-        wait_until(lambda: self.process.poll() is not None, secs, lambda: f"the end\n{self}")
+        wait_for(lambda: self.process.poll() is not None, lambda: f"the end\n{self}")
         assert self.process.returncode is not None
         return self.process.returncode

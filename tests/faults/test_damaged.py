@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, assert_is_snapshot, snapshot_of
-from tests.support import REPOSITORY, Job, run_program, train, variables
+from tests.ranks import train
+from tests.support import REPOSITORY, Job, run_program, variables
 
 MakeJob = Callable[..., Job]
 
@@ -148,7 +149,7 @@ def test_an_error_of_reading_that_passes_is_waited_out_and_one_that_stays_is_nam
 
     def looked(times: str) -> tuple[list[str], int, list[tuple[int, str]]]:
         program = [sys.executable, "-c", LOOKS, str(path.parents[1])]
-        done = run_program(program, path.parent, 30, **injector.env(f"{call}:{path}:1:{times}:EIO"))
+        done = run_program(program, path.parent, **injector.env(f"{call}:{path}:1:{times}:EIO"))
         assert done.returncode == 0, done.stderr
         notes, step, damaged = json.loads(done.stdout)
         assert all(said in note and str(path) in note and "trying again" in note for note in notes), notes
@@ -173,7 +174,7 @@ def damage_newest(job_dir: Path) -> dict[str, Path]:
 
 
 def test_a_job_falls_back_with_a_warning_and_ends_as_it_would_have(make_job: MakeJob, injector: Injector) -> None:
-    job = make_job(train={"max_steps": 40}, eval={"start_delay_secs": 1000})
+    job = make_job(train={"max_steps": 40}, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
     assert train(job, 0).returncode == 0
     before, checkpoints = variables(job.job_dir, 40), job.job_dir / "checkpoints"
     damaged = damage_newest(job.job_dir)
@@ -213,7 +214,7 @@ def test_the_snippet_in_the_documentation_reads_a_checkpoint(manager: Checkpoint
     (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     path = "runs/mine/checkpoints/step-00000200"
     assert path in snippet
-    done = run_program([sys.executable, "-c", snippet.replace(path, str(manager.path(20)))], manager.path(20), 30)
+    done = run_program([sys.executable, "-c", snippet.replace(path, str(manager.path(20)))], manager.path(20))
     assert done.returncode == 0, done.stderr
     for said in ("'step': ", "model dense/kernel (300, 100) float32", "optimizer adam/momentum (300, 100) float64",
                  "'rows_read': ", "['python']"):  # fmt: skip

@@ -17,7 +17,8 @@ import pytest
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, leftovers
-from tests.support import Job, train
+from tests.ranks import train
+from tests.support import Job
 
 MakeJob = Callable[..., Job]
 
@@ -116,7 +117,7 @@ def test_a_full_disk_ends_the_job(make_job: MakeJob, tiny_disk: TinyDisk, inject
     params, env = full(tiny_disk, range(20, 1000, 10), injector)
     job = make_job(model=FILLS, params=params, train={"max_steps": 900}, run={"save_summary_steps": 1})
     job_dir = tiny_disk.folder / "run"
-    done = train(job, ranks, job_dir, timeout=90, **env)
+    done = train(job, ranks, job_dir, **env)
     assert done.returncode == 9, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     errors = told(done.stderr, "hpc-train: error: ")
@@ -147,9 +148,9 @@ def test_a_job_can_go_on_while_the_disk_is_full(
 ) -> None:
     params, env = full(tiny_disk, range(20, 40, 10), injector)
     run = {"save_summary_steps": 1, "on_save_error": "continue"}
-    job = make_job(model=FILLS, params=params, train={"max_steps": 60}, run=run)
+    job = make_job(model=FILLS, params=params, train={"max_steps": 60}, run=run, eval={"exporters": {"final": None}})
     job_dir = tiny_disk.folder / "run"
-    done = train(job, ranks, job_dir, timeout=90, **env)
+    done = train(job, ranks, job_dir, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     for step in (20, 30):
@@ -165,9 +166,9 @@ def test_a_job_can_go_on_while_the_disk_is_full(
 
 def test_quota_a_passing_error_and_a_last_checkpoint_that_fails(make_job: MakeJob, injector: Injector) -> None:
     run = {"on_save_error": "continue"}
-    job = make_job(train={"max_steps": 40}, run=run, eval={"start_delay_secs": 1000})
+    job = make_job(train={"max_steps": 40}, run=run, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
     rules = ["write:/.step-00000020.:1:*:EDQUOT", "fsync:/.step-00000030.:1:2:EIO", "mkdir:/.step-00000040.:1:*:EDQUOT"]
-    done = train(job, 2, timeout=90, **injector.env(*rules, rank=0))
+    done = train(job, 2, **injector.env(*rules, rank=0))
     assert done.returncode == 9, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     quota = os.strerror(errno.EDQUOT)
@@ -189,7 +190,7 @@ def test_a_job_dir_that_becomes_read_only(make_job: MakeJob, injector: Injector)
     job = make_job(train={"max_steps": 900}, run={"save_summary_steps": 1})
     rules = ["mkdir:/run/checkpoints/.step-00000020.:1:*:EROFS", "open:/run/.status.json:2:*:EROFS",
              "write:/run/metrics.jsonl:12:*:EROFS", "open:/run/logs/:1:*:EROFS"]  # fmt: skip
-    done = train(job, 2, timeout=90, **injector.env(*rules))
+    done = train(job, 2, **injector.env(*rules))
     assert done.returncode == 9, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert len(told(done.stderr, "hpc-train: error: ", "/.step-00000020.", os.strerror(errno.EROFS))) == 1, done.stderr
@@ -203,7 +204,7 @@ def test_read_errors_of_shards(make_job: MakeJob, injector: Injector) -> None:
         data={"train": {"batch_size": 200, "shuffle": "block"}},
         run={"save_checkpoints_steps": 1000},
         train={"max_steps": 300},
-        eval={"start_delay_secs": 1000},
+        eval={"start_delay_secs": 1000, "exporters": {"final": None}},
     )
     for path in (job.folder / "data").glob("train-*.h5"):  # compressed chunks are read one by one, as they are needed
         with h5py.File(path, "a") as file:
@@ -211,11 +212,11 @@ def test_read_errors_of_shards(make_job: MakeJob, injector: Injector) -> None:
                 array = file[name][()]
                 del file[name]
                 file.create_dataset(name, data=array, chunks=(500, *array.shape[1:]), compression="gzip")
-    done = train(job, 2, timeout=90, **injector.env("read:/train-1.h5:150:2:ESTALE", rank=1))
+    done = train(job, 2, **injector.env("read:/train-1.h5:150:2:ESTALE", rank=1))
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(injector.struck()) == 2
     (job.job_dir / "checkpoints").rename(job.folder / "done")
-    done = train(job, 2, timeout=150, **injector.env("read:/train-1.h5:150:*:EIO", rank=1))
+    done = train(job, 2, **injector.env("read:/train-1.h5:150:*:EIO", rank=1))
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(injector.struck()) >= 6
     assert done.stderr.count("rank 1 failed:") == 1, done.stderr

@@ -42,7 +42,7 @@ print("size", os.fstat(fd).st_size)
 
 
 def run(injector: Injector, folder: Path, *rules: str, rank: int | None = None, **env: str) -> tuple[int, list[str]]:
-    done = run_program([sys.executable, "-c", CALLS], folder, 30, **injector.env(*rules, rank=rank), **env)
+    done = run_program([sys.executable, "-c", CALLS], folder, **injector.env(*rules, rank=rank), **env)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout.splitlines()
 

@@ -10,7 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.support import Job, train, train_in_turn, variables
+from tests.ranks import train, train_in_turn
+from tests.support import Job, variables
 
 MakeJob = Callable[..., Job]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.faults.launched import KILL, STUCK, Launched, faulty, processes, wait_until
-from tests.support import Job, train
+from tests.faults.launched import KILL, STUCK, Launched, faulty, processes
+from tests.ranks import train
+from tests.support import Job, wait_for
 
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
@@ -24,10 +24,10 @@ def test_a_second_job_on_one_job_dir_is_refused_and_told_of_the_first(make_job: 
         (chief,) = [pid for pid, rank in processes(job.folder).items() if rank == 0]
         assert json.loads((job.job_dir / "lock.json").read_text())["pid"] == chief
         before = first.status
-        second = train(job, 0, timeout=200)
+        second = train(job, 0)
         assert second.returncode == 2, second.stderr
         with Launched(job, "--max-restarts", "9", name="second") as second_launch:
-            assert second_launch.end(150) == 2
+            assert second_launch.end() == 2
         assert "restart" not in second_launch.err
         for said in (second.stderr, second_launch.err):
             assert said.count("another job uses this job-dir since") == 1, said
@@ -36,18 +36,18 @@ def test_a_second_job_on_one_job_dir_is_refused_and_told_of_the_first(make_job: 
         assert status["state"] == "running", "the second has left it alone"
         assert (status["pid"], status["started"]) == (before["pid"], before["started"])
         first.process.send_signal(signal.SIGTERM)
-        assert first.end(150) == 4, first.err
+        assert first.end() == 4, first.err
     assert not (job.job_dir / "lock.json").exists()
     assert (first.status["state"], first.status["step"] > before["step"]) == ("stopped", True)
 
 
 def test_the_lock_of_a_killed_job_is_taken_over_with_a_line(make_job: MakeJob) -> None:
     job = make_job(model=faulty(KILL, rank=0, call=2))
-    done = train(job, 0, timeout=200)
+    done = train(job, 0)
     assert done.returncode == -signal.SIGKILL, done.stderr
     dead = json.loads((job.job_dir / "lock.json").read_text())["pid"]
     (job.folder / "model.py").write_text(faulty("pass"))
-    done = train(job, 0, timeout=200)
+    done = train(job, 0)
     assert done.returncode == 0, done.stderr
     line = f"took over the lock of a job that ended without leaving it: host {HOST}, pid {dead}"
     assert (done.stdout + done.stderr).count(line) == 1, done.stdout + done.stderr
@@ -63,7 +63,7 @@ def test_a_stopped_job_keeps_its_job_dir_and_a_killed_one_does_not(make_job: Mak
         (chief,) = [pid for pid, rank in pids.items() if rank == 0]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        second = train(job, 0, timeout=200)
+        second = train(job, 0)
         assert second.returncode == 2, second.stderr
         assert f"pid {chief}" in second.stderr
         first.process.kill()
@@ -71,10 +71,9 @@ def test_a_stopped_job_keeps_its_job_dir_and_a_killed_one_does_not(make_job: Mak
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not processes(job.folder), 20, lambda: "the end of all ranks")
-        time.sleep(0.5)
+        wait_for(lambda: not processes(job.folder), "the end of all ranks")
     (job.folder / "model.py").write_text(faulty("pass"))
     job.file.write_text(job.file.read_text().replace("max_steps: 1000000", "max_steps: 4"))
-    third = train(job, 0, timeout=200)
+    third = train(job, 0)
     assert third.returncode == 0, third.stderr
     assert "took over the lock" in third.stdout + third.stderr

@@ -11,26 +11,22 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.faults.launched import KILL, MPIRUN, STUCK, Launched, faulty, processes, wait_until
-from tests.support import Job, variables
+from tests.faults.launched import KILL, MPIRUN, STUCK, Launched, faulty, processes
+from tests.support import Job, variables, wait_for
 
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
-END_SECS = 30
-"""From the death of a rank to the end of all, and to training again."""
-RUN_SECS = 150
-"""The limit for one run of a tiny job; it takes ten seconds on two idle cores."""
 LONG = {"train": {"max_steps": 10**6}, "run": {"save_checkpoints_steps": 10**6}}
-SHORT = {"train": {"max_steps": 40}, "run": {"save_checkpoints_steps": 10}, "eval": {"throttle_secs": 10**6}}
+EVAL = {"throttle_secs": 10**6, "exporters": {"final": None}}
+SHORT = {"train": {"max_steps": 40}, "run": {"save_checkpoints_steps": 10}, "eval": EVAL}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_all_and_is_named(make_job: MakeJob, rank: int) -> None:
     job = make_job(model=faulty(KILL, rank), **SHORT)
     with Launched(job) as run:
-        struck = run.wait_for("struck-0")
-        assert run.end(END_SECS) == 128 + signal.SIGKILL
-        assert time.time() - struck < END_SECS
+        run.wait_for("struck-0")
+        assert run.end() == 128 + signal.SIGKILL
     assert f"hpc-train: rank {rank} on {HOST} was killed by SIGKILL\n" in run.err
     assert "mpirun" not in run.err, "its own words are not shown"
     assert run.status["state"] == "failed"
@@ -42,20 +38,14 @@ def test_a_killed_rank_ends_all_and_is_named(make_job: MakeJob, rank: int) -> No
 def test_after_a_kill_training_goes_on_to_the_same_weights(make_job: MakeJob) -> None:
     job = make_job("whole", model=faulty("pass"), **SHORT)
     with Launched(job) as run:
-        assert run.end(RUN_SECS) == 0, run.err
+        assert run.end() == 0, run.err
         assert run.err == ""
     wanted = variables(job.job_dir, 40)
     for rank in (0, 1):
         job = make_job(f"killed-{rank}", model=faulty(KILL, rank), **SHORT)
         with Launched(job, "--max-restarts", "2", HPC_TRAIN_RESTARTS="0") as run:
-            struck = run.wait_for("struck-0")
-            wait_until(lambda: "restart 1 of 2" in run.err, END_SECS, lambda: str(run))
-            noticed = time.time() - struck
-            again = run.wait_for("began-1") - struck
-            assert run.end(RUN_SECS) == 0, run.err
-        print(f"from SIGKILL of rank {rank}: {noticed:.1f} s until all had ended, {again:.1f} s to the next step")
-        assert noticed < 10
-        assert again < 3 * END_SECS, "on an idle machine END_SECS; the rest is TensorFlow's start on a busy one"
+            run.wait_for("began-1")
+            assert run.end() == 0, run.err
         said = f"hpc-train: rank {rank} on {HOST} was killed by SIGKILL; restart 1 of 2 in 1 s, from step 20\n"
         assert said in run.err
         assert "going on from step 20 " in run.out
@@ -72,7 +62,7 @@ def test_a_rank_that_leaves_without_a_word_is_named(make_job: MakeJob, code: int
     job = make_job(model=faulty(f"os._exit({code})"), **SHORT)
     with Launched(job) as run:
         run.wait_for("struck-0")
-        assert run.end(END_SECS) == exit_code
+        assert run.end() == exit_code
     assert re.search(rf"(?m)^hpc-train: rank 1( on {HOST})? {said} finishing$", run.err), run.err
     assert run.status["state"] == "failed"
     assert run.status["error"]["rank"] == 1
@@ -80,9 +70,9 @@ def test_a_rank_that_leaves_without_a_word_is_named(make_job: MakeJob, code: int
 
 def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
     model = faulty('raise ValueError("the fifth batch is cursed")', call=5, runs="range(9)")
-    job = make_job(model=model, **{**LONG, "run": {"save_checkpoints_steps": 2}, "eval": {"throttle_secs": 10**6}})
+    job = make_job(model=model, **{**LONG, "run": {"save_checkpoints_steps": 2}, "eval": EVAL})
     with Launched(job, "--max-restarts", "1") as run:
-        assert run.end(2 * RUN_SECS) == 1
+        assert run.end() == 1
     assert "the fifth batch is cursed" in run.err
     assert run.err.count("rank 1 failed:") == 2
     assert "hpc-train: the job ended with exit code 1; restart 1 of 1 in 1 s, from step 4\n" in run.err
@@ -94,7 +84,7 @@ def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
 def test_restarts_that_make_no_progress_end_early(make_job: MakeJob) -> None:
     job = make_job(model=faulty(KILL, rank=0, call=2, runs="range(9)"), **LONG)
     with Launched(job, "--max-restarts", "9", ranks=1) as run:
-        assert run.end(4 * RUN_SECS) == 128 + signal.SIGKILL
+        assert run.end() == 128 + signal.SIGKILL
     assert run.err.count("was killed by SIGKILL") == 4
     assert run.err.endswith("not restarted: 3 restarts in a row have not come beyond the beginning\n")
 
@@ -102,9 +92,9 @@ def test_restarts_that_make_no_progress_end_early(make_job: MakeJob) -> None:
 def test_ctrl_c_ends_the_wait_for_a_restart(make_job: MakeJob) -> None:
     job = make_job(model=f"import os, signal\n{KILL}", **LONG)
     with Launched(job, "--max-restarts", "9", ranks=1) as run:
-        wait_until(lambda: "restart 3 of 9 in 4 s" in run.err, 3 * RUN_SECS, lambda: str(run))
+        wait_for(lambda: "restart 3 of 9 in 4 s" in run.err, lambda: str(run))
         run.process.send_signal(signal.SIGINT)
-        assert run.end(2) == 128 + signal.SIGKILL
+        assert run.end() == 128 + signal.SIGKILL
     assert run.err.endswith("hpc-train: not restarted: it was asked to stop\n")
 
 
@@ -118,7 +108,7 @@ def test_a_job_that_was_asked_to_stop_is_not_started_again(
     with Launched(job, "--max-restarts", "9", ranks=ranks) as run:
         run.wait_for("began-0")
         run.process.send_signal(number)
-        assert run.end(RUN_SECS) == code, run.err
+        assert run.end() == code, run.err
     assert run.status["state"] == "stopped"
     assert run.status["step"] > 0
     assert not (job.folder / "began-1").exists()
@@ -127,14 +117,14 @@ def test_a_job_that_was_asked_to_stop_is_not_started_again(
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_second_ctrl_c_ends_all_at_once(make_job: MakeJob, stuck: bool) -> None:
     """Also where the ranks cannot come to the end of their step."""
-    job = make_job(model=faulty(STUCK if stuck else "pass", pause=0 if stuck else 5), **LONG)
+    job = make_job(model=faulty(STUCK if stuck else "pass", pause=0 if stuck else 60), **LONG)
     with Launched(job, "--max-restarts", "9") as run:
         run.wait_for("struck-0" if stuck else "began-0")
         run.process.send_signal(signal.SIGINT)
-        time.sleep(1)
+        time.sleep(1)  # two signals at one moment are one
         assert run.process.poll() is None, run.err
         run.process.send_signal(signal.SIGINT)
-        assert run.end(15) == 130
+        assert run.end() == 130
     assert run.err.endswith("hpc-train: interrupted twice: ended at once, without saving\n")
     assert not processes(job.folder)
     assert run.status["state"] == "failed"
@@ -147,6 +137,6 @@ def test_ranks_whose_mpirun_was_killed_are_not_left(make_job: MakeJob) -> None:
         pids = {rank: pid for pid, rank in processes(job.folder).items()}
         assert sorted(pids) == [MPIRUN, 0, 1]
         os.kill(pids[MPIRUN], signal.SIGKILL)
-        assert run.end(15) == 128 + signal.SIGKILL
+        assert run.end() == 128 + signal.SIGKILL
     assert "hpc-train: the job ended with exit code 137\n" in run.err
     assert run.status["state"] == "failed"

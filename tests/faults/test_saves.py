@@ -16,7 +16,8 @@ import pytest
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, assert_is_snapshot, leftovers, snapshot_of
-from tests.support import Job, run_program, train, variables
+from tests.ranks import train
+from tests.support import Job, run_program, variables
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -43,7 +44,7 @@ def saves(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Exit status and words of a save of `step` in each folder, under `rules`."""
     program = [sys.executable, str(PROGRAMS / "saves.py"), str(keep), str(step), *map(str, folders)]
-    done = run_program(program, folders[0].parents[1], 120, **injector.env(*rules))
+    done = run_program(program, folders[0].parents[1], **injector.env(*rules))
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [folder for folder, _, _ in results] == [str(folder) for folder in folders]
@@ -198,7 +199,7 @@ def test_two_ranks_whose_chief_is_killed_in_a_save(make_job: MakeJob, injector: 
     whole = job.folder / "whole"
     assert train(job, 2, whole).returncode == 0
     rule, _ = PHASES["before the rename"]
-    done = train(job, 2, timeout=90, **injector.env(rule.format("00000020"), rank=0))
+    done = train(job, 2, **injector.env(rule.format("00000020"), rank=0))
     assert done.returncode == 137, done.stdout + done.stderr
     assert len(injector.struck()) == 1
     done = train(job, 2)

@@ -25,7 +25,6 @@ import pytest
 from tests.slurm.cluster import FINISHED, JobResult, SlurmCluster, missing_requirements
 from tests.slurm.jobs import (
     MODEL,
-    REPOSITORY,
     TRAIN_SH,
     ended_as,
     job_environment,
@@ -36,14 +35,12 @@ from tests.slurm.jobs import (
     set_step_secs,
     starts,
     status,
-    wait_until,
     write_job,
 )
-from tests.support import variables
+from tests.support import REPOSITORY, variables, wait_for
 
 MAX_STEPS, SAVE_STEPS = 60, 10
 SLOW_STEP_SECS = 4.0
-BOUND_SECS = 400.0  # all of it takes about 130 s where nothing else runs
 BOOT_SECS = 12.0
 
 ONE_RANK = ("--nodes=1", "--ntasks-per-node=1")
@@ -62,7 +59,7 @@ class SlurmJob:
 
     def result(self) -> JobResult:
         """Waits until the job has ended for good."""
-        return self.cluster.wait(self.number, BOUND_SECS)
+        return self.cluster.wait(self.number)
 
     def status(self) -> dict[str, Any]:
         return status(self.job_dir)
@@ -129,7 +126,7 @@ class Jobs:
                     waiting.remove(job)
             return not waiting
 
-        wait_until(all_have_saved, f"these have saved: {[job.folder.name for job in jobs]}", BOUND_SECS)
+        wait_for(all_have_saved, f"these have saved: {[job.folder.name for job in jobs]}", every=1.0)
 
     def wait_for_restarts(self, *jobs: SlurmJob) -> None:
         """Waits until Slurm has put all of them back into the queue."""
@@ -138,7 +135,7 @@ class Jobs:
             self._look_after_restarts()
             return not any(job in self._waiting for job in jobs)
 
-        wait_until(all_are_back, f"these are back in the queue: {[job.folder.name for job in jobs]}", BOUND_SECS)
+        wait_for(all_are_back, f"these are back in the queue: {[job.folder.name for job in jobs]}", every=1.0)
 
     def _look_after_restarts(self) -> None:
         """A job that comes back finishes quickly, and does not come to a time limit again."""
@@ -303,7 +300,7 @@ def test_of_an_array_the_task_that_is_signalled_goes_back_alone(struck: dict[str
 def test_a_cancelled_job_stays_cancelled(struck: dict[str, SlurmJob]) -> None:
     job = struck["cancelled"]
     assert (job.result().state, job.result().restarts) == ("CANCELLED", 0)
-    wait_until(lambda: job.status()["state"] == "cancelled", f"{job.status()}", 30)
+    wait_for(lambda: job.status()["state"] == "cancelled", lambda: job.status())
     assert times_requeued(job) == 0
 
 

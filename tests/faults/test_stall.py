@@ -16,13 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Job, environment, is_gone, run_ranks, train
+from tests.ranks import train
+from tests.support import LIMIT_SECS, Job, environment, is_gone, mpirun, run_ranks, wait_for
 
 MakeJob = Callable[..., Job]
 PROGRAM = Path(__file__).parent / "programs" / "stall.py"
 TIMEOUT = 20
 """Seconds; the first step, in which TensorFlow builds its graph, takes two or three on an idle machine."""
-END_SECS = 3 * (TIMEOUT + 15)
+SHORT = 8
+"""The same for programs/stall.py, which builds no graph."""
 
 INPUT = """
 import os, threading, time
@@ -78,17 +80,14 @@ class Run:
 
     def wait_for_steps(self) -> dict[int, int]:
         """Waits until steps are made; the process ids by rank."""
-        deadline = time.monotonic() + 120
-        while not self.status()["step"]:
-            assert time.monotonic() < deadline, "no step"
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.1)
+        wait_for(lambda: self.status()["step"] or self.process.poll() is not None, "a step")
+        assert self.process.poll() is None, self.process.communicate()
         return ranks_below(self.process.pid)
 
     def end(self) -> tuple[str, float]:
         """What it said on stderr, and how long it took to end from now."""
         begin = time.monotonic()
-        _, stderr = self.process.communicate(timeout=END_SECS)
+        _, stderr = self.process.communicate(timeout=LIMIT_SECS)
         return stderr, time.monotonic() - begin
 
 
@@ -108,7 +107,7 @@ def ranks_below(launcher: int) -> dict[int, int]:
 @contextlib.contextmanager
 def started(ranks: int, program: list[object], job_dir: Path) -> Iterator[Run]:
     """Leaves no process behind: what is stopped goes on, and everything is killed."""
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable, *map(str, program)]
+    command = [*mpirun(ranks), sys.executable, *map(str, program)]
     with subprocess.Popen(
         command, env=environment(), text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -142,10 +141,7 @@ def test_a_stopped_rank_is_named_and_the_job_ended(make_job: MakeJob, ranks: int
         assert "training step" in stderr
         assert f"stall_timeout_secs={TIMEOUT}" in stderr
         assert "Traceback" not in stderr, stderr
-        deadline = time.monotonic() + 20
-        while not all(map(is_gone, pids.values())):
-            assert time.monotonic() < deadline, "a process is left behind"
-            time.sleep(0.1)
+        wait_for(lambda: all(map(is_gone, pids.values())), "all processes have ended")
     check_status(job, stopped, "stopped answering")
     folder = next((job.job_dir / "logs").glob("stall-*"))
     # On a busy machine a first step can take so long that there is an older file, of a rank that went on.
@@ -167,17 +163,13 @@ def test_a_rank_that_goes_on_in_time_costs_nothing(make_job: MakeJob) -> None:
     with started(2, training(job), job.job_dir) as run:
         pids = run.wait_for_steps()
         os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(0.7 * TIMEOUT)
+        wait_for(lambda: list((job.job_dir / "logs").glob("stall-*/rank-0.json")), "the other reports")
         step = run.status()["step"]
-        assert list((job.job_dir / "logs").glob("stall-*/rank-0.json"))
         os.kill(pids[1], signal.SIGCONT)
-        deadline = time.monotonic() + 60
-        while run.status()["step"] <= step or list((job.job_dir / "logs").glob("stall-*")):
-            assert run.process.poll() is None, run.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(0.5 * TIMEOUT)
-        assert run.process.poll() is None
+        goes_on = lambda: run.status()["step"] > step and not list((job.job_dir / "logs").glob("stall-*"))
+        wait_for(lambda: goes_on() or run.process.poll() is not None, "it goes on")
+        time.sleep(0.6 * TIMEOUT)  # until it would have been ended
+        assert run.process.poll() is None, run.process.communicate()
         run.process.send_signal(signal.SIGUSR1)
         run.end()
     assert run.process.returncode == 3
@@ -196,11 +188,11 @@ def test_an_input_that_is_stuck_is_named_and_a_slow_one_is_not(make_job: MakeJob
 def run_with_stuck_input(make_job: MakeJob, ranks: int) -> None:
     stuck = max(0, ranks - 1)
     job = stalling_job(make_job, INPUT.replace("ACTION", "block").replace("LAST", str(stuck)), f"stuck-{ranks}")
-    done = train(job, ranks, timeout=120 + END_SECS)
+    done = train(job, ranks, fresh=True)
     took = time.time() - float((job.folder / "began").read_text())
     print(f"ended {took:.1f} s after the input got stuck, stall_timeout_secs {TIMEOUT}")
     assert done.returncode == 6, done.stderr
-    assert TIMEOUT - 0.5 < took < END_SECS
+    assert took > TIMEOUT - 0.5
     assert done.stderr.count("hpc-train: error:") == 1, done.stderr
     assert f"hpc-train: error: rank {stuck} (host " in done.stderr
     assert " s: waiting for input at step " in done.stderr
@@ -215,7 +207,7 @@ def run_without_first_batch(make_job: MakeJob) -> None:
     """The others have theirs, and wait for the one that has not."""
     source = INPUT.replace("ACTION", "block").replace("LAST", "1").replace(">= 40", ">= 0")
     job = stalling_job(make_job, source, "no first batch")
-    done = train(job, 2, timeout=120 + END_SECS)
+    done = train(job, 2, fresh=True)
     assert done.returncode == 6, done.stderr
     assert "hpc-train: error: rank 1 (host " in done.stderr
     assert "waiting for input at step 0; the other: waiting for the others" in done.stderr
@@ -227,7 +219,7 @@ def run_with_slow_input(make_job: MakeJob) -> None:
     job = stalling_job(make_job, source, "slow")
     job.file.write_text(job.file.read_text().replace("max_steps: 10000000", "max_steps: 4"))
     begin = time.monotonic()
-    done = train(job, 2, timeout=240)
+    done = train(job, 2, fresh=True)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begin > 2 * TIMEOUT
     assert not list((job.job_dir / "logs").glob("stall-*"))
@@ -235,7 +227,7 @@ def run_with_slow_input(make_job: MakeJob) -> None:
 
 @pytest.mark.parametrize(("ranks", "who"), [(2, 1), (3, 0)])
 def test_a_rank_that_others_wait_for_is_named(tmp_path: Path, ranks: int, who: int) -> None:
-    done = run_ranks(ranks, [PROGRAM, tmp_path / "job", 4, who, "hang"], tmp_path, 60)
+    done = run_ranks(ranks, [PROGRAM, tmp_path / "job", SHORT, who, "hang"], tmp_path)
     assert done.returncode == 6, done.stderr
     assert f"rank {who} (host" in done.stderr
     assert "has not moved for" in done.stderr
@@ -246,35 +238,28 @@ def test_a_rank_that_others_wait_for_is_named(tmp_path: Path, ranks: int, who: i
 
 def test_a_rank_whose_watchdog_cannot_run_does_not_answer(tmp_path: Path) -> None:
     """Code outside Python that never gives Python's lock back."""
-    done = run_ranks(2, [PROGRAM, tmp_path / "job", 4, 0, "hold"], tmp_path, 60)
+    done = run_ranks(2, [PROGRAM, tmp_path / "job", SHORT, 0, "hold"], tmp_path)
     assert done.returncode == 6, done.stderr
     assert "rank 0 (host" in done.stderr
     assert "stopped answering: no word of it for" in done.stderr
 
 
 def test_no_watch_where_the_time_is_zero_and_none_left_where_all_is_well(tmp_path: Path) -> None:
-    for secs in (0, 4):
-        done = run_ranks(2, [PROGRAM, tmp_path / "job", secs, 1, "nothing"], tmp_path, 60)
+    for secs in (0, TIMEOUT):
+        done = run_ranks(2, [PROGRAM, tmp_path / "job", secs, 1, "nothing"], tmp_path)
         assert done.returncode == 0, done.stderr
         assert not list((tmp_path / "job" / "logs").iterdir())
 
 
 def test_ranks_end_by_themselves_where_mpirun_does_not_answer(tmp_path: Path) -> None:
     """MPI_Abort waits for it, and holds Python's lock meanwhile."""
-    with started(3, [PROGRAM, tmp_path / "job", 4, 2, "stop"], tmp_path / "job") as run:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "job" / "began").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    with started(3, [PROGRAM, tmp_path / "job", SHORT, 2, "stop"], tmp_path / "job") as run:
+        wait_for((tmp_path / "job" / "began").exists, "the rank is stopped")
         pids = ranks_below(run.process.pid)
         os.kill(run.process.pid, signal.SIGSTOP)
         try:
-            begin = time.monotonic()
-            while not (is_gone(pids[0]) and is_gone(pids[1])):
-                assert time.monotonic() - begin < 90
-                time.sleep(0.1)
-            print(f"ended {time.monotonic() - begin:.1f} s after SIGSTOP of mpirun and a rank, stall_timeout_secs 4")
+            wait_for(lambda: is_gone(pids[0]) and is_gone(pids[1]), "the others end")
         finally:
             os.kill(run.process.pid, signal.SIGCONT)
         run.end()
-    assert all(map(is_gone, pids.values()))
+    wait_for(lambda: all(map(is_gone, pids.values())), "all processes have ended")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Job, run_ranks, train
+from tests.ranks import train
+from tests.support import Job, run_ranks
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -40,7 +41,7 @@ def said_once(done: subprocess.CompletedProcess[str], job: Job) -> str:
 
 
 def test_every_kind_of_bad_input(tmp_path: Path) -> None:
-    done = run_ranks(3, [PROGRAMS / "bad_async.py", tmp_path], tmp_path, timeout=240)
+    done = run_ranks(3, [PROGRAMS / "bad_async.py", tmp_path], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("cases are fine") == 3
 

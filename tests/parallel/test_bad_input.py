@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import Job, run_ranks, train
+from tests.ranks import train
+from tests.support import Job, run_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_every_kind_of_bad_input(ranks: int, tmp_path: Path) -> None:
-    done = run_ranks(ranks, [PROGRAMS / "bad_input.py", tmp_path], tmp_path, timeout=180)
+    done = run_ranks(ranks, [PROGRAMS / "bad_input.py", tmp_path], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("cases are fine") == max(ranks, 1)
 
@@ -32,9 +32,8 @@ def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., 
     jobs = [make_job(f"job-{i}") for i in range(len(cases))]
     for job, (_, changes, _) in zip(jobs, cases, strict=True):
         job.file.write_text(yaml.safe_dump({**yaml.safe_load(job.file.read_text()), **changes}))
-    with ThreadPoolExecutor(2) as pool:
-        runs = list(pool.map(lambda job, case: train(job, case[0]), jobs, cases))
-    for job, done, (_, _, said) in zip(jobs, runs, cases, strict=True):
+    for job, (ranks, _, said) in zip(jobs, cases, strict=True):
+        done = train(job, ranks)
         assert done.returncode == 2, done.stderr
         errors = [line for line in done.stderr.splitlines() if "hpc-train: error:" in line]
         assert len(errors) == len(said), done.stderr

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import h5py
 
-from tests.support import Job, run_program, run_ranks, train
+from tests.ranks import train
+from tests.support import Job, run_program, run_ranks
 
 MakeJob = Callable[..., Job]
 
@@ -63,7 +64,7 @@ def build_model(params):
     assert saved_steps(job) == [best, 40, 44], "a second run does not forget it"
 
     command = [sys.executable, "-m", "hpc_train", "checkpoints", str(job.job_dir)]
-    listed = run_program([*command, "--verify"], job.folder, 60)
+    listed = run_program([*command, "--verify"], job.folder)
     assert listed.returncode == 0
     assert re.findall(
         r"^ *(\d+)  \S+ \S+ +[\d.]+ kB +(\d)  yes, verified(  best evaluation)?", listed.stdout, re.M
@@ -73,12 +74,12 @@ def build_model(params):
         ("44", "1", ""),
     ], listed.stdout
     (job.job_dir / "checkpoints/step-00000040/manifest.json").unlink()
-    listed = run_program([*command, "--json"], job.folder, 60)
+    listed = run_program([*command, "--json"], job.folder)
     assert listed.returncode == 1
     entries = [json.loads(line) for line in listed.stdout.splitlines()]
     assert [(entry["step"], entry["whole"]) for entry in entries] == [(best, True), (40, False), (44, True)]
     assert "manifest.json: missing" in entries[1]["why"]
-    missing = run_program([*command[:-1], str(job.folder)], job.folder, 60)
+    missing = run_program([*command[:-1], str(job.folder)], job.folder)
     assert missing.returncode == 2
     assert "no such folder" in missing.stderr
 

@@ -21,7 +21,7 @@ def read(text: str) -> dict[str, dict[str, Any]]:
 
 def test_the_demo_can_run_here(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hpc_train", "doctor", "--job-dir", str(tmp_path / "runs"), "--json"]
-    done = run_program(command, tmp_path, 240)
+    done = run_program(command, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = read(done.stdout)
     assert [check for check in found if check not in ("partitions", "PMI")] == CHECKS

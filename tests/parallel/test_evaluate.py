@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.support import MODEL, Job, environment, run_ranks, train, write_rows
+from tests.ranks import hpc_train, train
+from tests.support import LIMIT_SECS, MODEL, Job, environment, records_of, wait_for, write_rows
 
 MakeJob = Callable[..., Job]
 
 EMA_MODEL = MODEL.replace("0.01))", "0.01), use_ema=True, ema_momentum=0.9)")
-SECS = 120.0
 
 
 def evaluate(job: Job, *options: object, ranks: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_ranks(ranks, ["-m", "hpc_train", "evaluate", job.job_dir, *options], job.folder, SECS, **env)
+    return hpc_train(["evaluate", *map(str, (job.job_dir, *options))], ranks, job.folder, **env)
 
 
 @contextmanager
@@ -51,17 +49,8 @@ def printed(job: Job, command: str) -> str:
     return (job.folder / f"{command}.out").read_text()
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECS
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {SECS:.0f} s: {what}"
-        time.sleep(0.05)
-
-
 def results(folder: Path, kind: str = "eval") -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+    return records_of(folder, kind)
 
 
 def out_of(job: Job) -> Path:
@@ -180,16 +169,16 @@ def test_it_follows_a_job_that_runs_beside_it_across_its_own_restart(make_job: M
     )
     follow = ["evaluate", job.job_dir, "--follow", "--poll-secs", 0.2]
     with running(job, *follow) as first:
-        wait_until(lambda: "waiting for the job" in printed(job, "evaluate"), "the evaluator waits")
+        wait_for(lambda: "waiting for the job" in printed(job, "evaluate"), "the evaluator waits")
         with running(job, "train", job.file, "--job-dir", job.job_dir, "--debug-delay", "0:50") as training:
-            wait_until(lambda: bool(results(out_of(job))), "an evaluation")
+            wait_for(lambda: bool(results(out_of(job))), "an evaluation")
             assert training.poll() is None, printed(job, "train")
             first.send_signal(signal.SIGTERM)
-            assert first.wait(SECS) == 4, printed(job, "evaluate")
+            assert first.wait(LIMIT_SECS) == 4, printed(job, "evaluate")
             assert "stopped by SIGTERM" in printed(job, "evaluate")
             with running(job, *follow) as second:
-                assert training.wait(SECS) == 0, printed(job, "train")
-                assert second.wait(SECS) == 0, printed(job, "evaluate")
+                assert training.wait(LIMIT_SECS) == 0, printed(job, "train")
+                assert second.wait(LIMIT_SECS) == 0, printed(job, "evaluate")
     found = results(out_of(job))
     steps = [record["step"] for record in found]
     assert len(set(steps)) == len(steps) > 2
@@ -209,13 +198,13 @@ def test_checkpoints_that_go_before_their_turn_are_told_and_a_killed_job_is_noti
         eval={"throttle_secs": 3600, "exporters": {"final": None}},
     )
     with running(job, "train", job.file, "--job-dir", job.job_dir, "--debug-delay", "0:5") as training:
-        wait_until(lambda: bool(results(job.job_dir)), "an evaluation by the job itself")
+        wait_for(lambda: bool(results(job.job_dir)), "an evaluation by the job itself")
         with running(job, "evaluate", job.job_dir, "--follow", "--every-checkpoint", "--poll-secs", 0.1) as evaluator:
-            wait_until(lambda: "skipped the checkpoint" in printed(job, "evaluate"), "a checkpoint is skipped")
-            wait_until(lambda: len(results(out_of(job))) > 2, "evaluations")
+            wait_for(lambda: "skipped the checkpoint" in printed(job, "evaluate"), "a checkpoint is skipped")
+            wait_for(lambda: len(results(out_of(job))) > 2, "evaluations")
             training.kill()
-            training.wait(SECS)
-            assert evaluator.wait(SECS) == 10, printed(job, "evaluate")
+            training.wait(LIMIT_SECS)
+            assert evaluator.wait(LIMIT_SECS) == 10, printed(job, "evaluate")
     found = results(out_of(job))
     steps = [record["step"] for record in found]
     assert steps == sorted(set(steps))

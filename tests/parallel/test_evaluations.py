@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import Job, merge, train, train_in_turn, variables, write_rows
+from tests.ranks import train, train_in_turn
+from tests.support import Job, merge, records_of, variables, write_rows
 
 MakeJob = Callable[..., Job]
 LATE = {"start_delay_secs": 0, "throttle_secs": 100_000}
@@ -31,8 +32,7 @@ def change(job: Job, **changes: Any) -> None:
 
 
 def records(job: Job, *kinds: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in found if record["kind"] in kinds]
+    return records_of(job.job_dir, *kinds)
 
 
 def steps(job: Job, kind: str) -> list[int]:
@@ -82,7 +82,7 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
         eval=LATE,
     )
     jobs = [every, stops, ends]
-    done = train_in_turn(jobs, ranks, timeout=240)
+    done = train_in_turn(jobs, ranks)
     assert done.returncode == 0, done.stderr
 
     assert steps(every, "eval_hard") == [4, 8, 12, 16, 20]
@@ -116,7 +116,7 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
     lines = (ends.job_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["kind"] not in ("eval_hard", "export", "end")]
     (ends.job_dir / "metrics.jsonl").write_text("".join(kept))
-    done = train_in_turn(jobs, ranks, timeout=240)
+    done = train_in_turn(jobs, ranks)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("(evaluated before)") == 5
     for job, (evaluations, exports) in before.items():

@@ -18,12 +18,11 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-from tests.support import REPOSITORY, environment, run_ranks
+from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_ranks, wait_for
 
 SCIKIT_LEARN, XGBOOST, HOROVOD = (REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script"))
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 ENVIRONMENT |= {"HOROVOD_CYCLE_TIME": "0.1", "OMPI_MCA_mpi_yield_when_idle": "1"}
-LIMIT_SECS = 120
 MANY = 1_000_000
 
 
@@ -33,18 +32,17 @@ def task(job_dir: Path, *more: object) -> list[str]:
 
 def run(example: Path, ranks: int, job_dir: Path, *more: object) -> subprocess.CompletedProcess[str]:
     """Runs an example's program as its job does: in its folder, with 0 ranks alone."""
-    return run_ranks(ranks, task(job_dir, *more), example, LIMIT_SECS, **ENVIRONMENT)
+    return run_ranks(ranks, task(job_dir, *more), example, **ENVIRONMENT)
 
 
 def run_and_stop(
     example: Path, ranks: int, job_dir: Path, *more: object, after: str, number: int = signal.SIGUSR1
 ) -> tuple[int, str]:
     """The same; asks it to stop once `after` has been printed. The exit code, and all that was printed."""
-    launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
     log = job_dir.with_suffix(".log")
     with open(log, "w") as out:
         process = subprocess.Popen(
-            [*launcher, sys.executable, *task(job_dir, *more)],
+            [*mpirun(ranks), sys.executable, *task(job_dir, *more)],
             cwd=example,
             env=environment(**ENVIRONMENT),
             stdout=out,
@@ -52,11 +50,9 @@ def run_and_stop(
             start_new_session=True,
         )
     try:
-        end = time.monotonic() + LIMIT_SECS
         for wanted, times in ((after, 1), ("asked to stop", 3)):  # it may come again while the program shuts down
-            while wanted not in log.read_text():
-                assert process.poll() is None and time.monotonic() < end, log.read_text()
-                time.sleep(0.02)
+            wait_for(lambda: wanted in log.read_text() or process.poll() is not None, log.read_text)
+            assert wanted in log.read_text()
             for _ in range(times):
                 process.send_signal(number)
                 time.sleep(0.03)
@@ -64,7 +60,7 @@ def run_and_stop(
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(20)
+            process.wait(LIMIT_SECS)
 
 
 def succeed(done: subprocess.CompletedProcess[str], job_dir: Path) -> dict[str, Any]:
@@ -240,7 +236,7 @@ def test_horovod_script_learns_alone_and_leaves_a_model_for_keras(tmp_path: Path
     metrics = succeed(run(HOROVOD, 0, job_dir, "--steps", 150), job_dir)
     assert metrics["accuracy"] > 0.85 and metrics["ranks"] == 1
     program = f"import keras; model = keras.models.load_model({str(job_dir / 'model' / 'model.keras')!r})"
-    done = run_ranks(0, ["-c", f"{program}; print(model.output_shape, int(model.optimizer.iterations))"], tmp_path, 60)
+    done = run_ranks(0, ["-c", f"{program}; print(model.output_shape, int(model.optimizer.iterations))"], tmp_path)
     assert done.stdout == "(None, 10) 150\n", done.stderr
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,16 +16,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import MODEL, Job, environment, run_program, train, train_in_turn, variables
+from tests.ranks import train, train_in_turn
+from tests.support import LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
 
 MakeJob = Callable[..., Job]
-LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}}
+EVAL = {"exporters": {"final": None}}
+LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}, "eval": EVAL}
 RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
 
 FAILS = (
     RANK
     + """
-import hpc_train as ht, keras, tensorflow as tf, time
+import hpc_train as ht, keras, tensorflow as tf
 
 calls = iter(range(10**6))
 
@@ -38,7 +39,6 @@ class Fails(keras.layers.Layer):
 
     def check(self):
         if rank == 1 and next(calls) == 5:
-            open("raised", "w").write(str(time.time()))
             raise ValueError("the fifth batch is cursed")
 
 def build_model(params):
@@ -93,15 +93,12 @@ def test_an_exception_on_one_rank_ends_all(make_job: MakeJob, when: str, ranks: 
         eval={"hooks": ["model.py:make_hook"]},
     )
     done = train(job, ranks)
-    ended = time.time()
     assert done.returncode == 1
     assert done.stderr.count(f"rank {failing} failed:") == 1, done.stderr
     assert len(re.findall(r"rank \d failed:", done.stderr)) == 1, done.stderr
     tracebacks = done.stderr.count("Traceback (most recent call last):\n  File")
     assert tracebacks == (2 if when == "hook" else 1), f"a hook's own, and where it was called: {done.stderr}"
     assert said in done.stderr
-    if failing == 1:
-        assert ended - float((job.folder / "raised").read_text()) < 15
     assert status(job)["state"] == "failed"
     assert status(job)["error"]["rank"] == failing
     reports = list((job.job_dir / "logs").glob("failure-*.txt"))
@@ -137,7 +134,7 @@ def test_the_job_file_is_needed_on_the_chief_alone(make_job: MakeJob, tmp_path: 
     (tmp_path / "elsewhere").mkdir()
     rank = [sys.executable, "-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job.job_dir)]
     ranks = ["-np", "1", "-wdir", str(job.folder), *rank, ":", "-np", "1", "-wdir", str(tmp_path / "elsewhere"), *rank]
-    done = run_program(["mpirun", "--oversubscribe", *ranks], tmp_path, 120)
+    done = run_program(["mpirun", "--oversubscribe", *ranks], tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -145,7 +142,7 @@ def test_a_signal_saves_and_the_next_start_goes_on(make_job: MakeJob) -> None:
     """To the bit, though the step was nobody's plan: batch-norm averages and dropout are those of a single run."""
     job = make_job(model=STATEFUL, **LONG)
     step = stop(job, 2, signal.SIGUSR1, 3)
-    straight = make_job("straight", model=STATEFUL, train={"max_steps": step + 5}, run=LONG["run"])
+    straight = make_job("straight", model=STATEFUL, train={"max_steps": step + 5}, run=LONG["run"], eval=EVAL)
     done = train_in_turn([job, straight], 2)
     check_goes_on(job, done, step)
     resumed, uninterrupted = (variables(one.job_dir, step + 5) for one in (job, straight))
@@ -166,19 +163,15 @@ def test_term_and_ctrl_c_save_and_the_next_start_goes_on(make_job: MakeJob) -> N
 
 def stop(job: Job, ranks: int, number: signal.Signals, code: int) -> int:
     """Starts the job and sends it the signal once it trains; the step it has saved, 5 steps after which it ends now."""
-    launcher = ["mpirun", "--oversubscribe", "-np", str(ranks)] if ranks else []
-    program = [*launcher, sys.executable, "-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
+    program = [*mpirun(ranks), sys.executable, "-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
     with subprocess.Popen(
         program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
         try:
-            deadline = time.monotonic() + 90
-            while not ((job.job_dir / "status.json").exists() and status(job)["step"] > 0):
-                assert time.monotonic() < deadline
-                assert run.poll() is None, run.communicate()[0]
-                time.sleep(0.1)
+            trains = lambda: (job.job_dir / "status.json").exists() and status(job)["step"] > 0
+            wait_for(lambda: trains() or run.poll() is not None, "a step")
             run.send_signal(number)
-            out, _ = run.communicate(timeout=60)
+            out, _ = run.communicate(timeout=LIMIT_SECS)
         finally:
             run.kill()
     assert run.returncode == code, out
@@ -215,7 +208,9 @@ def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(mak
 
 def test_no_process_is_left_behind(tmp_path: Path) -> None:
     """The last word of this file: nothing that its tests started still runs."""
-    time.sleep(1)
-    mine = run_program(["ps", "-eo", "args"], Path(os.sep), 20).stdout
-    mine = [line for line in mine.splitlines() if "-m hpc_train train" in line and str(tmp_path.parent) in line]
-    assert not mine
+
+    def mine() -> list[str]:
+        running = run_program(["ps", "-eo", "args"], Path(os.sep)).stdout
+        return [line for line in running.splitlines() if "-m hpc_train train" in line and str(tmp_path.parent) in line]
+
+    wait_for(lambda: not mine(), mine)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Job, run_ranks, train
+from tests.ranks import train
+from tests.support import Job, run_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -32,7 +33,7 @@ def make():
 
 @pytest.mark.parametrize("ranks", [0, 2, 4])
 def test_what_is_called_when_and_what_it_can_do(ranks: int, tmp_path: Path) -> None:
-    done = run_ranks(ranks, [PROGRAMS / "hook_jobs.py", tmp_path], tmp_path, timeout=240)
+    done = run_ranks(ranks, [PROGRAMS / "hook_jobs.py", tmp_path], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("hooks are fine") == max(ranks, 1)
 

@@ -10,7 +10,8 @@ import h5py
 import pytest
 import yaml
 
-from tests.support import Job, train, train_in_turn, variables
+from tests.ranks import train, train_in_turn
+from tests.support import Job, records_of, variables
 
 MakeJob = Callable[..., Job]
 
@@ -40,7 +41,7 @@ def compress(folder: Path) -> None:
 
 
 def records(job: Job) -> list[dict]:
-    return [json.loads(line) for line in (job.job_dir / "metrics.jsonl").read_text().splitlines()]
+    return records_of(job.job_dir)
 
 
 def test_compressed_blocks_with_a_map_fn_resume_to_the_bit(make_job: MakeJob) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import BIN, REPOSITORY, Job, run_program, run_ranks, train
+from tests.ranks import train
+from tests.support import BIN, REPOSITORY, Job, run_program, run_ranks
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -37,7 +38,7 @@ assert not [m for m in sys.modules if m.startswith("hpc_train")]
 def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job(train_rows=[50, 77, 33], run={"save_checkpoints_steps": 5, "keep_checkpoint_max": 2})
     command = [sys.executable, "-m", "hpc_train", "launch", "-n", "2", str(job.file), "--job-dir", str(job.job_dir)]
-    done = run_program(command, job.folder, 120)
+    done = run_program(command, job.folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "TensorFlow's chatter is silenced"
 
@@ -79,7 +80,7 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     x = np.random.default_rng(0).normal(size=(7, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     program = ["-c", USE_EXPORT, export, tmp_path / "x.npy", tmp_path / "out.npy"]
-    done = run_ranks(0, program, tmp_path, 60)
+    done = run_ranks(0, program, tmp_path)
     assert done.returncode == 0, done.stderr
     with h5py.File(job.job_dir / "checkpoints" / "step-00000020" / "state.h5") as file:
         weights = {name.split(".", 1)[1]: dataset[()] for name, dataset in file["model"].items()}
@@ -117,7 +118,7 @@ def test_the_demo_on_four_ranks_with_uneven_shards(tmp_path: Path) -> None:
     job = Job(tmp_path / "demo")
     job.file.write_text(job.file.read_text().replace("max_steps: 3000", "max_steps: 25"))
     command = [str(BIN / "horovodrun"), "-np", "4", sys.executable, "-m", "hpc_train", "train", str(job.file)]
-    done = run_program([*command, "--job-dir", str(job.job_dir)], tmp_path, 240)
+    done = run_program([*command, "--job-dir", str(job.job_dir)], tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((job.job_dir / "status.json").read_text())["state"] == "succeeded"
 
@@ -164,5 +165,5 @@ with h5py.File({str(job.job_dir / "checkpoints" / "step-00000004" / "state.h5")!
         np.testing.assert_allclose(variable.numpy(), dataset[()], atol=1e-6)
 print("equal")
 """
-    done = run_ranks(0, ["-c", code], job.folder, 60)
+    done = run_ranks(0, ["-c", code], job.folder)
     assert done.stdout.endswith("equal\n"), done.stderr

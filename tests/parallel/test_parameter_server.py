@@ -67,7 +67,7 @@ CASES = [
 def test_servers_and_workers(case: Case, tmp_path: Path) -> None:
     # The program asserts that neither parameters nor gradients are torn.
     arguments = [PROGRAM, case.servers, case.bound, case.steps, *case.options]
-    done = run_ranks(case.ranks, arguments, tmp_path, timeout=30, **ROUTES[case.route])
+    done = run_ranks(case.ranks, arguments, tmp_path, **ROUTES[case.route])
     assert done.returncode == 0, done.stdout + done.stderr
     told = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda rank: rank["rank"])
     assert [rank["rank"] for rank in told] == list(range(case.ranks)), "every rank leaves by itself"

@@ -22,6 +22,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_do_what_one_process_with_all_rows_does(folder: Path, ranks: int) -> None:
-    done = run_ranks(ranks, [PROGRAM, folder], folder, timeout=240)
+    done = run_ranks(ranks, [PROGRAM, folder], folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is fine") == ranks

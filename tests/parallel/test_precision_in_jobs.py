@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import MODEL, Job, train_in_turn, variables
+from tests.ranks import train_in_turn
+from tests.support import MODEL, Job, variables
 
 MakeJob = Callable[..., Job]
 
@@ -56,7 +57,7 @@ def test_jobs_learn_and_go_on_to_the_bit(make_job: MakeJob) -> None:
     second_half.file.write_text(halves.file.read_text().replace("max_steps: 10", "max_steps: 20"))
     refused = job("refused", accumulate_steps=17)
     jobs = [*learning, halves, straight, second_half]
-    done = train_in_turn([*jobs, refused], 2, timeout=240)
+    done = train_in_turn([*jobs, refused], 2)
     assert done.stdout.count("next job") == len(jobs), done.stdout + done.stderr
     assert done.returncode == 2
     said = "run.accumulate_steps: a batch of 16 rows (data.train.batch_size) cannot be cut into 17"

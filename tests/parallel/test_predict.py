@@ -32,7 +32,7 @@ def folder(tmp_path_factory) -> Path:
 
 def predict(folder: Path, ranks: int, out: str, shards: str = "x-*.h5", **env: str):
     program = [PROGRAM, "export", "--shards", shards, "--out", f"{out}/p-*.h5", "--batch-size", "32"]
-    return run_ranks(ranks, program, folder, 120, **env)
+    return run_ranks(ranks, program, folder, **env)
 
 
 def files(folder: Path) -> dict[str, bytes]:

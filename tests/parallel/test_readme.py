@@ -16,7 +16,7 @@ def test_the_example_runs_as_script_and_as_job(tmp_path: Path) -> None:
     assert [name for name, _ in files] == ["train.py", "make_data.py", "job.yaml"]
     for name, content in files:
         (tmp_path / name).write_text(content)
-    assert run_ranks(0, ["make_data.py"], tmp_path, 60).returncode == 0
+    assert run_ranks(0, ["make_data.py"], tmp_path).returncode == 0
     done = run_ranks(2, ["train.py"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "runs" / "mine" / "status.json").read_text())["state"] == "succeeded"
@@ -24,7 +24,7 @@ def test_the_example_runs_as_script_and_as_job(tmp_path: Path) -> None:
     here = {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(tmp_path / "state")}
     for command, shown in shell_session(text):  # on this machine, as on a cluster
         program = [sys.executable, "-m", "hpc_train"] if command[0] == "hpc-train" else [command[0]]
-        done = run_program([*program, *command[1:]], tmp_path, 120, **here)
+        done = run_program([*program, *command[1:]], tmp_path, **here)
         assert done.returncode == 0, done.stderr
         if command[1] in ("submit", "describe", "wait", "list"):
             first = (done.stdout + done.stderr).splitlines()[0]
@@ -58,7 +58,7 @@ def test_the_mistakes_shown_in_the_documentation_are_real(tmp_path: Path) -> Non
     assert job is not None
     job_file = job[1].replace("shuffle:", "shufle:").replace("max_steps: 2000", "max_steps: 0")
     (tmp_path / "job.yaml").write_text(job_file)
-    done = run_ranks(0, ["-m", "hpc_train", "train", "job.yaml"], tmp_path, 60)
+    done = run_ranks(0, ["-m", "hpc_train", "train", "job.yaml"], tmp_path)
     assert done.returncode == 2
     shown = re.findall(r"    (hpc-train: error: .*)", text)
     assert len(shown) == 2

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import MODEL, Job, train_in_turn, variables
+from tests.ranks import train_in_turn
+from tests.support import MODEL, Job, variables
 
 MakeJob = Callable[..., Job]
 
@@ -123,12 +124,12 @@ def test_resuming_is_exact_to_the_bit_and_each_rank_drops_out_others(make_job: M
         ]
 
     whole, halves, seeds = make("whole"), make("halves"), job_that_shows_seeds(make_job, tmp_path)
-    done = train_in_turn([*halves, seeds, *whole], 2, OMP_NUM_THREADS="1")
+    done = train_in_turn([*halves, seeds, *whole], 2, fresh=True, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     before = shown_seeds(tmp_path)
     for job, max_steps in ((seeds, 9), *((job, 30) for job in halves)):
         set_max_steps(job, max_steps)
-    done = train_in_turn([seeds, *halves], 2, OMP_NUM_THREADS="1")
+    done = train_in_turn([seeds, *halves], 2, fresh=True, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("going on from step 15") == len(orders)
     for one, two in zip(whole, halves, strict=True):
@@ -209,21 +210,28 @@ def test_evaluation_does_not_depend_on_the_ranks(make_job: MakeJob) -> None:
 
 
 RECORDER_MODEL = """
-import atexit, keras, numpy as np, os, tensorflow as tf
+import keras, numpy as np, os, tensorflow as tf
 
 seen = []
 
 class Recorder(keras.layers.Layer):
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
     def call(self, x, training=False):
         if training:
-            tf.py_function(lambda rows: seen.append(rows.numpy()), [x[:, 0]], [])
+            tf.py_function(self.record, [x[:, 0]], [])
         return x
+
+    def record(self, rows):
+        seen.append(rows.numpy())
+        np.save(self.out, np.array(seen))
 
 def build_model(params):
     from mpi4py import MPI
-    rank = MPI.COMM_WORLD.Get_rank()
-    atexit.register(lambda: np.save(f"{params['out']}/{rank}.npy", np.array(seen)))
-    model = keras.Sequential([keras.Input((8,)), Recorder(), keras.layers.Dense(4)])
+    out = f"{params['out']}/{MPI.COMM_WORLD.Get_rank()}.npy"
+    model = keras.Sequential([keras.Input((8,)), Recorder(out), keras.layers.Dense(4)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, run_eagerly=True)
     return model

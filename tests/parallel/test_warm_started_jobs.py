@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Job, train, variables
+from tests.ranks import train
+from tests.support import Job, variables
 
 MakeJob = Callable[..., Job]
 

@@ -12,7 +12,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.mark.parametrize("ranks", [0, 1, 2, 3, 4])
 def test_collectives(ranks: int, tmp_path: Path) -> None:
-    done = run_ranks(ranks, [PROGRAMS / "world.py"], tmp_path, timeout=60)
+    done = run_ranks(ranks, [PROGRAMS / "world.py"], tmp_path)
     assert done.returncode == 0, done.stderr
     size = max(ranks, 1)
     assert sorted(re.findall(r"rank (\d) of (\d) is fine", done.stdout)) == [(str(r), str(size)) for r in range(size)]

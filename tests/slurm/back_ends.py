@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,11 +17,8 @@ from typing import Any
 import yaml
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import job_environment, wait_until
-from tests.support import BIN, environment
-
-COMMAND_SECS = 120.0  # a command takes 1 s where nothing else runs, and a model that it waits for 15 s
-STATE_SECS = 120.0  # jobs change their state within 5 s, and within 40 s where Slurm starts one again
+from tests.slurm.jobs import job_environment
+from tests.support import BIN, LIMIT_SECS, environment, wait_for
 
 PROGRAM = """\
 import argparse
@@ -50,16 +46,17 @@ def save_and_leave(code):
 
 signal.signal(signal.SIGUSR1, lambda *_: save_and_leave(3))
 signal.signal(signal.SIGTERM, lambda *_: save_and_leave(4))
-(args.job_dir / f"pid-{rank}").write_text(str(os.getpid()))
+(args.job_dir / f".pid-{rank}").write_text(str(os.getpid()))
+(args.job_dir / f".pid-{rank}").rename(args.job_dir / f"pid-{rank}")
 sys.stdout.write(f"rank {rank} of {ranks} says {WORD}\\n")  # print() may write the line's end by itself
-for _ in range(3000):
+for _ in range(36_000):
     if args.until is None or args.until.exists():
         break
     time.sleep(0.1)
 if args.fail_on == rank:
     raise ValueError("no such data")
 if args.fail_on is not None:
-    time.sleep(300)
+    time.sleep(3600)
 """
 
 
@@ -135,7 +132,7 @@ class BackEnd:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECS,
+            timeout=LIMIT_SECS,
         )
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return Done(done.returncode, done.stdout, done.stderr)
@@ -197,12 +194,19 @@ class Submitted:
 
     def wait_for(self, state: str, is_so: Callable[[dict[str, Any]], object] = lambda stands: True) -> dict[str, Any]:
         """How it stands, once it is in `state`, and so."""
-        deadline = time.monotonic() + STATE_SECS
-        while (stands := self.stands())["state"] != state or not is_so(stands):
-            if time.monotonic() > deadline or (stands["exit_code"] is not None and stands["state"] != state):
-                raise AssertionError(f"{self.name}: not {state} as it should be: {stands}\n{self.log()}")
-            time.sleep(0.2)
-        return stands
+
+        def as_wanted() -> dict[str, Any] | None:
+            stands = self.stands()
+            found = stands["state"] == state and is_so(stands)
+            assert found or stands["exit_code"] is None or stands["state"] == state, self._and_log(state, stands)
+            return stands if found else None
+
+        found = wait_for(as_wanted, lambda: self._and_log(state, self.stands()), every=0.5)
+        assert found is not None
+        return found
+
+    def _and_log(self, state: str, stands: dict[str, Any]) -> str:
+        return f"{self.name}: not {state} as it should be: {stands}\n{self.log()}"
 
     def end(self) -> tuple[str, int]:
         """Waits for its end: the state, and the exit code of `hpc-train wait`."""
@@ -217,7 +221,7 @@ class Submitted:
         (self.job_dir / "go").touch()
 
     def wait_until_it_says(self, text: str) -> None:
-        wait_until(lambda: text in self.log(), f"{self.name} says {text!r}", STATE_SECS)
+        wait_for(lambda: text in self.log(), lambda: f"{self.name} says {text!r}, not\n{self.log()}")
 
     def log(self) -> str:
         path = self.job_dir / "logs/job.out"
@@ -263,7 +267,7 @@ class Running:
     def __exit__(self, *_: object) -> None:
         with suppress(ProcessLookupError):
             self._process.kill()
-        self._process.wait(COMMAND_SECS)
+        self._process.wait(LIMIT_SECS)
         self._out.close()
         self._err.close()
 
@@ -276,7 +280,7 @@ class Running:
         return os.pread(self._err.fileno(), 1 << 20, 0).decode()
 
     def wait_until_it_says(self, text: str) -> None:
-        wait_until(lambda: text in self.out() + self.err(), f"{self._command} says {text!r}", COMMAND_SECS)
+        wait_for(lambda: text in self.out() + self.err(), f"{self._command} says {text!r}")
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -284,5 +288,5 @@ class Running:
 
     def end(self) -> Done:
         """Waits for its end."""
-        code = self._process.wait(STATE_SECS)
+        code = self._process.wait(LIMIT_SECS)
         return Done(code, self.out(), self.err())

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,10 +16,9 @@ import pytest
 import yaml
 
 from tests.slurm.cluster import JobResult, SlurmCluster
+from tests.support import REPOSITORY, records_of, wait_for
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TRAIN_SH = str(REPOSITORY / "slurm/train.sh")
-JOB_SECS = 180.0
 
 MODEL = """\
 import os
@@ -130,24 +127,13 @@ def newest_step(job_dir: Path) -> int:
 
 def wait_for_checkpoint(job_dir: Path) -> int:
     """Waits until the job has saved, and returns the newest step saved."""
-    wait_until(lambda: newest_step(job_dir) >= 0, f"a checkpoint in {job_dir}")
+    wait_for(lambda: newest_step(job_dir) >= 0, f"a checkpoint in {job_dir}")
     return newest_step(job_dir)
-
-
-def wait_until(is_so: Callable[[], bool], what: str, timeout_secs: float = JOB_SECS) -> None:
-    """TimeoutError once `timeout_secs` have passed without it."""
-    deadline = time.monotonic() + timeout_secs
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_secs:.0f} s: {what}")
-        time.sleep(0.1)
 
 
 def starts(job_dir: Path) -> list[int]:
     """The steps that the runs of the job began at, from metrics.jsonl."""
-    path = job_dir / "metrics.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [record["step"] for record in records if record["kind"] == "start"]
+    return [record["step"] for record in records_of(job_dir, "start")]
 
 
 def ended_as(result: JobResult) -> tuple[str, int, int]:

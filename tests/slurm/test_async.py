@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import JOB_SECS, TRAIN_SH, ended_as, log, starts, status, wait_for_checkpoint, write_job
+from tests.slurm.jobs import TRAIN_SH, ended_as, log, starts, status, wait_for_checkpoint, write_job
 from tests.support import variables
 
 THREE_RANKS = ("--nodes=2", "--ntasks=3", "--ntasks-per-node=2")
@@ -26,7 +26,7 @@ def test_trains_on_two_nodes_and_goes_on_after_a_warning(
 
     slurm_cluster.scancel(job, "--batch", "--signal=USR1")
 
-    assert slurm_cluster.wait(job, JOB_SECS, until=["PENDING"]).state == "PENDING", log(folder)
+    assert slurm_cluster.wait(job, until=["PENDING"]).state == "PENDING", log(folder)
     assert "the job is back in the queue (warning)" in log(folder)
     stopped = status(job_dir)
     assert stopped["state"] == "requeued"
@@ -35,7 +35,7 @@ def test_trains_on_two_nodes_and_goes_on_after_a_warning(
     end = saved + 60
     write_job(folder, max_steps=end, save_checkpoints_steps=50, run=RUN)
 
-    result = slurm_cluster.wait(job, JOB_SECS)
+    result = slurm_cluster.wait(job)
     assert ended_as(result) == ("COMPLETED", 0, 1), log(folder)
     assert (status(job_dir)["state"], status(job_dir)["step"]) == ("succeeded", end), log(folder)
     assert starts(job_dir) == [0, saved]

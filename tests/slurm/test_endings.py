@@ -22,9 +22,8 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.jobs import TRAIN_SH, wait_until
-
-RUN_SECS = 60.0  # a run takes 1 s
+from tests.slurm.jobs import TRAIN_SH
+from tests.support import LIMIT_SECS, wait_for
 
 MPIRUN = """\
 #!/bin/bash
@@ -36,7 +35,7 @@ fi
 [[ $RANKS_END_ON_USR1_WITH == never ]] || trap 'exit $RANKS_END_ON_USR1_WITH' USR1
 [[ $RANKS_END_ON_USR1_WITH != never ]] || trap '' USR1
 touch ranks_are_running
-for ((i = 0; i < 600; i++)); do
+for ((i = 0; i < 36000; i++)); do
     sleep 0.1
 done
 """
@@ -119,13 +118,11 @@ class Script:
             )
         try:
             if number is not None:
-                wait_until((self.folder / "ranks_are_running").exists, "ranks that run", RUN_SECS)
+                wait_for((self.folder / "ranks_are_running").exists, "ranks that run")
                 process.send_signal(number)
-            wait_until(
-                lambda: process.poll() is not None or "is back in the queue" in log.read_text(), "an end", RUN_SECS
-            )
+            wait_for(lambda: process.poll() is not None or "is back in the queue" in log.read_text(), "an end")
             process.terminate()  # what Slurm does to the script of a job that it has requeued
-            process.wait(RUN_SECS)
+            process.wait(LIMIT_SECS)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -233,10 +230,8 @@ def test_where_scontrol_does_not_help_the_command_to_type_is_told(
 
 def test_waiting_for_a_save_ends_before_slurm_kills_the_job(script: Script) -> None:
     """The last 15 s before the limit are kept for going back into the queue."""
-    begun = time.monotonic()
     end = script.run(USR1, "never", f"EndTime={int(time.time()) + 17}")
     assert end.requeued == ["7"], end.out
-    assert time.monotonic() - begun < 15
     assert "no time is left to wait for the ranks' checkpoint" in end.out
 
 

@@ -24,9 +24,9 @@ from tests.slurm.jobs import (
     not_here,
     set_step_secs,
     starts,
-    wait_until,
     write_job,
 )
+from tests.support import is_gone, wait_for
 
 FOREVER = ("--until", "{job_dir}/go")
 
@@ -180,7 +180,7 @@ def test_ctrl_c_leaves_the_job_running_and_cancel_ends_all_its_ranks(back_end: B
 
     assert job.end() == ("CANCELLED", 11)
     assert job.stands()["reason"].startswith("cancelled by ")
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in job.pids()), "its ranks have ended", 60)
+    wait_for(lambda: all(map(is_gone, job.pids())), "its ranks have ended")
     job.let_go()
     assert job.again().end() == ("SUCCEEDED", 0)
     assert job.log().count("rank 1 of 2 says one\n") == 2
@@ -238,7 +238,7 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
     set_step_secs(job.job_dir / "code", 0.02)
 
     job.wait_for("PREPARING")
-    wait_until(lambda: newest_step(job.job_dir) >= 20, "it saves")
+    wait_for(lambda: newest_step(job.job_dir) >= 20, "it saves")
     stands = job.wait_for("RUNNING", lambda stands: (stands["step"] or 0) >= 20 and stands["evaluation"])
     assert (stands["kind"], stands["max_steps"], stands["tier"]) == ("model", 100_000, "BASIC")
     assert stands["loss"] > 0 and stands["examples_per_sec"] > 0 and stands["secs_left"] > 10
@@ -295,7 +295,7 @@ def test_a_job_that_its_queue_has_forgotten_is_lost(back_end: BackEnd) -> None:
     if back_end.cluster is None:
         assert "lost: processes of it still run" in back_end.run("resume", "lost", code=2).err
         assert back_end.run("cancel", "lost").out == "lost: cancelled (it was LOST)\n"
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in job.pids()), "its ranks have ended", 60)
+    wait_for(lambda: all(map(is_gone, job.pids())), "its ranks have ended")
     ended_as = "LOST" if back_end.cluster is not None else "CANCELLED"
     assert back_end.run("cancel", "lost").out == f"lost: nothing to cancel: {ended_as}\n"
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import (
-    JOB_SECS,
     MODEL,
     TRAIN_SH,
     ended_as,
@@ -19,9 +17,9 @@ from tests.slurm.jobs import (
     set_step_secs,
     starts,
     status,
-    wait_until,
     write_job,
 )
+from tests.support import records_of, wait_for
 
 PEAK = 20
 PATIENCE = 60
@@ -41,7 +39,7 @@ def score_of(model):
     def wait():
         if (HERE / "runs/tiny/early_stop.json").exists():
             (HERE / "evaluates_the_last").touch()
-            for _ in range(1000):
+            for _ in range(36_000):
                 if not (HERE / "hold").exists():
                     return
                 time.sleep(0.1)
@@ -54,12 +52,6 @@ def score_of(model):
     return score
 """
 )
-
-
-def records(job_dir: Path, kind: str) -> list[dict[str, Any]]:
-    path = job_dir / "metrics.jsonl"
-    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [record for record in found if record["kind"] == kind]
 
 
 def exported(job_dir: Path, exporter: str) -> list[int]:
@@ -87,24 +79,26 @@ def test_a_job_started_again_stops_early_as_if_it_had_run_through_and_exports_on
     set_step_secs(folder, 0.1)
 
     job = submit(folder, "--nodes=2", "--ntasks-per-node=1", TRAIN_SH, "job.yaml")
-    wait_until(lambda: any(record["step"] > PEAK for record in records(job_dir, "eval")), "an evaluation that is worse")
+    wait_for(
+        lambda: any(record["step"] > PEAK for record in records_of(job_dir, "eval")), "an evaluation that is worse"
+    )
     slurm_cluster.scancel(job, "--batch", "--signal=USR1")
-    assert slurm_cluster.wait(job, JOB_SECS, until=["PENDING"]).state == "PENDING", log(folder)
+    assert slurm_cluster.wait(job, until=["PENDING"]).state == "PENDING", log(folder)
     warned = status(job_dir)["step"]
     assert PEAK < warned < LAST
     assert not (job_dir / "early_stop.json").exists()
     set_step_secs(folder, 0.0)
 
-    wait_until((folder / "evaluates_the_last").exists, "the last evaluation")
+    wait_for((folder / "evaluates_the_last").exists, "the last evaluation")
     decision = (job_dir / "early_stop.json").read_text()
     assert json.loads(decision)["step"] == LAST
     assert exported(job_dir, "final") == []
     slurm_cluster.run(["scontrol", "requeue", str(job)])
-    assert slurm_cluster.wait(job, JOB_SECS, until=["PENDING"]).state == "PENDING", log(folder)
+    assert slurm_cluster.wait(job, until=["PENDING"]).state == "PENDING", log(folder)
     lines = (job_dir / "metrics.jsonl").read_text().splitlines()
     (folder / "hold").unlink()
 
-    assert ended_as(slurm_cluster.wait(job, JOB_SECS)) == ("COMPLETED", 0, 2), log(folder)
+    assert ended_as(slurm_cluster.wait(job)) == ("COMPLETED", 0, 2), log(folder)
     stands = status(job_dir)
     assert (stands["state"], stands["step"]) == ("succeeded", LAST)
     assert stands["stopped_early"] == {"step": LAST, "reason": json.loads(decision)["reason"]}
@@ -114,7 +108,7 @@ def test_a_job_started_again_stops_early_as_if_it_had_run_through_and_exports_on
     since = [json.loads(line) for line in (job_dir / "metrics.jsonl").read_text().splitlines()[len(lines) :]]
     assert [record["kind"] for record in since] == ["start", "eval", "export", "end"]
     evaluated = {*range(10, LAST, 10), LAST} - {warned}  # a step that a warning comes at is saved, not evaluated
-    assert [record["step"] for record in records(job_dir, "eval")] == sorted(evaluated)
+    assert [record["step"] for record in records_of(job_dir, "eval")] == sorted(evaluated)
     assert exported(job_dir, "best") == [10, PEAK]
     assert exported(job_dir, "final") == [LAST]
     assert stands["evaluations"]["eval"]["score"] == PEAK - LAST

@@ -17,20 +17,18 @@ import pytest
 
 from tests.slurm.cluster import JobResult, SlurmCluster, missing_requirements
 from tests.slurm.jobs import (
-    REPOSITORY,
     TRAIN_SH,
     ended_as,
     job_environment,
     make_folder,
     not_here,
     status,
-    wait_until,
     write_job,
 )
+from tests.support import REPOSITORY, wait_for
 
 SLURM = REPOSITORY / "slurm"
 BENCHMARK_SH = str(SLURM / "benchmark.sh")
-BOUND_SECS = 240.0  # all of it takes about 80 s where nothing else runs
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
 ONE_RANK = ("--nodes=1", "--ntasks=1")
 
@@ -47,13 +45,13 @@ print(f"rank {rank} has {os.environ['OF_THE_JOB']}", flush=True)
 if does == "fails":
     if rank == int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) - 1:
         raise ValueError("no such data")
-    time.sleep(300)
+    time.sleep(3600)
 if does == "saves":
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
 seen = job_dir / f"seen-{rank}"
 if not seen.exists():
     seen.write_text("")
-    time.sleep(300)
+    time.sleep(3600)
 """
 
 JOB_SH = """\
@@ -82,7 +80,7 @@ class Program:
     number: int
 
     def result(self) -> JobResult:
-        return self.cluster.wait(self.number, BOUND_SECS)
+        return self.cluster.wait(self.number)
 
     def status(self) -> dict[str, Any]:
         return status(self.job_dir)
@@ -164,7 +162,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         ):
             job = programs[name]
             seen = [job.job_dir / f"seen-{rank}" for rank in range(ranks)]
-            wait_until(lambda: all(path.exists() for path in seen), f"{name} runs")
+            wait_for(lambda: all(path.exists() for path in seen), f"{name} runs")
             assert job.status()["state"] == "running"
             cluster.scancel(job.number, *options)
         yield Started(cluster, folder, programs, array, benchmark, scaling, no_benchmark, heterogeneous)
@@ -172,7 +170,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
 
 def test_each_task_of_an_array_has_its_own_settings_and_job_dir(started: Started) -> None:
     for task, (steps, units) in enumerate(((12, 4), (14, 8))):
-        result = started.cluster.wait(f"{started.array}_{task}", BOUND_SECS)
+        result = started.cluster.wait(f"{started.array}_{task}")
         assert ended_as(result) == ("COMPLETED", 0, 0), started.out(f"array-{task}")
         job_dir = started.folder / f"runs/tiny-{started.array}_{task}"
         stands = status(job_dir)
@@ -181,13 +179,13 @@ def test_each_task_of_an_array_has_its_own_settings_and_job_dir(started: Started
 
 
 def test_a_task_without_a_line_is_told_how_many_there_are(started: Started) -> None:
-    assert started.cluster.wait(f"{started.array}_2", BOUND_SECS).exit_code == 2
+    assert started.cluster.wait(f"{started.array}_2").exit_code == 2
     assert "overrides.txt has 2 lines of settings, so there is none for task 2" in started.out("array-2")
 
 
 def results_of(started: Started, name: str, number: int) -> list[dict[str, Any]]:
     """The records of a benchmark, whose job has to succeed and to leave both reports beside them."""
-    assert ended_as(started.cluster.wait(number, BOUND_SECS))[:2] == ("COMPLETED", 0), started.out(name)
+    assert ended_as(started.cluster.wait(number))[:2] == ("COMPLETED", 0), started.out(name)
     results = started.folder / f"runs/benchmark_{name}-{number}"
     assert {"records.jsonl", "report.html", "report.md"} <= {path.name for path in results.iterdir()}
     return [json.loads(line) for line in (results / "records.jsonl").read_text().splitlines()]
@@ -205,7 +203,7 @@ def test_a_benchmark_trains_in_a_job_of_several_nodes(started: Started) -> None:
 
 
 def test_an_unknown_benchmark_is_told_which_there_are(started: Started) -> None:
-    assert started.cluster.wait(started.no_benchmark, BOUND_SECS).exit_code == 2
+    assert started.cluster.wait(started.no_benchmark).exit_code == 2
     there = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py"))
     assert {"checkpoint", "collectives", "input_pipeline", "overhead", "parameter_server", "scaling"} <= set(there)
     assert f"there is no benchmark 'tiny'; there are: {' '.join(there)}\n" in started.out("none")
@@ -213,7 +211,7 @@ def test_an_unknown_benchmark_is_told_which_there_are(started: Started) -> None:
 
 def test_the_ranks_of_a_heterogeneous_job_are_on_all_of_its_components(started: Started) -> None:
     """The chief, which holds the parameters, on the first one."""
-    result = started.cluster.wait(started.heterogeneous, BOUND_SECS)
+    result = started.cluster.wait(started.heterogeneous)
     assert ended_as(result) == ("COMPLETED", 0, 0), started.out("het")
     stands = status(started.folder / "both/runs/tiny")
     assert (stands["state"], stands["ranks"], stands["steps_by_rank"].keys()) == ("succeeded", 3, {"1", "2"})

@@ -14,7 +14,8 @@ import pytest
 
 from tests.slurm.back_ends import BackEnd, Running, make_program
 from tests.slurm.cluster import SlurmCluster, missing_requirements
-from tests.slurm.jobs import TRAIN_SH, make_folder, newest_step, not_here, set_step_secs, wait_until, write_job
+from tests.slurm.jobs import TRAIN_SH, make_folder, newest_step, not_here, set_step_secs, write_job
+from tests.support import wait_for
 
 LESS_PATIENT = """
 from hpc_train.__main__ import main
@@ -247,7 +248,7 @@ def test_a_job_that_sbatch_was_given_by_hand_is_known_too(slurm: BackEnd, tmp_pa
     set_step_secs(folder, 0.05)
     one_rank = ["--nodes=1", "--ntasks-per-node=1", f"--output={folder}/job.out"]
     number = slurm.cluster.sbatch([*one_rank, TRAIN_SH, "job.yaml"], folder, slurm.env)
-    wait_until(lambda: newest_step(folder / "runs/tiny") >= 0, "it saves")
+    wait_for(lambda: newest_step(folder / "runs/tiny") >= 0, "it saves")
 
     at = {"HPC_TRAIN_ROOT": str(folder / "runs")}
     assert re.search(rf"(?m)^tiny +{number} +RUNNING +[\d,]+/100,000 ", slurm.run("list", **at).out)

@@ -11,8 +11,6 @@ import yaml
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import (
-    JOB_SECS,
-    REPOSITORY,
     TRAIN_SH,
     ended_as,
     log,
@@ -21,15 +19,15 @@ from tests.slurm.jobs import (
     wait_for_checkpoint,
     write_job,
 )
+from tests.support import REPOSITORY
 
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
-DEMO_SECS = 300.0
 
 
 def test_trains_a_job_file_on_two_nodes(slurm_cluster: SlurmCluster, submit: Callable[..., int], folder: Path) -> None:
     job = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml", "--job-dir", "out dir")
 
-    result = slurm_cluster.wait(job, JOB_SECS)
+    result = slurm_cluster.wait(job)
 
     assert (result.state, result.exit_code, result.signal) == ("COMPLETED", 0, 0), log(folder)
     stands = status(folder / "out dir")
@@ -49,7 +47,7 @@ def test_term_saves_and_submitting_again_goes_on(
 
     slurm_cluster.scancel(first, "--batch", "--signal=TERM")
 
-    assert ended_as(slurm_cluster.wait(first, JOB_SECS)) == ("FAILED", 3, 0), log(folder)
+    assert ended_as(slurm_cluster.wait(first)) == ("FAILED", 3, 0), log(folder)
     assert "stopped after saving; submit again to continue" in log(folder)
     stopped = status(job_dir)
     assert stopped["state"] == "stopped"
@@ -60,7 +58,7 @@ def test_term_saves_and_submitting_again_goes_on(
     write_job(folder, max_steps=end, save_checkpoints_steps=500)
     second = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml")
 
-    assert ended_as(slurm_cluster.wait(second, JOB_SECS)) == ("COMPLETED", 0, 0), log(folder)
+    assert ended_as(slurm_cluster.wait(second)) == ("COMPLETED", 0, 0), log(folder)
     assert (status(job_dir)["state"], status(job_dir)["step"]) == ("succeeded", end)
     assert starts(job_dir) == [0, stopped["step"]]
 
@@ -74,13 +72,13 @@ def test_a_preempted_job_goes_on(slurm_cluster: SlurmCluster, submit: Callable[.
 
     all_cores = [*TWO_NODES, "--cpus-per-task=2", "--output=/dev/null"]
     urgent = slurm_cluster.sbatch([*all_cores, "--partition=urgent", "--wrap=true"], cwd=folder)
-    assert slurm_cluster.wait(urgent, JOB_SECS).state == "COMPLETED"
-    assert slurm_cluster.wait(job, JOB_SECS, until=["PENDING"]).state == "PENDING", log(folder)
+    assert slurm_cluster.wait(urgent).state == "COMPLETED"
+    assert slurm_cluster.wait(job, until=["PENDING"]).state == "PENDING", log(folder)
     assert status(job_dir)["state"] == "requeued"
     saved = wait_for_checkpoint(job_dir)
     write_job(folder, max_steps=saved + 20, save_checkpoints_steps=500)
 
-    result = slurm_cluster.wait(job, JOB_SECS)
+    result = slurm_cluster.wait(job)
     assert ended_as(result) == ("COMPLETED", 0, 1), log(folder)
     assert (status(job_dir)["state"], status(job_dir)["step"]) == ("succeeded", saved + 20)
     assert starts(job_dir) == [0, saved]
@@ -92,7 +90,7 @@ def test_a_mistake_in_the_job_file_fails_before_anything_is_written(
     write_job(folder, max_steps=20, save_checkpoints_steps=10, trian={"max_steps": 20})
     before = sorted(folder.rglob("*"))
 
-    result = slurm_cluster.wait(submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml"), JOB_SECS)
+    result = slurm_cluster.wait(submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml"))
 
     assert (result.state, result.exit_code) == ("FAILED", 2), log(folder)
     assert "trian" in log(folder)
@@ -111,7 +109,7 @@ def test_alone_it_runs_the_demo(slurm_cluster: SlurmCluster, submit: Callable[..
 
     job = submit(checkout, "slurm/train.sh")
 
-    result = slurm_cluster.wait(job, DEMO_SECS)
+    result = slurm_cluster.wait(job)
     assert (result.state, result.exit_code) == ("COMPLETED", 0), log(checkout)
     stands = status(checkout / f"runs/fashion_mnist-{job}")
     assert (stands["state"], stands["step"]) == ("succeeded", 50)
@@ -122,7 +120,7 @@ def test_a_copy_elsewhere_asks_for_the_checkout(
 ) -> None:
     shutil.copy(TRAIN_SH, tmp_path / "copy.sh")
 
-    result = slurm_cluster.wait(submit(tmp_path, "copy.sh", "job.yaml"), JOB_SECS)
+    result = slurm_cluster.wait(submit(tmp_path, "copy.sh", "job.yaml"))
 
     assert (result.state, result.exit_code) == ("FAILED", 2), log(tmp_path)
     assert "set HPC_TRAIN_HOME" in log(tmp_path)

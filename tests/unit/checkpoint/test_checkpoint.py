@@ -135,7 +135,7 @@ with CheckpointManager(Path(sys.argv[1]), Retention(1)).reading(10) as path:
                 for step in (20, 30, 40):
                     manager.save(snapshot(step))
             assert manager.steps() == [10, 30, 40]
-            process.communicate("\n", timeout=30)
+            process.communicate("\n", timeout=600)
         finally:
             process.kill()
     manager.thin_out()

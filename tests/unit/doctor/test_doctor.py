@@ -37,7 +37,7 @@ from hpc_train.doctor.slurm import (
     slurm_finding,
 )
 from hpc_train.doctor.tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
-from tests.support import is_gone
+from tests.support import is_gone, wait_for
 
 FINE = Outcome(0)
 OPEN_MPI = "Open MPI v4.1.8, package: Open MPI user@host Distribution, ident: 4.1.8, Feb 04, 2025\0"
@@ -61,29 +61,25 @@ def test_a_program_is_told_of_by_what_it_wrote() -> None:
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    pids, start = tmp_path / "pids", time.monotonic()
-    done = sh(f"trap '' TERM; (trap '' TERM; sleep 60) & echo $! $$ > {pids}; wait", 0.5)
-    assert done.failure == "sh did not end within 0.5 s"
-    assert time.monotonic() - start < 10
+    pids = tmp_path / "pids"
+    done = sh(f"trap '' TERM; (trap '' TERM; sleep 3600) & echo $! $$ > {pids}; wait", 3)
+    assert done.failure == "sh did not end within 3 s"
     both = [int(pid) for pid in pids.read_text().split()]
-    while not all(map(is_gone, both)):  # SIGKILL takes effect when a process is next given a core
-        assert time.monotonic() - start < 20
-        time.sleep(0.01)
+    wait_for(lambda: all(map(is_gone, both)), "SIGKILL takes effect, when a process is next given a core")
 
 
 def test_what_outlives_a_program_keeps_nobody_waiting() -> None:
     start = time.monotonic()
-    assert sh("sleep 60 & echo done").out == "done\n"
-    assert time.monotonic() - start < 10
+    assert sh("sleep 3600 & echo done").out == "done\n"
+    assert time.monotonic() - start < 3600
 
 
 def test_a_program_nobody_waited_for_is_ended(tmp_path: Path) -> None:
     start = time.monotonic()
     with Tools() as tools:
-        tools.start(["sh", "-c", f"echo $$ > {tmp_path / 'pid'}; exec sleep 60"], 60)
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() - start < 10
-    assert time.monotonic() - start < 10
+        tools.start(["sh", "-c", f"echo $$ > {tmp_path / 'pid'}; exec sleep 3600"], 3600)
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "it runs")
+    assert time.monotonic() - start < 3600
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
@@ -524,9 +520,8 @@ def test_a_slow_disk_is_given_less_to_write(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "fast").stat().st_size == 20 << 20
     monkeypatch.setattr(doctor_files, "WRITE_SECS", 0.3)
     monkeypatch.setattr(os, "fsync", lambda file: time.sleep(0.15))
-    written, secs = doctor_files._write(tmp_path / "slow", 256 << 20)
+    written, _ = doctor_files._write(tmp_path / "slow", 256 << 20)
     assert written == (tmp_path / "slow").stat().st_size < 64 << 20
-    assert secs < 5
 
 
 def test_the_check_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_an_export_predicts_in_a_process_without_this_package(exporting, model, 
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [sys.executable, "-I", "-c", PREDICT, str(done.path)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     expected = model(tf.ones([3, 8]) / 255, training=False).numpy()
     np.testing.assert_allclose(json.loads(ended.stdout), expected, rtol=1e-5)

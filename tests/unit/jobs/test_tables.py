@@ -17,6 +17,7 @@ from hpc_train.jobdir.paths import step_of
 from hpc_train.jobs.record.status import STATES, JobStatus
 from hpc_train.jobs.tables import COLOURS, description, duration, evaluation_of, job_table, moment, number, tier_table
 from hpc_train.jobs.tiers import TierRow
+from tests.support import examples
 
 HOSTILE = ["[red]x", "a[/b]c", "[/]", "[link=http://x]y", "\\[x]", ":smile:", "[[x]]", "[@click=f]"]
 """What rich would take for markup."""
@@ -103,7 +104,7 @@ def test_what_is_unknown_is_a_dash_or_no_column() -> None:
     assert rows(waits, a_job())[0] == [waits.name, "–", "QUEUED", *["–"] * 6, "Resources"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.builds(
@@ -362,7 +363,7 @@ texts = st.text(max_size=8)
 reals = st.none() | st.floats(-1e12, 1e12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.builds(
         a_job,

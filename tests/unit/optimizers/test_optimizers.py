@@ -17,6 +17,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hpc_train.optimizers.lars import LARS  # noqa: E402
 from hpc_train.optimizers.warm_up import WarmUp  # noqa: E402
+from tests.support import examples  # noqa: E402
 
 
 @given(st.floats(1e-6, 10), st.integers(1, 4096), st.integers(1, 512), st.integers(1, 4096))
@@ -41,7 +42,7 @@ def test_ranks_are_those_that_the_launcher_started(monkeypatch: pytest.MonkeyPat
     assert launched_ranks() == 12
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.floats(0.01, 2), st.integers(0, 50), st.floats(0, 0.01))
 def test_the_rate_rises_linearly_then_goes_on_with_the_schedule_from_its_start(
     rate: float, steps: int, start: float

@@ -52,7 +52,7 @@ def browser(tmp_path_factory):
         profile = tmp_path_factory.mktemp("profile")
         command = [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND"]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=600)
 
     return run
 

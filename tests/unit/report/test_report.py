@@ -23,6 +23,7 @@ from hpc_train.report.page import report_page, write_report
 from hpc_train.report.tables import Table, export_paths, key_numbers
 from hpc_train.report.thin import thin
 from tests.job_dirs import a_job, record, write_job
+from tests.support import examples
 
 VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 
@@ -159,7 +160,7 @@ def keyed(*names):
     return st.dictionaries(st.sampled_from(names), json_values)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     keyed("state", "step", "max_steps", "ranks", "error", "exports", "stopped_early", "export_errors", "updated"),
     keyed("name", "run", "data", "eval", "train"),
@@ -334,7 +335,7 @@ def test_a_users_settings_of_matplotlib_change_nothing(job_dir, tmp_path):
     code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     out = tmp_path / "x.html"
     done = subprocess.run(
-        [sys.executable, "-c", code, job_dir, out], env={**os.environ, "MATPLOTLIBRC": str(tmp_path)}, timeout=60
+        [sys.executable, "-c", code, job_dir, out], env={**os.environ, "MATPLOTLIBRC": str(tmp_path)}, timeout=600
     )
     written = re.compile("Written .*")
     assert done.returncode == 0

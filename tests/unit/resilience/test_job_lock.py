@@ -18,7 +18,7 @@ import pytest
 from hpc_train.errors import UserError
 from hpc_train.resilience import job_lock
 from hpc_train.resilience.job_lock import JobLock, describe, judge, my_record, refusal
-from tests.support import environment
+from tests.support import LIMIT_SECS, environment, wait_for
 
 HOLDER = """
 import errno, os, socket, sys, time
@@ -33,7 +33,7 @@ if "elsewhere" in sys.argv:
 job_lock.JobLock(Path(sys.argv[1])).acquire()
 if "fork" in sys.argv and os.fork() == 0:
     print("held", flush=True)  # the parent is killed once the child has begun
-    time.sleep(60)
+    time.sleep(3600)
 if "fork" not in sys.argv:
     print("held", flush=True)
 sys.stdin.read()
@@ -62,13 +62,13 @@ def holder(job_dir: Path, *how: str, **env: str) -> Iterator[subprocess.Popen[st
 
 def kill(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=LIMIT_SECS)
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of half a minute; the holder's heart beats ten times in them."""
-    monkeypatch.setattr(job_lock, "WATCH_SECS", 1.0)
+    monkeypatch.setattr(job_lock, "WATCH_SECS", 2.0)
     monkeypatch.setattr(job_lock, "SETTLE_SECS", 0.3)
 
 
@@ -89,7 +89,7 @@ def test_the_record_says_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.
         assert (tmp_path / "lock.json").stat().st_mode & 0o777 == 0o600
     assert record["pid"] == os.getpid()
     assert record["slurm_job_id"] == "45_2"
-    assert abs(record["started"] - time.time()) < 60
+    assert abs(record["started"] - time.time()) < LIMIT_SECS
     assert isinstance(record["process_start"], int)
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
@@ -115,13 +115,14 @@ def test_a_lock_that_was_left_and_released_can_be_taken_again(tmp_path: Path, lo
     assert not logged
 
 
-def test_the_lock_of_a_dead_job_is_taken_over_at_once_with_a_line(tmp_path: Path, logged: list[str]) -> None:
+def test_the_lock_of_a_dead_job_is_taken_over_at_once_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
     with holder(tmp_path, SLURM_JOB_ID="4711") as first:
         kill(first)
-        before = time.monotonic()
+        monkeypatch.setattr(job_lock, "WATCH_SECS", 10**6)
         lock = JobLock(tmp_path)
         lock.acquire()
-        assert time.monotonic() - before < 1
         assert f"pid {first.pid}, Slurm job 4711" in logged[0]
         assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
         lock.release()
@@ -155,7 +156,7 @@ def test_a_job_elsewhere_is_watched(
         kill(first)
         before = time.monotonic()
         JobLock(tmp_path).acquire()
-        assert 1 < time.monotonic() - before < 5
+        assert time.monotonic() - before > 2
     assert len(logged) == 3 and all("host n2" in line for line in logged) and f"pid {first.pid}" in logged[2]
 
 
@@ -176,10 +177,7 @@ def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Pa
         for _ in range(2)
     ]
     try:
-        deadline = time.monotonic() + 30
-        while all(process.poll() is None for process in both):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: any(process.poll() is not None for process in both), "one is refused")
         (lost,) = [process for process in both if process.poll() is not None]
         (won,) = [process for process in both if process is not lost]
         assert won.stdout is not None and lost.stderr is not None
@@ -195,9 +193,7 @@ def test_a_lock_that_was_taken_away_is_noticed_and_left_alone(tmp_path: Path, mo
     monkeypatch.setattr(job_lock, "HEARTBEAT_SECS", 0.05)
     with JobLock(tmp_path) as lock:
         (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
-        deadline = time.monotonic() + 5
-        while lock.taken_by is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: lock.taken_by is not None, "it is noticed")
         assert lock.taken_by == "host n2, pid 1, Slurm job 45"
     assert (tmp_path / "lock.json").exists(), "the other's"
 

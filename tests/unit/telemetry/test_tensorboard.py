@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +26,8 @@ from hpc_train.telemetry import tensorboard_files
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.tensorboard_events import buckets_of, buckets_of_variable, flattened
+from tests.support import LIMIT_SECS, wait_for
 
-SERVER_SECS = 60.0
 BY_RANK = {"examples_per_sec": [10.0, 20.0], "input": [0.25, None], "compute": [0.5, None]}
 
 
@@ -121,7 +120,7 @@ def test_lines_of_threads_do_not_mix(tmp_path: Path) -> None:
         for step in range(100):
             metrics.record("train", step, {"loss": 1.0})
         for thread in tell:
-            thread.join(30)
+            thread.join(LIMIT_SECS)
     kinds = [line["kind"] for line in lines(tmp_path)]
     assert (kinds.count("checkpoint"), kinds.count("train")) == (800, 100)
 
@@ -248,9 +247,8 @@ class Server:
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", logdir, "--port", "0", "--host", "localhost"]
         self._log = open(logdir.parent / f"{loader}.log", "w+")  # noqa: SIM115 (closed in close)
         self._process = subprocess.Popen([*command, f"--load_fast={loader}"], stdout=self._log, stderr=self._log)
-        self._until = time.monotonic() + SERVER_SECS
         try:
-            self._url = self._wait_for(self._announced)
+            self._url = wait_for(self._announced, self._text)
         except BaseException:
             self.close()
             raise
@@ -263,16 +261,10 @@ class Server:
     def _text(self) -> str:
         return Path(self._log.name).read_text()
 
-    def _wait_for(self, ask: Any) -> Any:
-        while not (answer := ask()):
-            assert time.monotonic() < self._until, self._text()
-            time.sleep(0.2)
-        return answer
-
     def get(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_SECS) as answer:
             text = answer.read()
         return json.loads(text) if text[:1] in b"[{" else text.decode()
 
@@ -282,15 +274,15 @@ class Server:
             seen = self.get("data/plugin/histograms/tags")
             return runs if len(runs) >= count and all(f"{job}/train" in seen for job in ("slow", "fast")) else None
 
-        return self._wait_for(whole)
+        return wait_for(whole, self._text)
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait()
         self._log.close()
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpc_train.data.hdf5 import codecs, filter_plugins
 from hpc_train.data.hdf5.codecs import Decoder, Filter, filters_of, name_of, why_not
+from tests.support import examples
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -83,7 +84,7 @@ def compressible(shape: tuple[int, ...], dtype: str = "<i4") -> np.ndarray:
     return (rng.integers(0, 4, shape) * rng.integers(0, 30, shape)).astype(dtype)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from(sorted(PIPELINES)),
     st.sampled_from(["u1", ">i2", "<f4", "<f8", "?", "S3", "<c16"]),

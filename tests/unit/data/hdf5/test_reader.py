@@ -33,7 +33,7 @@ from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading import batch_source
 from hpc_train.data.loading.batch_source import Means, training_reading
 from hpc_train.data.loading.memory import available_bytes
-from tests.support import environment
+from tests.support import environment, examples
 
 DTYPES = ["|u1", "|i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<f2", "?", ">c8"]
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ def write(path: Path, array: np.ndarray, layout: str, name: str = "x") -> None:
         file.create_dataset(name, data=array, **options)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.sampled_from(sorted(LAYOUTS)), st.booleans()), min_size=1, max_size=4),
     st.sampled_from(DTYPES),
@@ -275,14 +275,13 @@ def test_tensorflow_takes_batches_without_a_copy() -> None:
 @pytest.mark.parametrize("held", [0, 1 << 20])
 def test_a_short_file_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(contiguous, "MAX_HELD_BYTES", held)
+    monkeypatch.setattr(data_file, "RETRY_WAITS_SECS", (10**6,))
     shards, _ = shards_of(tmp_path, "contiguous")
     os.truncate(shards.paths[0], 20_000)
     with Reader(shards) as reader:
-        start = time.monotonic()
         for rows in (np.arange(900, 950), np.array([1, 900, 950])):
             with pytest.raises(ShortFileError, match=r"ends at byte 20000.*a\.h5"):
                 reader.read(rows)
-        assert time.monotonic() - start < 1
 
 
 def test_a_file_cut_short_under_a_map_does_not_end_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +309,7 @@ print(ours.data[4096 + 9000], ours.failed, flush=True)
 print(other[9000])
 """
     command = [sys.executable, "-c", program, str(tmp_path / "a")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment())
     assert done.stdout == "0 True\n"
     assert done.returncode == -7
 
@@ -398,7 +397,7 @@ def test_more_shards_than_open_files(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.tuples(st.integers(0, 100_000), st.integers(1, 5000)), min_size=1, max_size=8),
     st.sampled_from([1, 3, 8, 64, 784, 1231, 3072, 4096, 150_528]),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpc_train.data.sampling.blocks import Blocks
 from hpc_train.data.sampling.sampler import DataProgress, Sampler, Window, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed, permutation, permutation_slice
+from tests.support import examples
 
 MODES = ["global", "block", "none"]
 
@@ -69,7 +70,7 @@ def test_whole_epochs_are_whole_permutations(sampler: Sampler) -> None:
     assert len(set(read.values())) == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(samplers, st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=5))
 def test_a_job_may_go_on_with_other_ranks_and_batches(sampler: Sampler, runs: list[tuple[int, int, int]]) -> None:
     read: Counter[int] = Counter()
@@ -169,7 +170,7 @@ def test_order_is_stable_for_ever() -> None:
     assert sampler_of(1000, 8, 2, 7, "block").rows_at(130).tolist() == [443, 841, 586, 509, 440, 281, 677, 932]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 20_000), st.integers(0, 2**64 - 1), st.data())
 def test_a_shuffle_is_a_bijection_of_which_any_part_can_be_had(n: int, seed: int, data: st.DataObject) -> None:
     whole = permutation(n, seed)
@@ -199,18 +200,18 @@ def test_a_billion_rows_take_little_memory_and_time(shuffle: str) -> None:
     rows = 10**10
     tracemalloc.start()
     sampler = replace(sampler_of(rows, 64, 8, 1, shuffle, 10**6), rank=5)
-    start = time.perf_counter()
+    start = time.process_time()
     for step in (0, 7_000_000, 19_531_249, 10**9):
         batch = sampler.rows_at(step)
         assert len(set(batch.tolist())) == 64
         assert 0 <= batch.min() <= batch.max() < rows
     if shuffle == "block":
         assert len(sampler.window_at(10**9).rows) >= 125
-    secs = time.perf_counter() - start
+    secs = time.process_time() - start
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20, f"{peak} bytes for 10 billion rows in 10,000 blocks"
-    assert secs < 1
+    assert secs < 30, "of the processor; whoever goes through all rows needs minutes"
 
 
 def test_the_end_of_the_last_epoch() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from hpc_train import UserError
 from hpc_train.data.writing.convert import Options, convert
+from tests.support import examples
 from tests.unit.data.sources.test_sources import IMAGES, LABELS, refusal, write
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.integers(-(2**53), 2**53), st.floats(width=64)), min_size=1, max_size=40),
     st.booleans(),

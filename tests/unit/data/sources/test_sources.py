@@ -243,7 +243,7 @@ refusal("cut.tfrecord", **decode)
 
 def test_tfrecord(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TFRECORDS], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", TFRECORDS], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     for folder in ("plain", "shuffled"):

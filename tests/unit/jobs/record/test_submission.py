@@ -282,7 +282,7 @@ def test_a_cancelled_job(tmp_path: Path) -> None:
     assert cancelled_by(tmp_path, make()) is None
     note_cancelled(tmp_path, "t0", "somebody")
     assert cancelled_by(tmp_path, make()) == "somebody"
-    assert json.loads((tmp_path / "cancelled.json").read_text())["time"] == pytest.approx(time.time(), abs=60)
+    assert json.loads((tmp_path / "cancelled.json").read_text())["time"] == pytest.approx(time.time(), abs=600)
     assert cancelled_by(tmp_path, make(token="t1")) is None, "another submission in the same job-dir"
     assert cancelled_by(tmp_path, None) == "somebody"
     note_cancelled(tmp_path, None, "somebody")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -208,10 +207,8 @@ def test_a_controller_that_stays_down(slurm: Stubs, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slurm_queue, "SUBMIT_SECS", 0.1)
     slurm.answer("sbatch", unanswered(DOWN))
     slurm.answer("squeue", fails(f"slurm_load_jobs error: {DOWN}"))
-    begun = time.monotonic()
     with pytest.raises(SchedulerError, match=r"^Slurm does not answer: .*Unable to contact.*; the job is not queued\."):
         slurm.submit()
-    assert time.monotonic() - begun < 10
     assert len(slurm.calls("sbatch")) == 1, "as long as it cannot be asked whether the first was queued"
     assert slurm.said
 

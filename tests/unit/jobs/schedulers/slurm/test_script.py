@@ -21,6 +21,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.slurm.script import quote_for_sbatch, render, sbatch_options
+from tests.support import examples
 
 REPOSITORY = Path(__file__).resolve().parents[5]
 RANKS_SH = REPOSITORY / "slurm/ranks.sh"
@@ -88,7 +89,7 @@ def run(script: str, folder: Path, before: str = "") -> dict[str, list[str]]:
         input=os.fsencode(script),
         env={"PATH": os.environ["PATH"], "HOME": "/wrong", "LC_ALL": "C.UTF-8"},
         capture_output=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr == b""
@@ -261,7 +262,7 @@ def test_bash_finds_the_words_of_a_program(tmp_path: Path, ranks: int, alone: st
     assert found["program"] == ["1", alone]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     args=st.lists(st.text(st.characters(exclude_characters="\0\n", exclude_categories=["Cs"])), min_size=1),
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"])),
@@ -279,7 +280,7 @@ def test_a_cluster_without_modules_says_so(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY)
     env = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(["bash"], input=script, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash"], input=script, env=env, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "hpc-train: the job's tier has modules, but there is no command called module here\n"
 
@@ -288,7 +289,7 @@ def test_a_module_that_cannot_be_loaded_ends_the_job(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     script = render(submission(resources=resources(modules=("cuda",))), tmp_path, Path("/py/bin/python"), BODY)
     command = ["bash", "-c", 'module() { return 1; }; source "$0"', "/dev/stdin"]
-    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (1, "")
 
 
@@ -332,7 +333,7 @@ def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
         (tmp_path / f"{script.name}.sh").write_text(text)
     files = sorted(map(str, tmp_path.glob("*.sh")))
     users_own = "--exclude=SC2016"  # a $ in single quotes
-    done = subprocess.run([shellcheck, users_own, *files], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([shellcheck, users_own, *files], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     for file in files:
-        assert subprocess.run(["bash", "-n", file], capture_output=True, timeout=60).stderr == b""
+        assert subprocess.run(["bash", "-n", file], capture_output=True, timeout=600).stderr == b""
