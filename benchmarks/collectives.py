@@ -14,28 +14,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collective.page import make_page
+from collective.page import HEADER, lines, make_page, records, unit_of
 from collective.places import ALL_NODES, PLACES, Run, default_places, in_allocation, nodes_of, runs
-from collective.results import BENCHMARK, HEADER, lines, records_of, unit_of
-from collective.settings import FULL, QUICK, Settings
 from collective.told import Follower
-from collective.ways import OPERATIONS, Operation, parse_size, sizes_between
+from collective.ways import BENCHMARK, FULL, OPERATIONS, QUICK, Operation, Settings, parse_size, sizes_between
 from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP
 from support import machine
-from support.failures import in_short
 from support.launch import check_mpirun, check_ranks, slots, working_parent
-from support.results import ResultsFolder, add_arguments, open_results
-from support.usage import UsageError, run_main
+from support.results import Results, open_results
+from support.usage import UsageError, make_parser, run_main
 
 POLL_SECS = 0.05
 FUSION = "HOROVOD_FUSION_THRESHOLD"
@@ -44,8 +40,7 @@ MISTAKE = "hpc-train: error: "
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, BENCHMARK)
+    parser = make_parser(__doc__, BENCHMARK)
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N", help="counts of ranks (default: all slots)")
     parser.add_argument("--oversubscribe", action="store_true", help="let several ranks share a core")
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), help="default: all")
@@ -106,67 +101,88 @@ def planned(run: Run, settings: Settings) -> list[tuple[Operation, int]]:
     return [(name, size) for name in run.operations for size in sizes]
 
 
-def measure(
-    run: Run, settings: Settings, args: argparse.Namespace, env: dict[str, str], results: ResultsFolder
-) -> None:
+def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping[str, str], results: Results) -> None:
     """One mpirun, for what is not measured yet; prints and keeps each size as it comes.
 
     Raises:
+        UsageError: What was asked for cannot be done, as the ranks say.
         RuntimeError: The ranks failed, or are not where they should be.
     """
-    todo = planned(run, settings)
-    open_ = [(name, size) for name, size in todo if results.finished(unit_of(run, name, size)) is None]
-    for name, size in todo:
-        if (name, size) not in open_:
-            print(*lines(results.finished(unit_of(run, name, size)) or []), sep="\n", flush=True)
+    print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
+    keeper = _Keeper(run, results)
+    open_ = [one for one in planned(run, settings) if not keeper.knows(*one)]
     if not open_:
         return
     program = "collective.window_program" if run.one_sided else "collective.program"
-    numbers = [f"{size}" for size in sorted({size for _, size in open_})]
-    with tempfile.TemporaryDirectory(dir=working_parent(None, results.path), prefix="collectives-") as temporary:
+    with tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="collectives-") as temporary:
         folder, out = Path(temporary), Path(temporary) / "told.jsonl"
         words = ["-m", program, "--out", str(out), *(["--gpu"] if args.gpu else [])]
         words += ["--rounds", f"{settings.rounds}", "--repeat-secs", f"{settings.repeat_secs}"]
-        words += ["--operations", *(own for own in run.operations if any(own == other for other, _ in open_))]
-        follower, kept = Follower(out), _Keeper(run, nodes_of(os.environ)[0], results)
-        end = time.monotonic() + settings.limit_secs
-        with run.start([*words, "--sizes", *numbers], folder, env, in_allocation()) as ranks:
-            while ranks.running and time.monotonic() < end:
-                kept.keep(follower.new())
-                time.sleep(POLL_SECS)
-            kept.keep(follower.new())
-            ranks.wait(max(0.0, end - time.monotonic()))
-        kept.keep(follower.new())
+        words += ["--operations", *dict.fromkeys(name for name, _ in open_)]
+        words += ["--sizes", *(f"{size}" for size in sorted({size for _, size in open_}))]
+        follower, end = Follower(out), time.monotonic() + settings.limit_secs
+        try:
+            with run.start(words, folder, env, in_allocation()) as ranks:
+                while ranks.running and time.monotonic() < end:
+                    keeper.keep(follower.new())
+                    time.sleep(POLL_SECS)
+                ranks.wait(max(0.0, end - time.monotonic()))
+        except RuntimeError as error:
+            mistakes = [line for line in str(error).splitlines() if line.startswith(MISTAKE)]
+            if mistakes:
+                raise UsageError(mistakes[0].removeprefix(MISTAKE)) from None
+            raise
+        finally:
+            keeper.keep(follower.new())
 
 
 class _Keeper:
-    """Keeps and prints what the ranks tell."""
+    """Keeps and prints what the ranks of a run report."""
 
-    def __init__(self, run: Run, nodes: int, results: ResultsFolder) -> None:
-        self._run, self._nodes, self._results = run, nodes, results
+    def __init__(self, run: Run, results: Results) -> None:
+        self._run, self._results = run, results
         self._about: dict[str, Any] = {}
 
-    def keep(self, told: Sequence[dict[str, Any]]) -> None:
+    def knows(self, operation: Operation, nbytes: int) -> bool:
+        """Whether it was measured before this run was interrupted; then prints it."""
+        known = self._results.is_kept(unit_of(self._run, operation, nbytes))
+        if known:
+            self._add(operation, nbytes, {})
+        return known
+
+    def keep(self, told: list[dict[str, Any]]) -> None:
+        """Takes new lines of the ranks' file."""
         for line in told:
             if "about" in line:
                 self._about = line["about"]
                 self._check_place()
-                continue
-            operation, nbytes = line["operation"], line["bytes"]
-            unit = unit_of(self._run, operation, nbytes)
-            if "left_out" in line:
+            elif "left_out" in line:
+                unit = unit_of(self._run, line["operation"], line["bytes"])
                 self._results.leave_out(unit, line["left_out"])
                 print(f"# left out: {unit}: {line['left_out']}", flush=True)
-            elif self._results.finished(unit) is None:
-                records = records_of(self._run, self._about, operation, nbytes, line["ways"])
-                print(*lines(self._results.add(unit, records)), sep="\n", flush=True)
+            elif not self._results.is_kept(unit_of(self._run, line["operation"], line["bytes"])):
+                self._add(line["operation"], line["bytes"], {"about": self._about, "ways": line["ways"]})
+
+    def _add(self, operation: str, nbytes: int, told: dict[str, Any]) -> None:
+        unit = unit_of(self._run, operation, nbytes)
+        told = self._results.once(unit, lambda: told)
+        found = records(self._run, told["about"], operation, nbytes, told["ways"])
+        print(*lines(self._results.add(unit, found)), sep="\n", flush=True)
 
     def _check_place(self) -> None:
-        nodes = self._about["nodes"]
-        own = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: self._run.ranks, ALL_NODES: min(self._nodes, self._run.ranks)}
-        wanted = own[self._run.place]
-        if nodes != wanted:
+        nodes, there = self._about["nodes"], nodes_of(os.environ)[0]
+        own = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: self._run.ranks, ALL_NODES: min(there, self._run.ranks)}
+        if nodes != own[self._run.place]:
             raise RuntimeError(f"{self._run.place}, {self._run.ranks} ranks: mpirun has put them on {nodes} nodes")
+
+
+def measure_all(
+    all_runs: list[Run], settings: Settings, args: argparse.Namespace, env: Mapping[str, str], results: Results
+) -> None:
+    """All runs; of one that fails, what it had measured is kept, and the others go on."""
+    for run in all_runs:
+        what = f"{run.place}, {run.ranks} ranks, {' '.join(run.operations)}: some or all sizes"
+        results.attempt(what, lambda run=run: measure(run, settings, args, env, results))
 
 
 def main() -> int:
@@ -187,34 +203,8 @@ def main() -> int:
         "gpu": args.gpu,
     }
     with open_results(args, BENCHMARK, told) as results:
-        failed = False
-        for run in all_runs:
-            print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
-            try:
-                measure(run, settings, args, env, results)
-            except RuntimeError as error:
-                failed = True
-                leave_out_rest(run, settings, error, results)
-        return results.conclude(make_page(results.records, args.quick), args.strict, failed)
-
-
-def leave_out_rest(run: Run, settings: Settings, error: RuntimeError, results: ResultsFolder) -> None:
-    """Tells why ranks ended, and notes what they had not measured; what is measured already is kept.
-
-    Raises:
-        UsageError: What was asked for cannot be done, as the ranks say.
-    """
-    for line in str(error).splitlines():
-        if line.startswith(MISTAKE):
-            raise UsageError(line.removeprefix(MISTAKE)) from None
-    print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-    todo = sorted(planned(run, settings), key=lambda one: one[1] if run.one_sided else 0)  # as the ranks go through it
-    units = [unit_of(run, name, size) for name, size in todo]
-    open_ = [unit for unit in units if results.finished(unit) is None and unit not in results.left_out]
-    first, *rest = open_ or [f"the end of {', '.join(run.operations)}, {run.place}, {run.ranks} ranks"]
-    results.leave_out(first, in_short(error))
-    for unit in rest:
-        results.leave_out(unit, f"the ranks ended before: see {first}")
+        measure_all(all_runs, settings, args, env, results)
+        return results.conclude(make_page(results.records, args.quick), args.strict)
 
 
 if __name__ == "__main__":

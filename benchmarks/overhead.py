@@ -6,36 +6,34 @@
     python benchmarks/overhead.py --quick                # tries everything once; the figures mean nothing
 
 Writes records and report to benchmarks/results/overhead_<machine>_<date>. A run that was interrupted goes on where it
-was. Needs mpirun, Horovod, 6 GB of memory and the extra package jinja2 (the report).
+was. Needs mpirun, Horovod and 6 GB of memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from peers.measuring import Runner, measure_all, plan
-from peers.memory import check_memory
-from peers.models import MODELS, write_data
+from peers.measuring import measure_all, plan
+from peers.models import MODELS, check_memory, write_data
 from peers.page import make_page
 from peers.settings import BATCH, BENCHMARK, FULL, PEERS, QUICK
 from support.launch import check_mpirun, check_ranks
-from support.results import add_arguments, open_results
-from support.usage import run_main
+from support.records import Found
+from support.results import open_results
+from support.usage import make_parser, run_main
 
 ESTIMATOR = "estimator"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, BENCHMARK)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="default: all")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], help="default: 1 2")
     parser.add_argument(
@@ -51,16 +49,7 @@ def arguments() -> argparse.Namespace:
         help="tf.estimator, too; an environment for TensorFlow 2.15 (1 GB) is built in the user's cache, once",
     )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more ranks than there are cores")
-    parser.add_argument("--dir", type=Path, help="where jobs are written and removed again (default: TMPDIR)")
-    add_arguments(parser, BENCHMARK)
-    args = parser.parse_args()
-    if args.dir is not None and not args.dir.is_dir():
-        parser.error(f"--dir: {args.dir} is not a folder")
-    return args
-
-
-def tell(words: str) -> None:
-    print(f"{time.perf_counter() - STARTED:6.1f} s  {words}", file=sys.stderr, flush=True)
+    return parser.parse_args()
 
 
 def main() -> int:
@@ -72,16 +61,13 @@ def main() -> int:
     check_memory(models, max(ranks))
     peers = [*args.peers, *([ESTIMATOR] if args.with_estimator else [])]
     units = plan(models, ranks, peers, settings.thin)
-    with open_results(args, BENCHMARK, {**asdict(settings), "batch": BATCH}) as results:
+    told = {**asdict(settings), "batch": BATCH, "units": [unit.name for unit in units]}
+    with open_results(args, BENCHMARK, told) as results:
         with tempfile.TemporaryDirectory(dir=args.dir, prefix="overhead-") as name:
-            folder = Path(name)
-            if any(results.finished(unit.name) is None for unit in units):
-                write_data(folder, models, settings.rows)
-            failed = measure_all(units, Runner(folder, settings, tell), results)
-        return results.conclude(make_page(results.records, settings, results.left_out), args.strict, bool(failed))
+            write_data(Path(name), models, settings.rows)
+            measure_all(units, Path(name), settings, results)
+        return results.conclude(make_page(Found(results.records), settings), args.strict)
 
-
-STARTED = time.perf_counter()
 
 if __name__ == "__main__":
     run_main(main)

@@ -7,7 +7,7 @@
 What a change has cost, or won:
 
     python benchmarks/quick.py --json before.jsonl      # and after it --json after.jsonl
-    hpc-train report --compare before.jsonl after.jsonl
+    python benchmarks/compare.py before.jsonl after.jsonl
 
 Prints each ratio beside its target, and at the end what falls short. It measures a little of what the other benchmarks
 measure, with their code and their targets, and leaves nothing behind: for figures to quote, run those. A part that
@@ -17,21 +17,21 @@ cannot run here is named, with the reason. Needs 4 GB of memory; mpirun and Horo
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from guard.parts import DEFAULT, PARTS
-from guard.running import run_all, run_apart
-from guard.showing import Found, ending, table
+from guard.running import Measured, run_all, run_apart
 from support.records import Record, write_records
-from support.usage import EXIT_MISSED, UsageError, run_main
-
-from hpc_train.cli.terminal import console, show
+from support.usage import EXIT_MISSED, STARTED, UsageError, check_folder, run_main
 
 BENCHMARK = "quick"
+MEANT_SECS = 180.0
+"""All parts together are meant to take less."""
+Found = Mapping[str, Measured]
+"""By part."""
 
 
 def arguments() -> argparse.Namespace:
@@ -45,35 +45,66 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the records there, one JSON object a line")
     parser.add_argument("--dir", type=Path, help="where data is written and removed again (default: TMPDIR)")
     args = parser.parse_args()
-    if args.dir is not None and not args.dir.is_dir():
-        raise UsageError(f"--dir: {args.dir} is not a folder")
+    check_folder(args.dir)
     if args.json is not None and args.json.is_dir():
         raise UsageError(f"--json: {args.json} is a folder; give the name of a file")
     return args
 
 
-def tell(words: str) -> None:
-    print(f"{time.perf_counter() - STARTED:6.1f} s  {words}", file=sys.stderr, flush=True)
+def run(part: str, parent: Path | None) -> Measured:
+    """A part, where it can run here."""
+    PARTS[part].check()
+    return run_apart(part, parent)
 
 
 def records(found: Found) -> Iterator[Record]:
     """All that was measured, as of one benchmark."""
-    for part, ran in found.items():
-        yield from (replace(one, benchmark=BENCHMARK, case=f"{part}: {one.case}") for one in ran.measured.records)
+    for part, measured in found.items():
+        yield from (replace(one, benchmark=BENCHMARK, case=f"{part}: {one.case}") for one in measured.records)
+
+
+def lines(found: Found) -> Iterator[str]:
+    """Each number beside its target."""
+    for part, measured in found.items():
+        for target in measured.targets:
+            yield f"{part}: {target.what}, wanted {target.wanted}"
+            for name, value, reached in target.measured:
+                yield f"    {name:<40} {value:>20}  {'reached' if reached else 'falls short'}"
+
+
+def ending(found: Found, all_secs: float) -> Iterator[str]:
+    """Lines: what falls short and what measures it in full, what was not measured and why, and the times."""
+    numbers = sum(len(target.measured) for measured in found.values() for target in measured.targets)
+    missed = {part: own for part, measured in found.items() if (own := list(measured.missed()))}
+    if missed:
+        yield f"{sum(map(len, missed.values()))} of {numbers} fall short:"
+        for part, own in missed.items():
+            for target, name, value in own:
+                yield f"  {part}: {target.what}, {name}: {value}, wanted {target.wanted}"
+        scripts = ", ".join(f"benchmarks/{PARTS[part].script}" for part in missed)
+        yield f"So short a run errs by some percent; for longer ones: {scripts}"
+    elif numbers:
+        yield f"All {numbers} are reached."
+    for part, measured in found.items():
+        for unit, why in measured.left_out.items():
+            yield f"not measured  {part if unit == part else f'{part}, {unit}'}: {why}"
+    if disturbed := [f"{part} {measured.taken:.1f}" for part, measured in found.items() if measured.disturbed]:
+        cores = ", ".join(disturbed)
+        yield f"Other processes took cores meanwhile ({cores}): these figures mean little, measure again without them"
+    times = ", ".join(f"{part} {measured.secs:.0f} s" for part, measured in found.items())
+    more = f", more than the {MEANT_SECS:.0f} s that it is meant to take at most" if all_secs > MEANT_SECS else ""
+    yield f"took {all_secs:.0f} s{more}: {times}"
 
 
 def main() -> int:
     args = arguments()
     parts = [part for part in PARTS if part in args.parts]
-    found = run_all(parts, lambda part: run_apart(part, args.dir), tell)
+    found = run_all(parts, lambda part: run(part, args.dir))
     if args.json is not None:
         write_records(args.json, records(found))
-    show(console(), table(found))
-    print("", *ending(found, time.perf_counter() - STARTED), sep="\n", flush=True)
-    return EXIT_MISSED if args.strict and not all(ran.measured.reached for ran in found.values()) else 0
+    print(*lines(found), "", *ending(found, time.perf_counter() - STARTED), sep="\n", flush=True)
+    return EXIT_MISSED if args.strict and not all(measured.reached for measured in found.values()) else 0
 
-
-STARTED = time.perf_counter()
 
 if __name__ == "__main__":
     run_main(main)

@@ -9,16 +9,14 @@
     python benchmarks/scaling.py --quick                                 # tries it once; the figures mean nothing
 
 Writes records and report to benchmarks/results/scaling_<machine>_<date>. A run that was interrupted goes on where it
-was. Needs mpirun, Horovod and the extra package jinja2 (the report).
+was. Needs mpirun and Horovod.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import sha256
@@ -30,22 +28,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import yaml
 from scale.forecast import Forecast, forecast
 from scale.found import Measured, curves_in
-from scale.jobs import Case, Run, plan_variable, run_case
-from scale.journal import Journal
-from scale.measuring import Curve, measure
+from scale.jobs import plan_variable
+from scale.measuring import Curve, measure_all
 from scale.page import answers, make_page
 from scale.room import check_room
-from scale.settings import BENCHMARK, FULL, HDF5, MEMORY, OWN, QUICK, STRONG, SYNC, WAYS, WEAK, Settings
+from scale.settings import BENCHMARK, FULL, HDF5, MEMORY, OWN, QUICK, STRONG, SYNC, WAYS, WEAK
 from scale.traffic import memory_rate
-from scale.workloads import WORKLOADS, write_data
+from scale.workloads import WORKLOADS
 from scale_model.measured import BENCHMARK as COLLECTIVES
 from scale_model.measured import network_of
 from support import machine
-from support.failures import in_short
-from support.launch import Launch, check_mpirun, check_ranks, here, nodes, slots, working_parent
+from support.launch import check_mpirun, check_ranks, here, nodes, slots, working_parent
 from support.records import Record, read_records
-from support.results import RECORDS, RESULTS, ResultsFolder, add_arguments, open_results
-from support.usage import EXIT_MISSED, UsageError, run_main
+from support.results import RECORDS, RESULTS, open_results
+from support.usage import EXIT_MISSED, UsageError, make_parser, run_main, tell
 
 DEFAULT_MODELS = {True: ("resnet50", "vgg16", "transformer"), False: ("mlp", "cnn")}
 """With GPUs, and without."""
@@ -55,7 +51,7 @@ AROUND = 8
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, BENCHMARK)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--models", nargs="+", choices=list(WORKLOADS), help="default: mlp cnn, on GPUs the larger ones")
     what.add_argument(
@@ -76,12 +72,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--gpu", action="store_true", help="one GPU a rank, or an error where there are too few")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more ranks than there are slots")
-    where = "default: TMPDIR; in a job of several nodes beside --out"
-    parser.add_argument("--dir", type=Path, help=f"where jobs are written and removed again ({where})")
-    add_arguments(parser, BENCHMARK)
     args = parser.parse_args()
-    if args.dir is not None and not args.dir.is_dir():
-        parser.error(f"--dir: {args.dir} is not a folder")
     if args.job is not None and not args.job.is_file():
         parser.error(f"--job: {args.job} is not a file")
     emulated = args.emulate_step_ms is not None
@@ -100,10 +91,6 @@ def arguments() -> argparse.Namespace:
     if args.batch is not None and args.batch < 1:
         parser.error(f"--batch: {args.batch}; give a number from 1 on")
     return args
-
-
-def tell(words: str) -> None:
-    print(f"{time.perf_counter() - STARTED:6.1f} s  {words}", file=sys.stderr, flush=True)
 
 
 def powers_up_to(most: int) -> list[int]:
@@ -178,64 +165,22 @@ def main() -> int:
         open_results(args, BENCHMARK, told) as results,
         tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="scaling-") as name,
     ):
-        folder, journal = Path(name), Journal(results.path, results.run_id)
+        folder = Path(name)
         env = {**plan_variable(folder), "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}
         launch = here(env, allocation=bool(gpus) or "SLURM_JOB_ID" in os.environ)
         for unit, why in left_out.items():
             results.leave_out(unit, why)
-        failed = False
-        for curve in curves:
-            if results.finished(curve.unit) is None and curve.unit not in left_out:
-                failed |= not measure_curve(curve, settings, folder, launch, results, journal, args.gpu)
-        journal.close()
+        fitting = [curve for curve in curves if curve.unit not in left_out]
+        measure_all(fitting, settings, folder, launch, results, args.gpu)
         wanted = args.how_many_nodes or EFFICIENCY
         forecasts, words = forecasts_of(curves_in(results.records), network or (), max(1, most // nodes()), wanted)
         print(*answers(forecasts), sep="\n", end="\n" if forecasts else "")
         page = make_page(results.records, settings, forecasts, words, memory_rate(network or ()))
-        code = results.conclude(page, args.strict, failed)
+        code = results.conclude(page, args.strict)
     if args.how_many_nodes is not None and not any(found.answers for found in forecasts):
         tell("--how-many-nodes: no answer, see above")
         return code or EXIT_MISSED
     return code
-
-
-def measure_curve(
-    curve: Curve,
-    settings: Settings,
-    folder: Path,
-    launch: Launch,
-    results: ResultsFolder,
-    journal: Journal,
-    on_gpu: bool,
-) -> bool:
-    """Measures a curve and adds it to the results, and notes what of it is left out; returns whether nothing failed.
-
-    Raises:
-        UsageError: It is to train on GPUs (`on_gpu`), and TensorFlow uses none.
-    """
-    if curve.data == HDF5:
-        least = 2 * max(case.workers * (case.batch or 1) for case in curve.cases())
-        write_data(folder, WORKLOADS[curve.workload], least)
-
-    def run(case: Case) -> Run:
-        told = run_case(folder, case, settings, launch)
-        if on_gpu and told.device == "CPU":
-            raise UsageError(
-                "--gpu: there are GPUs, but TensorFlow uses none: install tensorflow[and-cuda], not tensorflow-cpu, "
-                "or leave --gpu out"
-            )
-        return told
-
-    try:
-        found, failed = measure(curve, settings.passes, run, journal, tell)
-    except RuntimeError as error:
-        results.leave_out(curve.unit, in_short(error))
-        tell(f"{curve.unit}: left out: {error}")
-        return False
-    results.add(curve.unit, found)
-    for unit, why in failed.items():
-        results.leave_out(unit, why, for_good=True)
-    return not failed
 
 
 def find_network(folder: Path | None, needed: bool) -> Sequence[Record] | None:
@@ -274,8 +219,6 @@ def forecasts_of(
         words = fitted.words
     return found, words
 
-
-STARTED = time.perf_counter()
 
 if __name__ == "__main__":
     run_main(main)

@@ -9,7 +9,7 @@
 #
 # Where sbatch is told no number of tasks, there is a place for a rank on each CPU that Slurm counts.
 # Results go to runs/benchmark_<name>-<job number>/ in the folder that this is submitted from: records.jsonl, one JSON
-# object a line, and the report, report.html and report.md. HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh.
+# object a line, and the report, report.md with its drawings. HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh.
 
 #SBATCH --job-name=hpc_train_benchmark
 #SBATCH --nodes=1

@@ -5,21 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
-from support.timing import Competitor, interleave
+from support.records import Record, Sample, records_of
+from support.timing import Competitor, Rates, interleave
 
 from checkpoints.baselines import NO_SAVE, Files, Memory
 from checkpoints.models import Size, Subject
 from checkpoints.ours import Saves, background_saves
-from checkpoints.results import OURS, Results, StepRates
 from hpc_train.checkpoint.format import refuse_nan
 
-CHECK, READ, ASSIGN = "check", "read", "assign"
+BENCHMARK, OURS = "checkpoint", "hpc_train"
+STALL, NEXT_STEP, WRITE, RESTORE, STEPS = "stall", "stall and next step", "write", "restore", "steps"
+PARTS = ("check", "read", "assign")
+IN_FLIGHT = "a save in flight"
 
 
 @dataclass(frozen=True)
@@ -35,22 +38,37 @@ class Settings:
     step_size: str
     step_secs: float
     step_rounds: int
-    quick: bool = False
 
 
-def measure(subject: Subject, settings: Settings, folder: Path, results: Results) -> None:
-    """All cases of one size. `folder` is empty and may be filled."""
-    results.states.append((subject.size.name, subject.nbytes, len(subject.variables)))
+def measure(subject: Subject, settings: Settings, folder: Path) -> Iterator[Record]:
+    """The records of all cases of one size. `folder` is empty and may be filled."""
     memory, files = Memory(subject), Files(subject, folder)
-    _measure_stall(subject, memory, files, folder / "stall", results)
-    _measure_next_step(subject, files, folder / "next", results)
-    _measure_write(subject, memory, files, folder / "write", results)
-    _measure_restore(subject, files, folder / "restore", results)
+    yield from _compared(subject, STALL, _measure_stall(subject, memory, files, folder / "stall"))
+    yield from _compared(subject, NEXT_STEP, _measure_next_step(subject, files, folder / "next"))
+    yield from _compared(subject, WRITE, _measure_write(subject, memory, files, folder / "write"))
+    yield from _compared(subject, RESTORE, _measure_restore(subject, files, folder / "restore"))
     if subject.size.name == settings.step_size:
-        results.steps.append(_measure_steps(subject, settings, folder / "steps"))
+        yield from _step_records(subject, *_measure_steps(subject, settings, folder / "steps"))
 
 
-def _measure_stall(subject: Subject, memory: Memory, files: Files, folder: Path, results: Results) -> None:
+def _compared(subject: Subject, what: str, secs: Mapping[str, Sequence[float]]) -> Iterator[Record]:
+    """What each way took; ours, and no part of it, is compared with all others."""
+    size = subject.size.name
+    millis = {way: [1e3 * one for one in own] for way, own in secs.items()}
+    others = {way: own for way, own in millis.items() if not way.startswith(OURS)}
+    about = {"size": size, "what": what, "bytes": subject.nbytes, "variables": len(subject.variables)}
+    for way, own in millis.items():
+        config = {**about, "way": way, "gb_per_sec": subject.nbytes / float(np.median(own)) / 1e6}
+        yield from records_of(
+            BENCHMARK, "ms", [Sample(f"{size} {what}, {way}", own, others if way == OURS else {}, config=config)]
+        )
+
+
+def _secs(rates: Mapping[str, Rates]) -> dict[str, Sequence[float]]:
+    return {way: found.secs for way, found in rates.items()}
+
+
+def _measure_stall(subject: Subject, memory: Memory, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """Before each run one training step is made, as one would be: so caches hold what they would hold."""
     with background_saves(subject, folder) as saves:
 
@@ -67,11 +85,10 @@ def _measure_stall(subject: Subject, memory: Memory, files: Files, folder: Path,
             files.save_weights(),
             files.save_model(),
         ]
-        rates = interleave([replace(one, prepare=subject.train) for one in group], subject.size.rounds)
-    results.add(subject.size.name, "stall", rates, subject.nbytes)
+        return _secs(interleave([replace(one, prepare=subject.train) for one in group], subject.size.rounds))
 
 
-def _measure_next_step(subject: Subject, files: Files, folder: Path, results: Results) -> None:
+def _measure_next_step(subject: Subject, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """The stall together with the training step after it, which pays for what a stall has put off."""
     with background_saves(subject, folder) as saves:
 
@@ -84,8 +101,7 @@ def _measure_next_step(subject: Subject, files: Files, folder: Path, results: Re
             Competitor(OURS, stall, finish=saves.wait),
             files.checkpoint_async(),
         ]
-        rates = interleave([_and_a_step(one, subject) for one in group], subject.size.rounds)
-    results.add(subject.size.name, "stall and next step", rates, subject.nbytes)
+        return _secs(interleave([_and_a_step(one, subject) for one in group], subject.size.rounds))
 
 
 def _and_a_step(competitor: Competitor, subject: Subject) -> Competitor:
@@ -97,7 +113,7 @@ def _and_a_step(competitor: Competitor, subject: Subject) -> Competitor:
     return replace(competitor, run=run, prepare=subject.train)
 
 
-def _measure_write(subject: Subject, memory: Memory, files: Files, folder: Path, results: Results) -> None:
+def _measure_write(subject: Subject, memory: Memory, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """From a snapshot to a committed checkpoint, as BackgroundSaver's thread does it."""
     saves = Saves(subject, folder)
     snapshots = [saves.snapshot()]
@@ -117,11 +133,10 @@ def _measure_write(subject: Subject, memory: Memory, files: Files, folder: Path,
         memory.digest(),
         files.checkpoint(synced=True),
     ]
-    rates = interleave(group, subject.size.rounds)
-    results.add(subject.size.name, "write", rates, subject.nbytes)
+    return _secs(interleave(group, subject.size.rounds))
 
 
-def _measure_restore(subject: Subject, files: Files, folder: Path, results: Results) -> None:
+def _measure_restore(subject: Subject, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """Into the variables, from files in the page cache."""
     saves = Saves(subject, folder)
     saves.manager.save(saves.snapshot())
@@ -135,9 +150,8 @@ def _measure_restore(subject: Subject, files: Files, folder: Path, results: Resu
     for competitor in group:
         _check_restore(subject, competitor)
     rates = interleave(group, subject.size.rounds)
-    results.add(subject.size.name, "restore", rates, subject.nbytes)
-    for part, secs in zip((CHECK, READ, ASSIGN), zip(*parts[2:], strict=True), strict=True):  # two warmed up
-        results.add_part(subject.size.name, "restore", part, secs, subject.nbytes)
+    of_parts = zip(*parts[2:], strict=True)  # two warmed up
+    return _secs(rates) | {f"{OURS}: {part}": secs for part, secs in zip(PARTS, of_parts, strict=True)}
 
 
 def _check_restore(subject: Subject, competitor: Competitor) -> None:
@@ -149,11 +163,12 @@ def _check_restore(subject: Subject, competitor: Competitor) -> None:
         raise RuntimeError(f"{competitor.name}: what was restored is not what was saved: not comparable")
 
 
-def _measure_steps(subject: Subject, settings: Settings, folder: Path) -> StepRates:
-    """A new save begins at the first step boundary after the one before is committed."""
-    rates: dict[str, list[float]] = {"alone": [], "writing": [], "saving": [], "beside": []}
+def _measure_steps(subject: Subject, settings: Settings, folder: Path) -> tuple[dict[str, Sequence[float]], int]:
+    """Steps a second by way, and saves begun. A save begins at the first step after the one before is committed."""
+    ways = ("no saves", IN_FLIGHT, f"{IN_FLIGHT} and stalls", "no saves, another process busy")
+    rates: dict[str, list[float]] = {way: [] for way in ways}
     saves_begun = 0
-    with background_saves(subject, folder) as saves, Neighbour() as neighbour:
+    with background_saves(subject, folder) as saves, ExitStack() as beside:
 
         def begin_if_idle() -> None:
             nonlocal saves_begun
@@ -164,56 +179,44 @@ def _measure_steps(subject: Subject, settings: Settings, folder: Path) -> StepRa
 
         def saving() -> int:
             steps, training, secs = _train(subject, settings.step_secs, begin_if_idle)
-            rates["writing"].append(steps / training)
-            rates["saving"].append(steps / secs)
+            rates[ways[1]].append(steps / training)
+            rates[ways[2]].append(steps / secs)
             return steps
 
-        def plain(kind: str) -> Callable[[], int]:
+        def plain(way: str) -> Callable[[], int]:
             def run() -> int:
                 steps, _, secs = _train(subject, settings.step_secs, lambda: None)
-                rates[kind].append(steps / secs)
+                rates[way].append(steps / secs)
                 return steps
 
             return run
 
         group = [
-            Competitor("alone", plain("alone")),
+            Competitor("alone", plain(ways[0])),
             Competitor("saving", saving, finish=saves.wait),
-            Competitor("beside", plain("beside"), prepare=neighbour.start, finish=neighbour.end),
+            Competitor("beside", plain(ways[3]), lambda: _start_neighbour(beside), beside.close),
         ]
         interleave(group, settings.step_rounds)
-    kept = {name: tuple(found[1:]) for name, found in rates.items()}  # the first run warmed up
-    return StepRates(subject.size.name, saves=saves_begun, **kept)
+    return {way: found[1:] for way, found in rates.items()}, saves_begun  # the first run warmed up
 
 
-class Neighbour:
-    """Another process that keeps one core busy and touches no memory: what a busy core costs those beside it.
+def _step_records(subject: Subject, rates: Mapping[str, Sequence[float]], saves: int) -> Iterator[Record]:
+    size, (alone, *_) = subject.size.name, rates
+    for way, own in rates.items():
+        config = {"size": size, "what": STEPS, "way": way, "saves": saves if IN_FLIGHT in way else 0}
+        against = {alone: rates[alone]} if way != alone else {}
+        yield from records_of(
+            BENCHMARK, "steps/s", [Sample(f"{size} training steps, {way}", own, against, config=config)]
+        )
 
-    A context manager: leaving it ends the process.
-    """
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Neighbour:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def start(self) -> None:
-        program = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
-        self._process = subprocess.Popen(program, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        self._process.stdout.readline()
-
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+def _start_neighbour(stack: ExitStack) -> None:
+    """Another process that keeps one core busy and touches no memory, until `stack` closes."""
+    program = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    process = stack.enter_context(subprocess.Popen(program, stdout=subprocess.PIPE))
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    process.stdout.readline()
 
 
 def _train(subject: Subject, limit_secs: float, between: Callable[[], None]) -> tuple[int, float, float]:

@@ -1,145 +1,108 @@
-"""The report page: its words, charts and tables."""
+"""The numbers to reach, and the report. A number to reach is never changed here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Mapping, Sequence
 
-from support.charts import OTHER_COLOUR, OUR_COLOUR, TARGET_COLOUR, Bar, bars, legend
-from support.report import Report, Section, Table
+from support.drawing import Bar, Bars
+from support.page import Report, Section, Target, at_most, numbers
+from support.records import Found
 
-from checkpoints.baselines import MEMCPY, NO_SAVE, RAW_WRITE, TF_RESTORE
-from checkpoints.cases import Settings
-from checkpoints.results import OURS, Measured, Results, What
-from checkpoints.targets import STALL_MEMCPY, targets
+from checkpoints.baselines import KERAS_WEIGHTS, MEMCPY, NO_SAVE, RAW_WRITE, TF_RESTORE
+from checkpoints.cases import IN_FLIGHT, NEXT_STEP, OURS, RESTORE, STALL, STEPS, WRITE
 
+STALL_MEMCPY = 2.0
+STALL_KERAS, STALL_KERAS_SIZE = 0.5, "67 MB"
+SLOW_DOWN = 0.1
 MOST_SHOWN = 20.0
-UNIT: Mapping[What, str] = {
-    "stall": MEMCPY,
-    "stall and next step": NO_SAVE,
-    "write": RAW_WRITE,
-    "restore": TF_RESTORE,
+
+ABOUT: Mapping[str, tuple[str, str, str]] = {
+    STALL: (
+        "Stall of a save",
+        MEMCPY,
+        "What the training thread waits for. Ours is the copy of all variables into memory that is kept for it, and "
+        "handing it to the thread that writes, which is idle. “memcpy” copies as many bytes between two touched "
+        "buffers on one core; “by variable” does so in one call of np.copyto a variable. For tf.train.Checkpoint async "
+        "it is the call, with nothing in flight; for the others all of the writing, without fsync. All of them write "
+        "the optimizer's variables, too. Before each run, one training step is made.",
+    ),
+    NEXT_STEP: (
+        "Stall and the step after it",
+        NO_SAVE,
+        "The stall and the training step that follows, together; “no save” is the step alone. The call of "
+        "tf.train.Checkpoint async copies nothing: it keeps the variables' memory, and so the next step makes every "
+        "variable anew, in fresh memory, while it is in its call that ours copies.",
+    ),
+    WRITE: (
+        "Time to a committed checkpoint",
+        RAW_WRITE,
+        "From a snapshot to the checkpoint in place under its name: the check for NaN, state.h5 and fsync, the "
+        "manifest with its SHA-256 digests and fsync, fsync of the folder, rename; removing the checkpoint before is "
+        "in it. “write and fsync” writes as many bytes to one new file, “sha256” digests as many in memory; “TF write "
+        "and fsync” is tf.train.Checkpoint, and then fsync of its files, which it leaves out.",
+    ),
+    RESTORE: (
+        "Restore",
+        TF_RESTORE,
+        "Ours reads the checkpoint twice, first to check each digest, then into memory, and assigns the variables. "
+        "tf.train.Checkpoint checks a CRC-32 of each variable as it reads, load_weights nothing. The files lie in the "
+        "page cache, as after a restart on the node that wrote them.",
+    ),
 }
-TITLES: Mapping[What, str] = {
-    "stall": "Stall of a save",
-    "stall and next step": "Stall and the step after it",
-    "write": "Time to a committed checkpoint",
-    "restore": "Restore",
-}
-ABOUT: Mapping[What, str] = {
-    "stall": "What the training thread waits for. Ours is the copy of all variables into memory that is kept for it, "
-    "and handing it to the thread that writes, which is idle. “memcpy” copies as many bytes between two touched "
-    "buffers on one core; “by variable” does so in one call of np.copyto a variable. For tf.train.Checkpoint async it "
-    "is the call, with nothing in flight; for the others all of the writing, without fsync. All of them write "
-    "the optimizer's variables, too. Before each run, one training step is made.",
-    "stall and next step": "The stall and the training step that follows, together; “no save” is the step alone. The "
-    "call of tf.train.Checkpoint async copies nothing: it keeps the variables' memory, and so the next step makes "
-    "every variable anew, in fresh memory, while it is in its call that ours copies.",
-    "write": "From a snapshot to the checkpoint in place under its name: the check for NaN, state.h5 and fsync, the "
-    "manifest with its SHA-256 digests and fsync, fsync of the folder, rename; removing the checkpoint before is in "
-    "it. “write and fsync” writes as many bytes to one new file, “sha256” digests as many in memory; “TF write "
-    "and fsync” is tf.train.Checkpoint, and then fsync of its files, which it leaves out.",
-    "restore": "Ours reads the checkpoint twice, first to check each digest, then into memory, and assigns the "
-    "variables. tf.train.Checkpoint checks a CRC-32 of each variable as it reads, load_weights nothing. The files lie "
-    "in the page cache, as after a restart on the node that wrote them.",
-}
+SAVING = (
+    "The training step of a job, TensorFlow on one thread, so that another core is free for the thread that writes. A "
+    "save begins as soon as the one before is committed: far more often than any job saves. “in flight” stops the "
+    "clock during the stalls, which are measured above. The busy process runs an empty loop: what it costs, the "
+    "machine's cores cost each other, by what they share."
+)
+SUMMARY = (
+    "What a checkpoint costs the training that it is taken of, how long it takes until it is safe on the disk, and how "
+    "long until it is back in the variables. Models of dense layers with Adam, in float32.",
+    "All ways of a group ran in turn (A B B A) after a warm-up; medians, and ratios of what ran beside each other. "
+    "TensorFlow has one thread, as on a rank that shares a node with others.",
+)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Makes the parts of the page from what was measured."""
-
-    results: Results
-    settings: Settings
-
-    def section(self, what: What) -> Section:
-        charts = [self._chart(size.name, what) for size in self.settings.sizes]
-        rows = [row for size in self.settings.sizes for row in self._rows(size.name, what)]
-        header = ("State", "Way", "ms", "fastest to slowest", "GB/s", f"x {UNIT[what]}")
-        shown = f"Bars are times; 1 is {UNIT[what]}. Bars beyond {MOST_SHOWN:g} are cut off."
-        colours = [(OUR_COLOUR, OURS), (OTHER_COLOUR, "others")]
-        if what == "stall":
-            colours.append((TARGET_COLOUR, "target"))
-        return Section(TITLES[what], (ABOUT[what], shown), charts, legend(colours), [Table(header, rows, names=2)])
-
-    def _chart(self, size: str, what: What) -> str:
-        found = self.results.of(size, what)
-        unit = self.results.get(size, what, UNIT[what])
-        if unit is None:
-            return ""
-        entries = [
-            Bar(
-                one.case.way,
-                one.median / unit.median,
-                OUR_COLOUR if one.case.way.startswith(OURS) else OTHER_COLOUR,
-                STALL_MEMCPY if what == "stall" and one.case.way == OURS else None,
-            )
-            for one in found
-        ]
-        top = min(MOST_SHOWN, max(1.0, *(entry.value or 0 for entry in entries)))
-        return bars(f"State of {size}", entries, top)
-
-    def _rows(self, size: str, what: What) -> Iterator[tuple[str, ...]]:
-        unit = self.results.get(size, what, UNIT[what])
-        for one in self.results.of(size, what):
-            yield size, one.case.way, *_numbers(one), f"{one.median / unit.median:.3g}" if unit else ""
-
-    def steps(self) -> Section:
-        rows = [
-            (one.size, way, f"{median(rates):.2f}", f"{min(rates):.2f} to {max(rates):.2f}", f"{one.lost(rates):.1%}")
-            for one in self.results.steps
-            for way, rates in (
-                ("no saves", one.alone),
-                ("a save in flight", one.writing),
-                ("a save in flight, stalls counted", one.saving),
-                ("no saves, another process busy", one.beside),
-            )
-        ]
-        saves = ", ".join(f"{one.saves}" for one in self.results.steps)
-        text = (
-            "The training step of a job (hpc_train.engine.train_step), TensorFlow on one thread, so that another "
-            "core is free for the thread that writes. A save begins as soon as the one before is committed, "
-            f"{saves} in all: far more often than any job saves. “in flight” stops the clock during the stalls, which "
-            "are measured above. The busy process runs an empty loop: what it costs, the machine's cores cost each "
-            "other, by what they share."
-        )
-        header = ("State", "Meanwhile", "steps/s", "slowest to fastest", "lost")
-        return Section("Training beside a save", (text,), tables=[Table(header, rows, names=2)])
-
-    def states(self) -> Section:
-        rows = [(name, f"{nbytes:,}", f"{count}") for name, nbytes, count in self.results.states]
-        text = "Dense layers with Adam, in float32: weights, two slots of each, the step and the learning rate."
-        return Section("States", (text,), tables=[Table(("State", "bytes", "variables"), rows)])
+def targets(found: Found, sizes: Sequence[str]) -> list[Target]:
+    """All targets, in the order of the issue that set them."""
+    stalls = found.where(what=STALL, way=OURS)
+    memcpy = [(size, stalls.ratio(MEMCPY, size=size)) for size in sizes]
+    keras = [(STALL_KERAS_SIZE, stalls.ratio(KERAS_WEIGHTS, size=STALL_KERAS_SIZE))]
+    lost = [(one.config["size"], 1 - (one.ratio or 0)) for one in found.where(what=STEPS, way=IN_FLIGHT)]
+    what, most = "Steps lost while a save is in flight, TensorFlow on one core of two or more", f"≤ {SLOW_DOWN:.0%}"
+    return [
+        at_most("Stall of a save", f"≤ {STALL_MEMCPY:g} x memcpy of the state", memcpy, STALL_MEMCPY),
+        at_most("Stall of a save", f"≤ {STALL_KERAS:g} x {KERAS_WEIGHTS}", keras, STALL_KERAS),
+        at_most(what, most, lost, SLOW_DOWN, ".1%"),
+    ]
 
 
-def _numbers(found: Measured) -> tuple[str, ...]:
-    low, high = 1e3 * min(found.secs), 1e3 * max(found.secs)
-    return f"{1e3 * found.median:.3g}", f"{low:.3g} to {high:.3g}", f"{found.gb_per_sec:.3g}"
-
-
-def make_page(results: Results, settings: Settings, facts: Mapping[str, object]) -> Report:
+def make_page(found: Found, sizes: Sequence[str], facts: Mapping[str, object]) -> Report:
     """The whole report."""
-    parts = Parts(results, settings)
-    return Report(
-        "Checkpoints: against memcpy, tf.train.Checkpoint and Keras",
-        list(_summary(settings)),
-        targets(results, settings),
-        [*(parts.section(what) for what in TITLES), parts.steps(), parts.states()],
-        facts,
-    )
+    sections = [_section(found.where(what=what), what) for what in ABOUT]
+    steps = numbers(found.where(what=STEPS), {"State": "size", "Meanwhile": "way"}, {"saves": "saves"})
+    sections.append(Section("Training beside a save", [SAVING], tables=[steps]))
+    title = "Checkpoints: against memcpy, tf.train.Checkpoint and Keras"
+    return Report(title, SUMMARY, targets(found, sizes), sections, facts)
 
 
-def _summary(settings: Settings) -> Iterator[str]:
-    if settings.quick:
-        yield "A quick run of tiny models: it tries the benchmark, and none of its figures mean anything."
-    yield (
-        "What a checkpoint costs the training that it is taken of, how long it takes until it is safe on the disk, and "
-        "how long until it is back in the variables."
-    )
-    repeats = ", ".join(f"{2 * size.rounds} ({size.name})" for size in settings.sizes)
-    yield (
-        f"All ways of a group ran in turn (A B B A) after a warm-up; medians of so many repeats: {repeats}. Ratios "
-        "compare with what ran in the same turns. TensorFlow has one thread, as on a rank that shares a node with "
-        "others."
+def _section(found: Found, what: str) -> Section:
+    title, unit, text = ABOUT[what]
+    charts = []
+    for size in found.each("size"):
+        one = found.one(size=size, way=unit)
+        assert one is not None, "measured with the others"
+        bars = [
+            Bar(
+                record.config["way"],
+                record.value / one.value,
+                STALL_MEMCPY if (what, record.config["way"]) == (STALL, OURS) else None,
+                record.config["way"].startswith(OURS),
+            )
+            for record in found.where(size=size).cases()
+        ]
+        charts.append(Bars(f"State of {size}: time, {unit} is 1", bars, MOST_SHOWN))
+    shown = f"Bars are times; 1 is {unit}. Bars beyond {MOST_SHOWN:g} are cut off."
+    return Section(
+        title, [text, shown], charts, [numbers(found, {"State": "size", "Way": "way"}, {"GB/s": "gb_per_sec"})]
     )

@@ -204,7 +204,7 @@ def main() -> None:
                 continue
             exchanges = Exchanges(world, switch.hvd, device, nbytes // 4)
             ways = exchanges.allreduce() if operation == "allreduce" else exchanges.broadcast()
-            told.measured(operation, nbytes, take_turns(world.comm, ways, switch, args.rounds, args.repeat_secs))
+            told.measured(operation, nbytes, take_turns(world.comm, ways, switch.turn, args.rounds, args.repeat_secs))
             del exchanges, ways
     switch.turn(True)
 

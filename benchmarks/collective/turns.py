@@ -1,4 +1,4 @@
-"""Times ways in turns on all ranks, A B B A: each rank does the same at the same time. Collective."""
+"""Times ways in turns, A B B A: on all ranks, each of which does the same at the same time, or on one alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
+from support.timing import there_and_back
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,76 +38,62 @@ class Way:
     horovod: bool = False
 
 
-class Switch(Protocol):
-    """Starts and ends what some of the ways need."""
-
-    def turn(self, on: bool) -> None:
-        """Collective; does nothing where it is so already."""
+Turn = Callable[[bool], None]
+"""Starts or ends Horovod; does nothing where it runs, or does not, already. Collective."""
 
 
 def take_turns(
-    comm: MPI.Intracomm, ways: Sequence[Way], switch: Switch, rounds: int, repeat_secs: float
+    comm: MPI.Intracomm | None, ways: Sequence[Way], turn: Turn, rounds: int, repeat_secs: float
 ) -> dict[str, dict[str, object]]:
     """Seconds an operation takes, by way and repeat, as the slowest rank sees it; 2 x `rounds` repeats each.
 
-    Each way is checked before and after.
+    Each way is checked before and after. Collective, but for `comm` None: by this rank alone.
 
     Raises:
         WrongResultError: On all ranks alike: a result is wrong on one of them.
     """
     iterations = {}
     for way in ways:
-        switch.turn(way.horovod)
+        turn(way.horovod)
         _check(comm, way)
-        iterations[way.name] = _iterations(comm, way, repeat_secs)
-    names: list[str] = []
-    secs: list[float] = []
+        took = _highest(comm, min(_time(comm, way, 1), _time(comm, way, 1)))
+        iterations[way.name] = int(np.clip(round(repeat_secs / max(took, 1e-9)), 1, MOST_ITERATIONS))
+    secs: dict[str, list[float]] = {way.name: [] for way in ways}
     gc.disable()
     try:
         for _ in range(rounds):
-            for way in [*ways, *reversed(ways)]:
-                switch.turn(way.horovod)
-                names.append(way.name)
-                secs.append(_time(comm, way, iterations[way.name]))
+            for way in there_and_back(ways, 2):
+                turn(way.horovod)
+                secs[way.name].append(_time(comm, way, iterations[way.name]))
     finally:
         gc.enable()
-    slowest = np.array(secs)
-    from mpi4py import MPI
-
-    comm.Allreduce(MPI.IN_PLACE, slowest, op=MPI.MAX)
+    slowest = {name: [_highest(comm, one) for one in own] for name, own in secs.items()}
     for way in reversed(ways):
-        switch.turn(way.horovod)
+        turn(way.horovod)
         _check(comm, way)
-    return {
-        way.name: {
-            "secs": [float(s) for name, s in zip(names, slowest, strict=True) if name == way.name],
-            "iterations": iterations[way.name],
-        }
-        for way in ways
-    }
+    return {name: {"secs": own, "iterations": iterations[name]} for name, own in slowest.items()}
 
 
-def _check(comm: MPI.Intracomm, way: Way) -> None:
-    wrong = np.array([way.check()], np.int64)
+def _check(comm: MPI.Intracomm | None, way: Way) -> None:
+    wrong = _highest(comm, float(way.check()))
+    if wrong:
+        raise WrongResultError(f"{way.name}: numbers that are wrong: {wrong:.0f}")
+
+
+def _highest(comm: MPI.Intracomm | None, number: float) -> float:
+    """Of all ranks; collective."""
+    if comm is None:
+        return number
     from mpi4py import MPI
 
-    comm.Allreduce(MPI.IN_PLACE, wrong)
-    if wrong[0]:
-        raise WrongResultError(f"{way.name}: numbers that are wrong: {wrong[0]}")
+    return float(comm.allreduce(number, op=MPI.MAX))
 
 
-def _iterations(comm: MPI.Intracomm, way: Way, repeat_secs: float) -> int:
-    from mpi4py import MPI
-
-    took = np.array([min(_time(comm, way, 1), _time(comm, way, 1))])
-    comm.Allreduce(MPI.IN_PLACE, took, op=MPI.MAX)
-    return int(np.clip(round(repeat_secs / took[0]), 1, MOST_ITERATIONS))
-
-
-def _time(comm: MPI.Intracomm, way: Way, iterations: int) -> float:
-    for _ in range(min(iterations, WARM_UPS)):
+def _time(comm: MPI.Intracomm | None, way: Way, iterations: int) -> float:
+    for _ in range(min(iterations, WARM_UPS) if comm else 1):
         way.run()
-    comm.Barrier()
+    if comm:
+        comm.Barrier()
     begin = time.perf_counter()
     for _ in range(iterations):
         way.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from scale_model.measured import HOROVOD, RAW
@@ -93,3 +94,23 @@ def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
     while found[-1] * factor <= end:
         found.append(found[-1] * factor)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured.
+
+    Attributes:
+        sizes: Bytes. rounds: A B B A rounds, two repeats each. repeat_secs: A repeat takes about so long, and one
+            operation at least. limit_secs: For one mpirun.
+    """
+
+    sizes: tuple[int, ...]
+    rounds: int
+    repeat_secs: float
+    limit_secs: float
+
+
+BENCHMARK = "collectives"
+FULL = Settings(sizes_between(4, 1 << 28, 4), rounds=3, repeat_secs=0.03, limit_secs=900.0)
+QUICK = Settings((4, 4096, 1 << 20), rounds=1, repeat_secs=0.005, limit_secs=120.0)

@@ -8,10 +8,9 @@ FILE: as that of program.py.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ import numpy as np
 
 from collective.arrays import missing_room, missing_shared_room, pattern, wrong
 from collective.told import Told
-from collective.turns import MOST_ITERATIONS, Way, WrongResultError
+from collective.turns import Way, take_turns
 from collective.ways import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
 from hpc_train.distributed.excepthook import tell_uncaught
 from hpc_train.distributed.parameter_server.window import Window
@@ -145,44 +144,6 @@ class Origin:
         return wrong(self._received, factor)
 
 
-def time_in_turns(ways: Sequence[Way], rounds: int, repeat_secs: float) -> dict[str, dict[str, object]]:
-    """As `take_turns`, by one rank alone.
-
-    Raises:
-        WrongResultError: A result is wrong.
-    """
-    secs: dict[str, list[float]] = {way.name: [] for way in ways}
-    iterations = {}
-    for way in ways:
-        _check(way)
-        took = min(_time(way, 1), _time(way, 1))
-        iterations[way.name] = int(np.clip(round(repeat_secs / max(took, 1e-9)), 1, MOST_ITERATIONS))
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for way in [*ways, *reversed(ways)]:
-                secs[way.name].append(_time(way, iterations[way.name]))
-    finally:
-        gc.enable()
-    for way in ways:
-        _check(way)
-    return {name: {"secs": found, "iterations": iterations[name]} for name, found in secs.items()}
-
-
-def _check(way: Way) -> None:
-    count = way.check()
-    if count:
-        raise WrongResultError(f"{way.name}: numbers that are wrong: {count}")
-
-
-def _time(way: Way, iterations: int) -> float:
-    way.run()
-    begin = time.perf_counter()
-    for _ in range(iterations):
-        way.run()
-    return (time.perf_counter() - begin) / iterations
-
-
 def wait(comm: MPI.Intracomm, asleep: bool) -> None:
     """Waits for all ranks: asleep where they share memory and need no help, else letting MPI go on."""
     request = comm.Ibarrier()
@@ -210,7 +171,7 @@ def measure(args: argparse.Namespace, world: World, nbytes: int, measured: Calla
             found: dict[str, dict[str, object]] = {}
             if world.rank == world.size - 1:
                 ways = Origin(nbytes // 4).ways(operation, windows)
-                found = time_in_turns(ways, args.rounds, args.repeat_secs)
+                found = take_turns(None, ways, lambda horovod: None, args.rounds, args.repeat_secs)
             wait(comm, asleep=window.shared)
             measured(operation, nbytes, world.all_gather(found)[-1])
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.launch import check_mpirun, here, slots
-from support.report import Target
-from support.results import ResultsFolder
+from support.page import Target
+from support.records import Found
+from support.results import Results
 from support.usage import UsageError
 
 RANKS = 2
@@ -26,7 +27,7 @@ LAYOUTS = ("contiguous", "gzip")
 STATE = "67 MB"
 PARAMETERS = ("8 MB", "67 MB")
 
-Measure = Callable[[Path, ResultsFolder], list[Target]]
+Measure = Callable[[Path, Results], list[Target]]
 """Measures in an empty folder, adds the records to the results, and returns the targets of that benchmark."""
 
 
@@ -64,12 +65,12 @@ def too_few_cores(ranks: int) -> str:
     return f"needs {ranks} cores, and this process may use {slots()}"
 
 
-def training(folder: Path, results: ResultsFolder) -> list[Target]:
+def training(folder: Path, results: Results) -> list[Target]:
     """Pairs in one process: the plain loop and Keras fit on one rank, plain Horovod with the same flags on two."""
-    from peers.measuring import Runner, measure_all, plan
+    from peers.measuring import measure_all, plan
     from peers.models import CNN, MLP, write_data
+    from peers.page import targets
     from peers.settings import FULL
-    from peers.targets import targets
 
     settings = replace(FULL, pairs=10, block_secs=0.25, first_secs=0.5)
     units = [
@@ -78,90 +79,81 @@ def training(folder: Path, results: ResultsFolder) -> list[Target]:
         *plan([CNN], [RANKS], ["same-flags"]),
     ]
     write_data(folder, [MLP, CNN], settings.rows)
-    measure_all([unit for unit in units if unit.ranks <= slots()], Runner(folder, settings, print), results)
+    measure_all([unit for unit in units if unit.ranks <= slots()], folder, settings, results)
     for unit in units:
         if unit.ranks > slots():
             results.leave_out(unit.name, too_few_cores(unit.ranks))
-    return targets(results.records)
+    return targets(Found(results.records))
 
 
-def allreduce(folder: Path, results: ResultsFolder) -> list[Target]:
+def allreduce(folder: Path, results: Results) -> list[Target]:
     """Horovod's allreduce against MPI's on this node, from 1 to 16 MiB."""
+    from collective.page import FROM_BYTES, targets
     from collective.places import runs
-    from collective.results import Found
-    from collective.settings import FULL
-    from collective.targets import FROM_BYTES, targets
-    from collective.ways import sizes_between
-    from collectives import measure
+    from collective.ways import FULL, sizes_between
+    from collectives import measure_all
 
     if slots() < RANKS:
         raise UsageError(too_few_cores(RANKS))
     settings = replace(FULL, sizes=sizes_between(FROM_BYTES, ALLREDUCE_BYTES, 4), limit_secs=60.0)
-    for run in runs(["node"], [RANKS], ["allreduce"], 1, RANKS):
-        measure(run, settings, Namespace(gpu=False), {}, results)
+    args = Namespace(gpu=False, dir=folder)
+    measure_all(runs(["node"], [RANKS], ["allreduce"], 1, RANKS), settings, args, {}, results)
     return targets(Found(results.records))
 
 
-def input_pipeline(folder: Path, results: ResultsFolder) -> list[Target]:
+def input_pipeline(folder: Path, results: Results) -> list[Target]:
     """Rows of 3 KB in the page cache."""
     import tensorflow as tf
     from input_pipeline import STEP_ROWS, settings_of
     from inputs.cases import measure_warm
     from inputs.files import write
-    from inputs.results import Results
+    from inputs.page import targets
     from inputs.rows import ROW_KINDS
-    from inputs.targets import targets
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     settings = settings_of(Namespace(quick=False, megabytes=INPUT_MEGABYTES, rounds=1))
     settings = replace(settings, limit_secs=0.05)
     kind = next(kind for kind in ROW_KINDS if kind.name == STEP_ROWS)
-    found = Results()
-    measure_warm(write(folder / "rows", kind, settings.megabytes, LAYOUTS), settings, found)
-    results.add(kind.name, list(found.records({"megabytes": settings.megabytes}, {})))
-    return targets(found, settings)
+    data = write(folder / "rows", kind, settings.megabytes, LAYOUTS)
+    results.add(kind.name, measure_warm(data, settings))
+    return targets(Found(results.records), settings)
 
 
-def checkpoint(folder: Path, results: ResultsFolder) -> list[Target]:
+def checkpoint(folder: Path, results: Results) -> list[Target]:
     """The stall of a save of 67 MB, and what a save in flight costs the steps."""
     from checkpoint import SIZES, measure_all
     from checkpoints.cases import Settings
-    from checkpoints.targets import targets
+    from checkpoints.page import targets
 
     size = next(size for size in SIZES if size.name == STATE)
     settings = Settings((replace(size, rounds=2),), step_size=STATE, step_secs=1.0, step_rounds=1)
-    found, _ = measure_all(settings, folder)
-    results.add(STATE, list(found.records({}, {})))
-    return targets(found, settings)
+    measure_all(settings, folder, results)
+    return targets(Found(results.records), [STATE])
 
 
-def server(folder: Path, results: ResultsFolder) -> list[Target]:
+def server(folder: Path, results: Results) -> list[Target]:
     """Push and pull on one node with one and with two servers, and what a server that waits takes."""
     from parameter_server import measure_all
+    from parameter_servers.page import targets
     from parameter_servers.settings import FULL
-    from parameter_servers.targets import targets
 
     node = replace(FULL.node, sizes=PARAMETERS, run_bytes=128 * 10**6, rounds=2, rest_secs=0.5)
-    found = measure_all(replace(FULL, node=node), ["node"], folder)
-    results.add("node", list(found.records({}, {})))
-    return targets(found)
+    measure_all(replace(FULL, node=node), ["node"], folder, results)
+    return targets(Found(results.records))
 
 
-def emulated(folder: Path, results: ResultsFolder) -> list[Target]:
+def emulated(folder: Path, results: Results) -> list[Target]:
     """Eight ranks that wait instead of computing, however few cores there are, against one."""
     from scale.jobs import plan_variable
-    from scale.journal import Journal
-    from scale.measuring import Curve
+    from scale.measuring import Curve, measure_all
+    from scale.page import EMULATED_BYTES, EMULATED_STEP_MS, EMULATED_WORKERS, targets
     from scale.settings import FULL, MEMORY, SYNC, WEAK
-    from scale.targets import EMULATED_BYTES, EMULATED_STEP_MS, EMULATED_WORKERS, targets
-    from scaling import measure_curve
 
     settings = replace(FULL, secs=2.0, warm_up_secs=1.0, passes=1, limit_secs=120.0)
     points = ((SYNC, 1), (SYNC, EMULATED_WORKERS))
     curve = Curve(WEAK, "emulated", "emulated model", MEMORY, 32, points, EMULATED_STEP_MS, EMULATED_BYTES)
-    launch, journal = here(plan_variable(folder)), Journal(results.path, results.begun)
-    measure_curve(curve, settings, folder, launch, results, journal)
-    return targets(results.records)
+    measure_all([curve], settings, folder, here(plan_variable(folder)), results)
+    return targets(Found(results.records))
 
 
 PARTS: Mapping[str, Part] = {

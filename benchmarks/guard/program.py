@@ -1,22 +1,23 @@
 """One part in a process of its own: `python -m guard.program PART FOLDER OUT`.
 
 Each part sets up TensorFlow in its own way, once and for the whole process. FOLDER is empty; OUT gets what was measured
-(see measured.py), or why it was not.
+(see `Measured`), or why it was not.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
-from support.failures import in_short
-from support.results import ResultsFolder
-from support.usage import UsageError, run_main
+from support.results import Results
+from support.usage import MissingError, UsageError, in_short, run_main
 
-from guard.measured import Measured, write_measured
 from guard.parts import PARTS
+from guard.running import Measured
+from hpc_train.telemetry.json_files import write_json
 
-EXPECTED = (UsageError, RuntimeError, OSError, ImportError)
+EXPECTED = (UsageError, MissingError, RuntimeError, OSError, ImportError)
 """What a part that cannot run here raises."""
 
 
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
-    write_measured(args.out, measure(args.part, args.folder))
+    write_json(args.out, asdict(measure(args.part, args.folder)))
     return 0
 
 
@@ -35,7 +36,7 @@ def measure(part: str, folder: Path) -> Measured:
     work = folder / "work"
     work.mkdir()
     try:
-        with ResultsFolder(folder / "results", part, {}) as results:
+        with Results(folder / "results", part, {}) as results:
             targets = [target for target in PARTS[part].measure(work, results) if target.measured]
             if not (targets or results.left_out):
                 raise RuntimeError("it has measured nothing that a target speaks of")

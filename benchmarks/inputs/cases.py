@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 from support import page_cache
 from support.machine import one_core
+from support.records import Record, Sample, records_of
 from support.timing import Competitor, in_turn, interleave
 
 from inputs import baselines, ours
 from inputs.datasets import WHOLE_PASS_SECS, batches_of, drained
 from inputs.files import LAYOUTS, Data
-from inputs.results import Case, Results
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+BENCHMARK = "input_pipeline"
 ORDERS = ("none", "block", "global")
 COLD_CASES = (
     *((layout, "none") for layout in LAYOUTS),
@@ -28,7 +29,40 @@ COLD_CASES = (
     ("contiguous", "global"),
     ("gzip", "global"),
 )
-READER, DATASET = "reader", "tf.data"
+READER, DATASET, MEMCPY, TFRECORD, ZLIB, ONE_THREAD = "reader", "tf.data", "memcpy", "TFRecord", "zlib", "1 thread"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was measured.
+
+    Attributes:
+        rows: Name of the row kind.
+        way: Who delivered the rows: READER and DATASET are ours, the rest are baselines.
+        threads: Of our reader; 0 where that does not apply.
+        cores: "all" or "one". beside: In which other turns the case ran once more.
+    """
+
+    rows: str
+    layout: str
+    order: str
+    way: str
+    threads: int = 0
+    cores: str = "all"
+    cache: str = "warm"
+    beside: str = ""
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.threads else ""
+        cores = "on one core" if self.cores == "one" else ""
+        cache = "cold" if self.cache == "cold" else ""
+        return " ".join(
+            filter(None, [self.order, self.layout, self.rows, self.way, threads, cores, cache, self.beside])
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        return self.way in (READER, DATASET)
 
 
 @dataclass(frozen=True)
@@ -52,16 +86,16 @@ class Settings:
     quick: bool = False
 
 
-def measure_warm(data: Data, settings: Settings, results: Results) -> None:
+def measure_warm(data: Data, settings: Settings) -> Iterator[Record]:
     """All layouts and orders with the files in the page cache."""
     for layout in data.paths:
         for order in ORDERS:
-            _warm(data, layout, order, settings, results)
+            yield from _warm(data, layout, order, settings)
     for order in ORDERS:
-        _warm_on_one_core(data, order, settings, results)
+        yield from _warm_on_one_core(data, order, settings)
 
 
-def _warm(data: Data, layout: str, order: str, settings: Settings, results: Results) -> None:
+def _warm(data: Data, layout: str, order: str, settings: Settings) -> Iterator[Record]:
     limit = settings.limit_secs
     own = Case(data.kind.name, layout, order, READER, threads=1)
     with ExitStack() as stack:
@@ -88,10 +122,10 @@ def _warm(data: Data, layout: str, order: str, settings: Settings, results: Resu
             add(_reader(data, layout, order, 2, limit, stack), threads=2)
             if settings.threads != 1:
                 add(_dataset(data, layout, order, 1, limit, stack), threads=1)
-        _measure(group, settings.rounds, results)
+        yield from _measure(group, settings.rounds)
 
 
-def _warm_on_one_core(data: Data, order: str, settings: Settings, results: Results) -> None:
+def _warm_on_one_core(data: Data, order: str, settings: Settings) -> Iterator[Record]:
     limit = settings.limit_secs
     own = Case(data.kind.name, "contiguous", order, "", cores="one")
     with one_core(), ExitStack() as stack:
@@ -100,26 +134,29 @@ def _warm_on_one_core(data: Data, order: str, settings: Settings, results: Resul
             replace(own, way=DATASET, threads=1): _dataset(data, "contiguous", order, 1, limit, stack),
             replace(own, way="TFRecord"): baselines.tfrecord(data, order != "none", limit, stack),
         }
-        _measure(group, settings.rounds, results)
+        yield from _measure(group, settings.rounds)
 
 
-def measure_generators(data: Data, settings: Settings, results: Results) -> None:
+def measure_generators(data: Data, settings: Settings) -> Iterator[Record]:
     """from_generator; after all else, for TensorFlow changes malloc for the whole process then (M_TRIM_THRESHOLD)."""
     limit, threads = settings.limit_secs, settings.threads
-    own = Case(data.kind.name, "contiguous", "none", DATASET, threads)
+    own = Case(data.kind.name, "contiguous", "none", DATASET, threads, beside="beside from_generator")
     with ExitStack() as stack:
         group = {own: _dataset(data, own.layout, own.order, threads, limit, stack)}
         for competitor in (
-            baselines.memcpy(data, limit),
             baselines.generator(data, False, limit, stack),
             baselines.generator(data, True, limit / 5, stack),
         ):
-            group[replace(own, way=competitor.name, threads=0)] = competitor
-        _measure(group, settings.rounds, results)
+            group[replace(own, way=competitor.name, threads=0, beside="")] = competitor
+        yield from _measure(group, settings.rounds)
 
 
-def measure_cold(data: Data, settings: Settings, results: Results) -> None:
-    """Layouts in file order, and contiguous in all orders, with the page cache dropped before each run."""
+def measure_cold(data: Data, settings: Settings) -> Iterator[Record]:
+    """Layouts in file order, and contiguous in all orders, with the page cache dropped before each run.
+
+    Raises:
+        CacheStaysError: It cannot be dropped here.
+    """
     for layout, order in COLD_CASES[:1] if settings.quick else COLD_CASES:
         if layout not in data.paths:
             continue
@@ -130,17 +167,23 @@ def measure_cold(data: Data, settings: Settings, results: Results) -> None:
             own: _cold_reader(data, layout, order, settings.limit_secs),
             replace(own, way=DATASET, threads=settings.threads): _cold_dataset(data, layout, order, settings),
         }
-        try:
-            _measure(group, settings.cold_rounds, results)
-        except page_cache.CacheStaysError as error:
-            results.notes.append(f"Cold page cache, {data.kind.name}: not measured: {error}.")
-            return
+        yield from _measure(group, settings.cold_rounds)
 
 
-def _measure(group: dict[Case, Competitor], rounds: int, results: Results) -> None:
-    """Competitors are named by their cases here, so that one way with one and with two threads stay apart."""
+def _measure(group: dict[Case, Competitor], rounds: int) -> Iterator[Record]:
+    """One interleaving: ours are compared with its baselines, several threads with one.
+
+    Competitors are named by their cases here, so that one way with one and with two threads stay apart.
+    """
     rates = interleave([replace(competitor, name=str(case)) for case, competitor in group.items()], rounds)
-    results.add({case: rates[str(case)] for case in group})
+    values = {case: [rate / 1e9 for rate in rates[str(case)].per_sec] for case in group}
+    for case, own in values.items():
+        against = {other.way: found for other, found in values.items() if case.is_ours and not other.is_ours}
+        alone = replace(case, threads=1)
+        if case.threads > 1 and alone in values:
+            against[ONE_THREAD] = values[alone]
+        config = {**asdict(case), "cpu_secs_per_gb": 1e9 * float(np.median(rates[str(case)].cpu_secs))}
+        yield from records_of(BENCHMARK, "GB/s", [Sample(str(case), own, against, config=config)])
 
 
 def _reader(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:

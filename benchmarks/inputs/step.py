@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from support.records import Record, Sample, records_of
 from support.timing import Competitor, interleave
 
 from inputs import ours
-from inputs.cases import ORDERS, Settings
+from inputs.cases import BENCHMARK, ORDERS, Settings
 from inputs.files import Data
-from inputs.results import Results, StepWait
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -21,7 +21,7 @@ TOLERANCE = 0.03
 Step = Callable[[Any], "tf.Tensor"]
 
 
-def measure_step(data: Data, settings: Settings, results: Results) -> None:
+def measure_step(data: Data, settings: Settings) -> Iterator[Record]:
     """Trains on contiguous shards in each order, in turn with the same step on a batch that stays in memory."""
     import tensorflow as tf
 
@@ -29,9 +29,15 @@ def measure_step(data: Data, settings: Settings, results: Results) -> None:
     resident = (tf.constant(data.images[rows]), tf.constant(data.labels[rows]))
     step, width = calibrated_step(resident)
     for order in ORDERS:
-        results.steps.append(_fed(step, resident, data, order, settings))
-    found = results.steps[-1].resident_step_secs
-    results.notes.append(f"Training step: a dense layer of {width} units, {1000 * found:.2f} ms a step without input.")
+        shares, fed, not_fed = _fed(step, resident, data, order, settings)
+        name, config = f"{order} training step", {"order": order, "width": width}
+        yield from records_of(
+            BENCHMARK, "% of step", [Sample(f"{name}, wait for input", shares, config={**config, "way": "wait"})]
+        )
+        against = {"same step on a batch in memory": not_fed}
+        yield from records_of(
+            BENCHMARK, "ms", [Sample(f"{name}, time", fed, against, config={**config, "way": "time"})]
+        )
 
 
 def calibrated_step(batch: Any) -> tuple[Step, int]:
@@ -83,7 +89,10 @@ def _step_secs(step: Step, batch: Any, steps: int = 40) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def _fed(step: Step, resident: Any, data: Data, order: str, settings: Settings) -> StepWait:
+def _fed(
+    step: Step, resident: Any, data: Data, order: str, settings: Settings
+) -> tuple[list[float], list[float], list[float]]:
+    """Percent of a step that is waiting, milliseconds of a step, and of one on the resident batch, by repeat."""
     shares: list[float] = []
     opening = ours.training(data.paths["contiguous"], data.kind.batch, order, settings.threads)
     with opening as training, ours.Feed(training.dataset) as feed:
@@ -101,6 +110,5 @@ def _fed(step: Step, resident: Any, data: Data, order: str, settings: Settings) 
             return settings.steps
 
         rates = interleave([Competitor("fed", fed), Competitor("resident", not_fed)], settings.rounds)
-    shares = shares[1:]  # the first run warmed up
-    fed_secs, resident_secs = (tuple(1 / rate for rate in rates[name].per_sec) for name in ("fed", "resident"))
-    return StepWait(order, tuple(shares), fed_secs, resident_secs)
+    fed_ms, resident_ms = ([1e3 * secs for secs in rates[name].secs] for name in ("fed", "resident"))
+    return [100 * share for share in shares[1:]], fed_ms, resident_ms  # the first run warmed up

@@ -1,1 +1,1 @@
-"""The parts of parameter_server.py: the ranks' programs and how they start, cases, targets, the report's text."""
+"""The parts of parameter_server.py."""

@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+BENCHMARK = "parameter_server"
+OURS, MEMCPY, SEND_RECV, APPLIED = "push and pull", "memcpy", "Send/Recv", "apply alone"
+PLAIN_HOROVOD, SYNC, ASYNC, PREFETCH = "plain Horovod", "sync", "async", "async, prefetching"
+BOUNDED, SLOW = "async, max_staleness 2", "one slow worker"
+BARE, JOB = "bare", "of a job"
+"""Ways."""
+ONE_NODE, WITHOUT_CMA = "one node", "one node, no CMA"
+TWO_HOSTS, ONE_HOST_TCP = "two hosts, TCP", "one host, TCP"
+"""Places."""
+TRANSFER, OPTIMIZER, TRAINING, SLOW_WORKER = "transfer", "transfer, SGD", "training", "slow worker"
+TO_LOSS, IDLE = "time to loss", "idle server"
+"""What is measured."""
+
 SIZES: Mapping[str, int] = {"1 MB": 10**6, "8 MB": 8 * 10**6, "67 MB": 67 * 10**6, "256 MB": 256 * 10**6}
 """Bytes of parameters, by name."""
 VARIABLES = 8
@@ -36,7 +49,7 @@ class Transfers:
 
 
 @dataclass(frozen=True)
-class Training:
+class Jobs:
     """Of training jobs.
 
     Attributes:
@@ -65,7 +78,7 @@ class Settings:
     node: Transfers
     optimizer: Transfers
     tcp: Transfers
-    training: Training
+    training: Jobs
     quick: bool = False
 
 
@@ -73,7 +86,7 @@ FULL = Settings(
     node=Transfers(tuple(SIZES), run_bytes=512 * 10**6, rounds=3, rest_secs=2.0, rests=1),
     optimizer=Transfers(tuple(SIZES), run_bytes=256 * 10**6, rounds=3),
     tcp=Transfers(("1 MB", "8 MB", "67 MB"), run_bytes=128 * 10**6, rounds=3, rest_secs=2.0, rests=1),
-    training=Training(
+    training=Jobs(
         rows=32_768,
         examples=80_000,
         slow_examples=24_000,
@@ -88,7 +101,7 @@ QUICK = Settings(
     node=Transfers(("1 MB", "8 MB"), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=1),
     optimizer=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1),
     tcp=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=1),
-    training=Training(
+    training=Jobs(
         rows=2_048,
         examples=4_000,
         slow_examples=1_500,

@@ -25,8 +25,7 @@ from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.world import World, join_world
 from parameter_servers.commands import APPLY, ECHO, LEAVE, PAUSE, REST, SERVE, Commander, ServingRank
 from parameter_servers.parts import PlainPart, sgd_part
-from parameter_servers.settings import VARIABLES
-from parameter_servers.ways import APPLIED, MEMCPY, OURS, SEND_RECV
+from parameter_servers.settings import APPLIED, MEMCPY, OURS, SEND_RECV, VARIABLES
 
 GRADIENT = 1e-3
 LINE_NUMBERS = 16

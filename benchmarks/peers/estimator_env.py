@@ -9,16 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from support.usage import MissingError
+
 REQUIREMENTS = ("tensorflow-cpu==2.15.1", "h5py<3.12")
 PYTHONS = ("python3.11", "python3.10", "python3.9")
 """Those that TensorFlow 2.15 has wheels for."""
 READY = "ready"
 LIMIT_SECS = 900.0
 CHECK = "import tensorflow as tf, h5py; tf.estimator.Estimator; print(tf.__version__)"
-
-
-class PeerMissingError(Exception):
-    """A peer cannot be had here; the message says why, and the benchmark goes on without it."""
 
 
 def default_place() -> Path:
@@ -31,7 +29,7 @@ def find_or_build(say: Callable[[str], None], place: Path | None = None) -> str:
     """The environment's Python; builds the environment where it is not there, telling each step by `say`.
 
     Raises:
-        PeerMissingError: It cannot be built.
+        MissingError: It cannot be built.
     """
     place = place or default_place()
     python = place / "bin" / "python"
@@ -39,7 +37,7 @@ def find_or_build(say: Callable[[str], None], place: Path | None = None) -> str:
         try:
             _run(str(python), "-c", CHECK)
             return str(python)
-        except PeerMissingError:
+        except MissingError:
             say(f"the environment in {place} does not work any more; building it anew")
     base = find_python()
     say(f"tf.estimator needs TensorFlow 2.15: building an environment for it in {place} with {base}, about 1 GB")
@@ -57,14 +55,14 @@ def find_python() -> str:
     """A Python that TensorFlow 2.15 runs on.
 
     Raises:
-        PeerMissingError: There is none.
+        MissingError: There is none.
     """
     if f"python{sys.version_info.major}.{sys.version_info.minor}" in PYTHONS:
         return sys.executable
     for name in PYTHONS:
         if found := shutil.which(name):
             return found
-    raise PeerMissingError(f"TensorFlow 2.15 needs one of {', '.join(PYTHONS)}, and none is on PATH")
+    raise MissingError(f"TensorFlow 2.15 needs one of {', '.join(PYTHONS)}, and none is on PATH")
 
 
 def _run(*command: str) -> str:
@@ -74,8 +72,8 @@ def _run(*command: str) -> str:
             command, env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True, timeout=LIMIT_SECS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PeerMissingError(f"{' '.join(command[:4])} …: {error}") from None
+        raise MissingError(f"{' '.join(command[:4])} …: {error}") from None
     if done.returncode != 0:
         last = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()][-1:]
-        raise PeerMissingError(f"{' '.join(command[:4])} … failed: {''.join(last) or f'code {done.returncode}'}")
+        raise MissingError(f"{' '.join(command[:4])} … failed: {''.join(last) or f'code {done.returncode}'}")
     return done.stdout

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
+
+from support.timing import there_and_back
 
 from hpc_train.callbacks.hook import Hook, HookContext
 from hpc_train.distributed.world import join_world
@@ -18,14 +21,30 @@ from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS
 from peers.told import LAST_LOSSES, Told, Took, write_told
 
-PLAN = "measure.json"
-"""In the working directory: the arguments of MeasuringHook."""
+PLAN, TOLD = "measure.json", "ours.json"
+"""In the working directory: the Plan; and what the chief writes: what ours reached, then the rival."""
 GAUGE_STEPS = 8
 MIN_STEPS, MAX_STEPS = 3, 5_000
 WARM_SHARE = 10
 """One step of so many is not counted after a change: the other has filled the caches with its own."""
 
-Turn = Literal["ours", "rival"]
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured in a job.
+
+    Attributes:
+        model: Of models.py. rival: SAME_FLAGS, FIT, or None: ours alone.
+        pairs: Blocks of each. block_secs: how long one of ours is to take, about.
+        first_steps, first_secs: That ours trains before anything counts, whichever takes longer.
+    """
+
+    model: str
+    rival: str | None
+    pairs: int
+    block_secs: float
+    first_steps: int
+    first_secs: float
 
 
 class Rival(Protocol):
@@ -41,34 +60,11 @@ class Rival(Protocol):
         ...
 
 
-def turns(pairs: int) -> Iterator[Turn]:
-    """Both in each pair, the other one first each time: A B, B A, A B."""
-    for pair in range(pairs):
-        yield from ("ours", "rival") if pair % 2 == 0 else ("rival", "ours")
-
-
 class MeasuringHook(Hook):
-    """Measures blocks of steps, as many of the rival's as of ours, then ends the job.
+    """Measures blocks of steps, as many of the rival's as of ours, then ends the job."""
 
-    Args:
-        model: Of models.py. rival: SAME_FLAGS, FIT, or None: ours alone.
-        pairs: Blocks of each. block_secs: how long one of ours is to take, about.
-        first_steps, first_secs: That ours trains before anything counts, whichever takes longer.
-        out: Written by the chief: what ours told, then the rival.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        rival: str | None,
-        pairs: int,
-        block_secs: float,
-        first_steps: int,
-        first_secs: float,
-        out: str,
-    ) -> None:
-        self._model, self._rival_name, self._pairs, self._block_secs = model, rival, pairs, block_secs
-        self._first_steps, self._first_secs, self._out = first_steps, first_secs, Path(out)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._ours: list[Took] = []
         self._theirs: list[Took] = []
         self._first_loss: float | None = None
@@ -77,9 +73,9 @@ class MeasuringHook(Hook):
     def begin(self, context: HookContext) -> None:
         """Makes the rival, and has it make its first steps."""
         self._context = context
-        self._rival = make_rival(self._rival_name, self._model, context)
+        self._rival = make_rival(self._plan.rival, self._plan.model, context)
         if self._rival is not None:
-            self._rival.run(0, self._first_steps)
+            self._rival.run(0, self._plan.first_steps)
         agree: Callable[[int], int] = join_world().broadcast
         self._script = self._measure(agree)
         self._left = next(self._script)
@@ -103,20 +99,20 @@ class MeasuringHook(Hook):
         told = [Told.of(self._steps, self._ours, (self._first_loss, last), examples)]
         if self._rival is not None:
             told.append(Told.of(self._steps, self._theirs, self._rival.losses, examples))
-        write_told(self._out, told)
+        write_told(Path(TOLD), told)
 
     def _measure(self, agree: Callable[[int], int]) -> Generator[int, Took, None]:
         """What is done, in order: each `yield` waits for so many steps of ours, and gives both clocks then."""
-        before = yield self._first_steps
+        before = yield self._plan.first_steps
         now = yield GAUGE_STEPS
         step_secs = max((now.secs - before.secs) / GAUGE_STEPS, 1e-6)
-        more = agree(round(self._first_secs / step_secs) - self._first_steps - GAUGE_STEPS)
+        more = agree(round(self._plan.first_secs / step_secs) - self._plan.first_steps - GAUGE_STEPS)
         if more > 0:
             before, now = now, (yield more)
             step_secs = max((now.secs - before.secs) / more, 1e-6)
-        self._steps = agree(min(MAX_STEPS, max(MIN_STEPS, round(self._block_secs / step_secs))))
+        self._steps = agree(min(MAX_STEPS, max(MIN_STEPS, round(self._plan.block_secs / step_secs))))
         warm_up = max(1, self._steps // WARM_SHARE)
-        for turn in turns(self._pairs):
+        for turn in there_and_back(("ours", "rival"), self._plan.pairs):
             if turn == "ours":
                 begun = yield warm_up
                 ended = yield self._steps
@@ -156,4 +152,4 @@ def make_rival(name: str | None, model_name: str, context: HookContext) -> Rival
 
 def make_hooks() -> list[Hook]:
     """As the job file names it."""
-    return [MeasuringHook(**json.loads(Path(PLAN).read_text()))]
+    return [MeasuringHook(Plan(**json.loads(Path(PLAN).read_text())))]

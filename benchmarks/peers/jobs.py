@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 from support.launch import Launch, here
 
-from peers.hooks import PLAN
+from peers.hooks import PLAN, TOLD, Plan
 from peers.models import data_folder
-from peers.settings import BATCH
+from peers.settings import BATCH, Settings
 from peers.told import Told, read_told
 
 MAX_STEPS = 10**7
 """The hook ends the job long before."""
 SHUFFLE = "none"
 """The rivals take their batches in the order in which they lie, too."""
-TOLD = "ours.json"
+TURN_BLOCKS = 8
 
 
 def job_file(model: str, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -43,38 +44,40 @@ def job_file(model: str, run: Mapping[str, Any] | None = None) -> dict[str, Any]
 
 def run_job(
     folder: Path,
-    model: str,
     ranks: int,
-    *,
-    rival: str | None,
-    pairs: int,
-    block_secs: float,
-    first_steps: int,
-    first_secs: float,
+    plan: Plan,
     limit_secs: float,
     run: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
 ) -> list[Told]:
-    """Trains `model` from the shards in `folder`; returns what ours told, then the rival. See MeasuringHook.
+    """Trains from the shards in `folder`; returns what ours reached, then the rival. See MeasuringHook.
 
     run: of the job file. launch: `here()` where it is not given.
 
     Writes the job file and the job-dir into `folder`.
+
+    Raises:
+        RuntimeError: The job failed, or took longer than `limit_secs`.
     """
     out, job_dir = folder / TOLD, folder / "run"
-    plan = {
-        "model": model,
-        "rival": rival,
-        "pairs": pairs,
-        "block_secs": block_secs,
-        "first_steps": first_steps,
-        "first_secs": first_secs,
-        "out": str(out),
-    }
-    (folder / PLAN).write_text(json.dumps(plan))
-    (folder / "job.yaml").write_text(yaml.safe_dump(job_file(model, run)))
+    (folder / PLAN).write_text(json.dumps(asdict(plan)))
+    (folder / "job.yaml").write_text(yaml.safe_dump(job_file(plan.model, run)))
     out.unlink(missing_ok=True)
     shutil.rmtree(job_dir, ignore_errors=True)
     start = launch or here()
     start(ranks, ["-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job_dir)], folder, limit_secs)
     return read_told(out)
+
+
+def run_alone(
+    folder: Path,
+    model: str,
+    ranks: int,
+    settings: Settings,
+    run: Mapping[str, Any] | None = None,
+    launch: Launch | None = None,
+) -> Told:
+    """Trains for `turn_secs` in a job of its own, without a rival."""
+    secs = settings.turn_secs / TURN_BLOCKS
+    plan = Plan(model, None, TURN_BLOCKS, secs, settings.first_steps, settings.first_secs)
+    return run_job(folder, ranks, plan, settings.limit_secs, run, launch)[0]

@@ -1,47 +1,82 @@
-"""What is measured, in units that an interrupted run keeps; each runs its ways in turn."""
+"""What is measured, in units, each of which runs its ways in turn; and the records that they become."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any, Literal
 
-from support.failures import in_short
 from support.launch import here
-from support.records import Record
-from support.results import ResultsFolder
+from support.records import Record, Sample, records_of
+from support.results import Results
+from support.usage import MissingError, tell
 
-from peers.contestants import Contestant, Kind, Unit, pair_records, turn_records
-from peers.estimator_env import PeerMissingError, find_or_build
-from peers.flags import package_flags
-from peers.jobs import run_job
+from hpc_train.distributed.launch_env import LaunchPlace, settings_before_mpi
+from peers.estimator_env import find_or_build
+from peers.hooks import Plan
+from peers.jobs import run_alone, run_job
 from peers.models import PARAMETERS
 from peers.processes import run_cluster
 from peers.settings import (
+    BATCH,
+    BENCHMARK,
     DEFAULT_FLAGS,
     DISTRIBUTE,
     ESTIMATOR,
     FIT,
     NO_EXCHANGE,
     OURS,
+    PATIENCE,
     PLAIN,
     SAME_FLAGS,
+    SLOWER,
+    START_SECS,
     Settings,
 )
-from peers.told import Told, read_told
+from peers.told import Told, read_told, told_of
 
-Say = Callable[[str], None]
+Kind = Literal["one process", "weak scaling", "other programs"]
+"""Of a unit: two ways in one process; those that scaling is told from; a program that is no part of this package."""
+ONE_PROCESS: Kind = "one process"
+WEAK: Kind = "weak scaling"
+OTHERS: Kind = "other programs"
 
-TURN_BLOCKS = 8
-START_SECS = 20.0
-SLOWER = 4
-"""A rival may take so many times as long as ours."""
-PATIENCE = 3
-"""A process may take so many times as long as it should."""
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to train, on so many ranks."""
+
+    way: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.way}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Ways that run in turn: two in one process, or several, each in processes of its own.
+
+    Attributes:
+        ranks: Of ours; `ways` may have others.
+    """
+
+    kind: Kind
+    model: str
+    ranks: int
+    ways: tuple[Contestant, ...]
+
+    @property
+    def name(self) -> str:
+        """In words, the same for an interrupted run that goes on."""
+        counted = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        return f"{self.model}, {counted}, {self.kind}: {', '.join(dict.fromkeys(one.way for one in self.ways))}"
 
 
 def plan(models: Sequence[str], ranks: Sequence[int], peers: Sequence[str], thin: bool = False) -> list[Unit]:
@@ -49,17 +84,16 @@ def plan(models: Sequence[str], ranks: Sequence[int], peers: Sequence[str], thin
     sorts: list[tuple[Kind, int, tuple[Contestant, ...]]] = []
     for n in ranks:
         if "same-flags" in peers:
-            rival = PLAIN if n == 1 else SAME_FLAGS
-            sorts.append(("one process", n, (Contestant(OURS, n), Contestant(rival, n))))
+            sorts.append((ONE_PROCESS, n, (Contestant(OURS, n), same_flags_rival(n))))
         if "fit" in peers and n == 1:
-            sorts.append(("one process", n, (Contestant(OURS, n), Contestant(FIT, n))))
+            sorts.append((ONE_PROCESS, n, (Contestant(OURS, n), Contestant(FIT, n))))
     for n in ranks:
         if n > 1 and "horovod" in peers:
             several = [Contestant(way, n) for way in (OURS, DEFAULT_FLAGS, SAME_FLAGS, NO_EXCHANGE)]
-            sorts.append(("weak scaling", n, (*several, Contestant(OURS, 1), Contestant(PLAIN, 1))))
+            sorts.append((WEAK, n, (*several, Contestant(OURS, 1), Contestant(PLAIN, 1))))
         for peer, way in (("distribute", DISTRIBUTE), ("estimator", ESTIMATOR)):
             if n > 1 and peer in peers:
-                sorts.append(("other programs", n, (Contestant(OURS, n), Contestant(way, n))))
+                sorts.append((OTHERS, n, (Contestant(OURS, n), Contestant(way, n))))
     if thin:
         largest, *others = sorted(models, key=lambda model: PARAMETERS[model], reverse=True)
         rest = cycle(others or [largest])
@@ -67,110 +101,99 @@ def plan(models: Sequence[str], ranks: Sequence[int], peers: Sequence[str], thin
     return [Unit(kind, model, n, ways) for model in models for kind, n, ways in sorts]
 
 
-def in_turn(ways: Sequence[Contestant], passes: int) -> Iterator[Contestant]:
-    """All ways there, and back again: A B, then B A, then A B once more."""
-    for number in range(passes):
-        yield from ways if number % 2 == 0 else reversed(ways)
+def same_flags_rival(ranks: int) -> Contestant:
+    """On one rank the same loop without an allreduce, which is faster than one over itself."""
+    return Contestant(PLAIN if ranks == 1 else SAME_FLAGS, ranks)
 
 
-@dataclass
+def package_flags(ranks: int) -> dict[str, str]:
+    """What hpc_train would set for Horovod and MPI on each of so many ranks of this node, one thread each."""
+    place = LaunchPlace(launched=True, size=ranks, local_rank=0, local_size=ranks)
+    found = settings_before_mpi({"OMP_NUM_THREADS": "1"}, len(os.sched_getaffinity(0)), place)
+    return {name: value for name, value in found.items() if name.startswith(("HOROVOD_", "OMPI_MCA_"))}
+
+
+def measure_all(units: Iterable[Unit], folder: Path, settings: Settings, results: Results) -> None:
+    """Measures all units in a folder that has the shards; what fails, or cannot be had, is noted and left out."""
+    runner = Runner(folder, settings, results)
+    for unit in units:
+        tell(unit.name)
+        results.add(unit.name, results.attempt(unit.name, partial(runner.measure, unit)) or ())
+
+
 class Runner:
     """Runs units in a folder that has the shards."""
 
-    folder: Path
-    settings: Settings
-    say: Say
-    _estimator: str | None = field(default=None, init=False)
+    def __init__(self, folder: Path, settings: Settings, results: Results) -> None:
+        self._folder, self._settings, self._results = folder, settings, results
+        self._estimator: str | None = None
 
     def measure(self, unit: Unit) -> list[Record]:
         """Measures a unit.
 
         Raises:
-            PeerMissingError: A peer cannot be had here.
+            MissingError: A peer cannot be had here.
             RuntimeError: A process failed.
         """
         if unit.ranks > 1 and importlib.util.find_spec("horovod") is None:
-            raise PeerMissingError("Horovod is not installed, which ours needs, too")
-        if unit.kind == "one process":
-            return pair_records(unit, self.pair(unit))
-        return turn_records(unit, self.turns(unit))
-
-    def pair(self, unit: Unit) -> list[Told]:
-        """Ours and a rival in one process: what each told."""
-        how, (_, rival) = self.settings, unit.ways
-        expected = 2 * how.pairs * how.block_secs + how.first_secs
-        told = run_job(
-            self.folder,
-            unit.model,
-            unit.ranks,
-            rival=FIT if rival.way == FIT else SAME_FLAGS,
-            pairs=how.pairs,
-            block_secs=how.block_secs,
-            first_steps=how.first_steps,
-            first_secs=how.first_secs,
-            limit_secs=PATIENCE * (START_SECS + SLOWER * expected / 2),
+            raise MissingError("Horovod is not installed, which ours needs, too")
+        if unit.kind == ONE_PROCESS:
+            told = [told_of(one) for one in self._results.once(unit.name, lambda: self._pair(unit))]
+            return list(records(unit, {way: [one] for way, one in zip(unit.ways, told, strict=True)}))
+        found = self._results.turns(
+            unit.name, {str(one): partial(self._run, unit, one) for one in unit.ways}, self._settings.passes
         )
-        for own, one in zip(unit.ways, told, strict=True):
-            one.check(str(own))
-        return told
+        return list(records(unit, {o: [told_of(t) for t in found[str(o)]] for o in unit.ways if str(o) in found}))
 
-    def turns(self, unit: Unit) -> dict[Contestant, list[Told]]:
-        """Each way in processes of its own, in turn; by way what each pass told."""
-        found: defaultdict[Contestant, list[Told]] = defaultdict(list)
-        for one in in_turn(unit.ways, self.settings.passes):
-            ours = found.get(Contestant(OURS, one.ranks))
-            told = self._run(unit.model, one, ours[0] if ours else None)
-            told.check(str(one))
-            found[one].append(told)
-            self.say(f"  {one}: {told.rate:,.0f} examples/s")
-        return dict(found)
+    def _pair(self, unit: Unit) -> list[dict[str, Any]]:
+        """Ours and a rival in one process: what each reached."""
+        how, (_, rival) = self._settings, unit.ways
+        expected = 2 * how.pairs * how.block_secs + how.first_secs
+        name = FIT if rival.way == FIT else SAME_FLAGS
+        job = Plan(unit.model, name, how.pairs, how.block_secs, how.first_steps, how.first_secs)
+        told = run_job(self._folder, unit.ranks, job, PATIENCE * (START_SECS + SLOWER * expected / 2))
+        return [one.checked(str(own)) for own, one in zip(unit.ways, told, strict=True)]
 
-    def _run(self, model: str, one: Contestant, ours: Told | None) -> Told:
-        how = self.settings
-        limit = PATIENCE * (START_SECS + SLOWER * (how.turn_secs + how.first_secs))
-        if one.way == OURS:
-            return run_job(
-                self.folder,
-                model,
-                one.ranks,
-                rival=None,
-                pairs=TURN_BLOCKS,
-                block_secs=how.turn_secs / TURN_BLOCKS,
-                first_steps=how.first_steps,
-                first_secs=how.first_secs,
-                limit_secs=limit,
-            )[0]
-        assert ours is not None, "ours runs first: the others make as many steps"
+    def _run(self, unit: Unit, one: Contestant) -> dict[str, Any]:
+        how, model, folder = self._settings, unit.model, self._folder
+        told = run_alone(folder, model, one.ranks, how) if one.way == OURS else self._rival(unit, one)
+        tell(f"  {one}: {told.rate:,.0f} examples/s")
+        return told.checked(str(one))
+
+    def _rival(self, unit: Unit, one: Contestant) -> Told:
+        """It makes as many steps as ours, which ran before it."""
+        how, folder, limit = self._settings, self._folder, self._settings.limit_secs
+        ours = told_of(self._results.kept(f"{unit.name}, {Contestant(OURS, one.ranks)}, 0"))
         steps = ours.steps * len(ours.secs)
         warm_up = max(how.first_steps, round(how.first_secs * steps / sum(ours.secs)))
-        out = self.folder / "told"
+        out = folder / "told"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        numbers = ["--model", model, "--folder", str(self.folder), "--warm-up", str(warm_up), "--steps", str(steps)]
+        words = ["--model", unit.model, "--folder", str(folder), "--warm-up", str(warm_up), "--steps", str(steps)]
         if one.way in (DISTRIBUTE, ESTIMATOR):
-            return self._cluster(one, numbers, out / "rank-0.json", limit)
-        program = ["-m", "peers.plain_program", *numbers, "--out", str(out)]
+            return self._cluster(one, words, out / "rank-0.json")
+        program = ["-m", "peers.plain_program", *words, "--out", str(out)]
         if one.way in (PLAIN, NO_EXCHANGE):
-            here()(one.ranks, [*program, "--alone"], self.folder, limit)
+            here()(one.ranks, [*program, "--alone"], folder, limit)
             return together([read_told(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
-        env = package_flags(one.ranks) if one.way == SAME_FLAGS else {}
-        here(env)(one.ranks, program, self.folder, limit)
+        here(package_flags(one.ranks) if one.way == SAME_FLAGS else {})(one.ranks, program, folder, limit)
         return read_told(out / "rank-0.json")[0]
 
-    def _cluster(self, one: Contestant, numbers: Sequence[str], out: Path, limit_secs: float) -> Told:
+    def _cluster(self, one: Contestant, words: Sequence[str], out: Path) -> Told:
+        limit, folder = self._settings.limit_secs, self._folder
         try:
             if one.way == DISTRIBUTE:
-                program = ["-m", "peers.distribute_program", *numbers, "--out", str(out)]
-                run_cluster({"worker": one.ranks}, program, self.folder, limit_secs, ["worker"])
+                program = ["-m", "peers.distribute_program", *words, "--out", str(out)]
+                run_cluster({"worker": one.ranks}, program, folder, limit, ["worker"])
             else:
-                self._estimator = self._estimator or find_or_build(self.say)
-                shutil.rmtree(self.folder / "estimator", ignore_errors=True)
-                program = ["-m", "peers.estimator_program", *numbers, "--out", str(out)]
+                self._estimator = self._estimator or find_or_build(tell)
+                shutil.rmtree(folder / "estimator", ignore_errors=True)
+                program = ["-m", "peers.estimator_program", *words, "--out", str(out)]
                 kinds = {"ps": 1, "chief": 1, "worker": one.ranks - 1}
-                run_cluster(kinds, program, self.folder, limit_secs, ["chief"], self._estimator)
+                run_cluster(kinds, program, folder, limit, ["chief"], self._estimator)
             return read_told(out)[0]
         except RuntimeError as error:
-            raise PeerMissingError(f"{one} does not run here: {error}") from None
+            raise MissingError(f"{one} does not run here: {error}") from None
 
 
 def together(told: Sequence[Told]) -> Told:
@@ -183,24 +206,20 @@ def together(told: Sequence[Told]) -> Told:
     return Told(steps, (secs,), losses, examples * len(told), (cores * secs,))
 
 
-def measure_all(units: Sequence[Unit], runner: Runner, results: ResultsFolder) -> list[str]:
-    """Measures those that are not finished yet; what fails, and a peer that cannot be had, is noted and left out.
-
-    Returns:
-        The names of those that failed.
-    """
-    failed = []
-    for unit in units:
-        if results.finished(unit.name) is not None:
-            continue
-        runner.say(unit.name)
-        try:
-            results.add(unit.name, runner.measure(unit))
-        except PeerMissingError as error:
-            runner.say(f"  left out: {error}")
-            results.leave_out(unit.name, in_short(error))
-        except RuntimeError as error:
-            runner.say(f"  failed: {error}")
-            results.leave_out(unit.name, in_short(error))
-            failed.append(unit.name)
-    return failed
+def records(unit: Unit, told: Mapping[Contestant, Sequence[Told]]) -> Iterator[Record]:
+    """Ours is compared with all, all with those on fewer ranks; a repeat is a block, or a job of several. Pure."""
+    blocks = unit.kind == ONE_PROCESS
+    rates = {one: own[0].rates if blocks else [each.rate for each in own] for one, own in told.items()}
+    for own, values in rates.items():
+        last = told[own][-1]
+        config = {"kind": unit.kind, "model": unit.model, "way": own.way, "batch": BATCH, "values": list(values)}
+        config |= {"steps": last.steps * len(last.secs), "cores": last.cores}
+        config |= {"first_loss": last.losses[0], "last_loss": last.losses[1]}
+        against = {
+            str(other): found
+            for other, found in rates.items()
+            if other != own and (other.ranks < own.ranks or (own.way == OURS and other.ranks == own.ranks))
+        }
+        yield from records_of(
+            BENCHMARK, "examples/s", [Sample(f"{unit.name} – {own}", values, against, own.ranks, config)]
+        )

@@ -24,6 +24,10 @@ DESCRIPTIONS: Mapping[str, str] = {
     CNN: "28 x 28 x 1, convolutions of 16 and 32 filters with max pooling, 448 and 10 units, 0.7 million parameters",
     LARGE: "784-4096-4096-10, 20 million parameters",
 }
+PROCESS_BYTES = 800 * 10**6
+"""Of a rank with TensorFlow and the rows, without any parameters."""
+COPIES = 12
+"""Of the parameters: weights, momentum, gradients, averages and fusion buffer, of ours and a rival; a checkpoint."""
 CLASSES, HIDDEN, NOISE = 10, 16, 0.1
 FEATURES = 784
 SHARDS, TEST_ROWS = 4, 256
@@ -54,7 +58,8 @@ def build_model(params: Mapping[str, Any]) -> keras.Model:
     else:
         layers = [keras.layers.Dense(UNITS[name], activation="relu") for _ in range(2)]
     model = keras.Sequential([keras.Input(row_shape(name)), *layers, keras.layers.Dense(CLASSES)])
-    optimizer = keras.optimizers.SGD(LEARNING_RATES[name], momentum=MOMENTUM)
+    rate = params.get("learning_rate", LEARNING_RATES[name])
+    optimizer = keras.optimizers.SGD(rate, momentum=MOMENTUM)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
@@ -96,3 +101,23 @@ def load_batches(folder: Path, model: str, rank: int, size: int, batch: int) -> 
     if count == 0:
         raise ValueError(f"{folder}: {len(x)} rows for rank {rank} of {size}; a batch needs {batch}")
     return tuple(rows[: count * batch].reshape(count, batch, *rows.shape[1:]) for rows in (x, y))  # type: ignore[return-value]
+
+
+def check_memory(models: Sequence[str], ranks: int) -> None:
+    """Sees that so many ranks can train each model and a rival's in the memory that is left on this node.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    from support.usage import UsageError
+
+    from hpc_train.data.loading.memory import available_bytes
+
+    available = available_bytes()
+    for model in models:
+        needed = ranks * (PROCESS_BYTES + COPIES * 4 * PARAMETERS[model])
+        if needed > available:
+            raise UsageError(
+                f"--models: {model} on {ranks} ranks needs about {needed / 1e9:.1f} GB of memory, and "
+                f"{available / 1e9:.1f} GB are free; give fewer --ranks, or smaller --models"
+            )

@@ -22,6 +22,12 @@ NO_EXCHANGE = "ranks that exchange nothing"
 """Ways to train. PLAIN is the loop of SAME_FLAGS on one rank; NO_EXCHANGE is it on several that run at once, each by
 itself: what the cores allow it."""
 
+START_SECS = 20.0
+SLOWER = 4
+"""A rival may take so many times as long as ours."""
+PATIENCE = 3
+"""A process may take so many times as long as it should."""
+
 PEERS = ("horovod", "same-flags", "fit", "distribute", "estimator")
 """On the command line: DEFAULT_FLAGS with weak scaling, SAME_FLAGS, FIT, DISTRIBUTE, ESTIMATOR."""
 
@@ -47,6 +53,11 @@ class Settings:
     first_steps: int
     first_secs: float
     thin: bool = False
+
+    @property
+    def limit_secs(self) -> float:
+        """For one process that measures for `turn_secs`."""
+        return PATIENCE * (START_SECS + SLOWER * (self.turn_secs + self.first_secs))
 
 
 FULL = Settings(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peers.settings import LOSS_KEPT
 
@@ -70,11 +70,12 @@ class Told:
         """Examples a second, over all blocks together."""
         return self.examples * self.steps * len(self.secs) / sum(self.secs)
 
-    def check(self, way: str) -> None:
-        """RuntimeError where the loss has not fallen: what does not train cannot be compared."""
+    def checked(self, way: str) -> dict[str, Any]:
+        """Its fields; RuntimeError where the loss has not fallen: what does not train cannot be compared."""
         first, last = self.losses
         if not last < LOSS_KEPT * first:
             raise RuntimeError(f"{way}: the loss was {first:.3f} at first and {last:.3f} at the end: it does not train")
+        return asdict(self)
 
 
 def write_told(path: Path, told: Sequence[Told]) -> None:
@@ -86,7 +87,9 @@ def write_told(path: Path, told: Sequence[Told]) -> None:
 
 def read_told(path: Path) -> list[Told]:
     """What `write_told` wrote."""
-    return [
-        Told(one["steps"], tuple(one["secs"]), tuple(one["losses"]), one["examples"], tuple(one["cpu_secs"]))
-        for one in json.loads(path.read_text())
-    ]
+    return [told_of(one) for one in json.loads(path.read_text())]
+
+
+def told_of(told: dict[str, Any]) -> Told:
+    """From its fields, as JSON has them."""
+    return Told(told["steps"], tuple(told["secs"]), tuple(told["losses"]), told["examples"], tuple(told["cpu_secs"]))

@@ -21,8 +21,8 @@ COUNTS = tuple(1 << power for power in range(11))
 STRATEGIES = (
     Strategy("ring"),
     Strategy("hierarchical"),
-    Strategy("parameter server", servers=1, synchronous=False),
-    Strategy("parameter server", servers=8, synchronous=False),
+    Strategy("parameter server", servers=1),
+    Strategy("parameter server", servers=8),
 )
 
 

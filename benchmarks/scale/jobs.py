@@ -86,8 +86,8 @@ class Run:
         gpu_memory_bytes: The most that a rank held. gpu_use: mean utilisation, 0 to 1.
     """
 
-    rates: tuple[float, ...]
-    step_secs: tuple[float, ...]
+    rates: Sequence[float]
+    step_secs: Sequence[float]
     shares: Mapping[str, float]
     gradient_bytes: int
     device: str
@@ -167,8 +167,8 @@ def read_run(told: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, A
     memory = [rank["gpu_memory_bytes"] for rank in measured if "gpu_memory_bytes" in rank]
     use = [rank["gpu_use"] for rank in measured if rank.get("gpu_use") is not None]
     return Run(
-        tuple(rates),
-        tuple(np.diff(first["ends"]).tolist()),
+        rates,
+        np.diff(first["ends"]).tolist(),
         _shares(records, begun),
         first["gradient_bytes"],
         first["device"],

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.failures import in_short
-from support.records import Record
+from support.launch import Launch
+from support.records import Record, Sample, records_of
+from support.results import Results
+from support.usage import UsageError, tell
 
-from scale.jobs import Case, Run, in_words
-from scale.journal import Journal
-from scale.settings import ASYNC, BENCHMARK, STRONG, SYNC
+from scale.jobs import Case, Run, in_words, run_case
+from scale.settings import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Settings
+from scale.workloads import WORKLOADS, write_data
 
-Measure = Callable[[Case], Run]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -73,84 +74,77 @@ class Curve:
         return self.kind != STRONG or self.batch % workers == 0
 
 
-def measure(
-    curve: Curve, passes: int, run: Measure, journal: Journal | None, tell: Callable[[str], None]
-) -> tuple[list[Record], dict[str, str]]:
-    """Runs all cases of a curve `passes` times: A B C, C B A, and so on; those of `journal` are not run again.
-
-    Returns:
-        Records, and why cases were left out: one that fails is not tried again, and the others go on.
+def measure_all(
+    curves: Iterable[Curve], settings: Settings, folder: Path, launch: Launch, results: Results, on_gpu: bool = False
+) -> None:
+    """Measures curves; of one whose one rank alone fails nothing is kept, of another point that fails the rest is.
 
     Raises:
-        RuntimeError: The one rank that the others are compared with failed.
+        UsageError: It is to train on GPUs (`on_gpu`), and TensorFlow uses none.
     """
-    cases, failed = curve.cases(), dict(curve.indivisible())
-    found: defaultdict[Case, list[Run]] = defaultdict(list)
-    for number in range(passes):
-        for case in cases if number % 2 == 0 else reversed(cases):
-            name = f"{curve.unit}, {case.words}"
-            if name in failed:
-                continue
-            kept = journal.get(curve.unit, case, number) if journal else None
-            try:
-                told = kept or run(case)
-            except RuntimeError as error:
-                if case == cases[0]:
-                    raise
-                failed[name] = in_short(error)
-                tell(f"{name}: left out: {error}")
-                continue
-            if journal and not kept:
-                journal.put(curve.unit, case, number, told)
-            found[case].append(told)
-            tell(f"{name}: {told.total:,.1f} examples/s{' (measured before)' if kept else ''}")
-    complete = {case: runs for case, runs in found.items() if len(runs) == passes}
-    return list(records_of(curve, complete)), failed
+
+    def run(curve: Curve, case: Case) -> dict[str, Any]:
+        told = run_case(folder, case, settings, launch)
+        if on_gpu and told.device == "CPU":
+            raise UsageError(
+                "--gpu: there are GPUs, but TensorFlow uses none: install tensorflow[and-cuda], not tensorflow-cpu, "
+                "or leave --gpu out"
+            )
+        tell(f"{curve.unit}, {case.words}: {told.total:,.1f} examples/s")
+        return asdict(told)
+
+    def measure(curve: Curve) -> list[Record]:
+        if curve.data == HDF5:
+            least = 2 * max(case.workers * (case.batch or 1) for case in curve.cases())
+            write_data(folder, WORKLOADS[curve.workload], least)
+        cases = {case.words: case for case in curve.cases()}
+        ways = {words: partial(run, curve, case) for words, case in cases.items()}
+        told = results.turns(curve.unit, ways, settings.passes)
+        return list(records(curve, {cases[words]: [Run(**one) for one in own] for words, own in told.items()}))
+
+    for curve in curves:
+        for what, why in curve.indivisible():
+            results.leave_out(what, why)
+            results.failed = True
+        results.add(curve.unit, results.attempt(curve.unit, partial(measure, curve)) or ())
 
 
-def records_of(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Record]:
+def records(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Record]:
     """A record for each case; its ratio is the efficiency: against as many times one rank alone, which has none. Pure.
 
-    The ratio is the median of those of the passes, each with the ranks of the same pass.
+    The ratio is the median of those of the passes, each with the ranks of the same pass; `ratio_spread` has the lowest
+    and the highest of them.
     """
     first = curve.cases()[0]
-    alone = found[first]
+    alone = [run.total for run in found[first]]
     for case, runs in found.items():
-        efficiencies = [run.total / one.total / case.workers for run, one in zip(runs, alone, strict=True)]
         totals = [run.total for run in runs]
+        as_many = [case.workers * one for one in alone]
+        efficiencies = [own / other for own, other in zip(totals, as_many, strict=True)]
         middle = runs[totals.index(sorted(totals)[len(totals) // 2])]
         steps = np.quantile(np.concatenate([run.step_secs for run in runs]), QUANTILES)
-        yield Record(
-            BENCHMARK,
-            f"{curve.unit}, {case.words}",
-            ranks=case.ranks,
-            value=median(totals),
-            unit="examples/s",
-            baseline=None if case == first else f"{case.workers} x one rank",
-            ratio=None if case == first else median(efficiencies),
-            repeats=len(runs),
-            spread=(min(totals), max(totals)),
-            config={
-                "kind": curve.kind,
-                "workload": curve.workload,
-                "title": curve.title,
-                "data": curve.data,
-                "way": case.way,
-                "workers": case.workers,
-                "batch": case.batch,
-                "emulated_step_ms": case.emulate_step_ms,
-                "ratio_spread": [min(efficiencies), max(efficiencies)],
-                "examples_per_sec_by_rank": list(middle.rates),
-                "shares": dict(middle.shares),
-                "step_secs": dict(zip(map(str, QUANTILES), steps.tolist(), strict=True)),
-                **_bytes(case, middle),
-                "device": middle.device,
-                "nccl": middle.nccl,
-                "gpu_memory_bytes": middle.gpu_memory_bytes,
-                "gpu_use": middle.gpu_use,
-            },
-            versions={},
-        )
+        config = {
+            "kind": curve.kind,
+            "workload": curve.workload,
+            "title": curve.title,
+            "data": curve.data,
+            "way": case.way,
+            "workers": case.workers,
+            "batch": case.batch,
+            "emulated_step_ms": case.emulate_step_ms,
+            "ratio_spread": [min(efficiencies), max(efficiencies)],
+            "examples_per_sec_by_rank": list(middle.rates),
+            "shares": dict(middle.shares),
+            "step_secs": dict(zip(map(str, QUANTILES), steps.tolist(), strict=True)),
+            **_bytes(case, middle),
+            "device": middle.device,
+            "nccl": middle.nccl,
+            "gpu_memory_bytes": middle.gpu_memory_bytes,
+            "gpu_use": middle.gpu_use,
+        }
+        against = {} if case == first else {f"{case.workers} x one rank": as_many}
+        sample = Sample(f"{curve.unit}, {case.words}", totals, against, case.ranks, config)
+        yield from records_of(BENCHMARK, "examples/s", [sample])
 
 
 def _bytes(case: Case, run: Run) -> dict[str, Any]:

@@ -1,20 +1,23 @@
-"""The report: its words, figures and tables."""
+"""The numbers to reach, and the report. A number to reach is never changed here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from support.figures import Figure, Line, LinePlot, StackedBars
+from support.drawing import Figure, Line, Lines, Stacks
+from support.page import Report, Section, Table, Target, at_least
 from support.records import Record
-from support.report import Report, Section, Table
 
+from hpc_train.report import words
 from scale.forecast import Forecast
 from scale.found import Measured, curves_in, efficiency
 from scale.jobs import PARTS
 from scale.settings import SYNC, WEAK, Settings
-from scale.targets import targets
 from scale.traffic import most_efficiency
 
+WEAK_SCALING: Mapping[str, float] = {"cnn": 0.88, "mlp": 0.78}
+WEAK_WORKERS = 2
+EMULATED, EMULATED_WORKERS, EMULATED_STEP_MS, EMULATED_BYTES = 0.95, 8, 100.0, 10**6
 TITLE = "Scaling of training"
 PURPOSE = (
     "How many examples a second the package's training loop reaches on one rank and on more, where a step's time goes, "
@@ -29,7 +32,7 @@ METHOD = (
     "the workers. What a worker sends in a step is computed from the size of its gradients: a ring-allreduce sends "
     "2(n-1)/n of them, an asynchronous worker all; as many bytes reach it."
 )
-EMULATED = (
+EMULATED_TEXT = (
     "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "
     "{megabytes:g} MB of gradients. Exchange, update, input and loop are real. All ranks share the cores of this "
     "machine, which accelerators' nodes would not."
@@ -56,6 +59,34 @@ HEADER = (
     *("Step, ms", "Sent a step"),
 )
 GPU_HEADER = ("GPU memory", "GPU in use")
+
+
+def targets(records: Iterable[Record]) -> list[Target]:
+    """Those that something was measured for."""
+    curves = curves_in(records)
+    real = [curve for curve in curves if curve.workload in WEAK_SCALING and curve.kind == WEAK]
+    emulated = [curve for curve in curves if curve.emulated_step_ms is not None]
+    found = []
+    if real:
+        at = [(curve, curve.at(SYNC, WEAK_WORKERS), WEAK_SCALING[curve.workload]) for curve in real]
+        parts = [
+            (f"{curve.workload}, {one.config['data']}", f"{one.ratio:.3f}", one.ratio >= least)
+            for curve, one, least in at
+            if one is not None and one.ratio is not None
+        ]
+        wanted = ", ".join(f"≥ {least} ({name})" for name, least in WEAK_SCALING.items())
+        found.append(Target(f"Weak scaling, {WEAK_WORKERS} ranks", wanted, parts))
+    if emulated:
+        what = f"Emulated {EMULATED_STEP_MS:g} ms steps, {EMULATED_BYTES / 1e6:g} MB, {EMULATED_WORKERS} ranks"
+        asked = [
+            (curve.unit, one.ratio)
+            for curve in emulated
+            if (one := curve.at(SYNC, EMULATED_WORKERS))
+            and curve.emulated_step_ms == EMULATED_STEP_MS
+            and one.config["gradient_bytes"] == EMULATED_BYTES
+        ]
+        found.append(at_least(what, f"efficiency ≥ {EMULATED}", asked, EMULATED, ".3f"))
+    return found
 
 
 def make_page(
@@ -91,25 +122,27 @@ def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
     if max(workers) > 1:
         figures = [_efficiency(curve, memory_rate), _throughput(curve)]
     bars = [(f"{r.config['way']}, {r.config['workers']}", _split(r)) for way in curve.ways for r in curve.of(way)]
-    split = StackedBars(_marked(curve, "Where a step's time goes"), "ms a step", [bar for bar in bars if bar[1]])
-    figures.append(split)
+    figures.append(Stacks(_marked(curve, "Where a step's time goes"), "ms a step", [bar for bar in bars if bar[1]]))
+    parts = [SPLIT_WORDS[part] for part in PARTS if any(SPLIT_WORDS[part] in own for _, own in bars)]
+    cells = [(label, *(words.number(own.get(part), 3) for part in parts)) for label, own in bars]
+    split = Table(("ms a step", *parts), cells, fold="Where a step's time goes")
     text = []
     if curve.emulated_step_ms is not None:
         megabytes = curve.alone.config["gradient_bytes"] / 1e6
-        text = [EMULATED.format(step_ms=curve.emulated_step_ms, megabytes=megabytes)]
+        text = [EMULATED_TEXT.format(step_ms=curve.emulated_step_ms, megabytes=megabytes)]
         text += [TRAFFIC.format(gb=memory_rate / 1e9)] if memory_rate else []
     text += _what_bounds(curve)
     on_gpus = curve.alone.config["gpu_memory_bytes"] is not None
     rows = [(*_row(r), *(_gpu_cells(r) if on_gpus else ())) for way in curve.ways for r in curve.of(way)]
     header = (*HEADER, *(GPU_HEADER if on_gpus else ()))
-    yield Section(curve.title, text, tables=[Table(header, rows, names=2)], figures=figures)
+    yield Section(curve.title, text, figures, [Table(header, rows, names=2), split])
 
 
 def _marked(curve: Measured, title: str) -> str:
     return title if curve.emulated_step_ms is None else f"{title} (emulated)"
 
 
-def _efficiency(curve: Measured, memory_rate: float | None) -> LinePlot:
+def _efficiency(curve: Measured, memory_rate: float | None) -> Lines:
     lines = [
         Line(
             way,
@@ -122,21 +155,20 @@ def _efficiency(curve: Measured, memory_rate: float | None) -> LinePlot:
         nbytes, step_secs = curve.alone.config["gradient_bytes"], curve.emulated_step_ms / 1e3
         counts = sorted({record.config["workers"] for record in curve.records})
         bound = [(n, most_efficiency(n, step_secs, nbytes, memory_rate)) for n in counts]
-        lines.append(Line("memory allows", bound, dashed=True, marked=False))
-    title, ideal = _marked(curve, "Efficiency"), [("ideal", 1.0)]
-    return LinePlot(title, "workers", "of as many times one rank", lines, log_x=True, limits=ideal)
+        lines.append(Line("memory allows", bound, dashed=True))
+    return Lines(_marked(curve, "Efficiency"), "workers", "of as many times one rank", lines, limits={"ideal": 1.0})
 
 
-def _throughput(curve: Measured) -> LinePlot:
+def _throughput(curve: Measured) -> Lines:
     lines = [
         Line(way, [(r.config["workers"], r.value) for r in own], [(r.config["workers"], *r.spread) for r in own])
         for way in curve.ways
         if (own := curve.of(way))
     ]
     counts = sorted({record.config["workers"] for record in curve.records})
-    ideal = Line("ideal", [(n, n * curve.alone.value) for n in counts], dashed=True, marked=False)
+    ideal = Line("ideal", [(n, n * curve.alone.value) for n in counts], dashed=True)
     lines.append(ideal)
-    return LinePlot(_marked(curve, "Throughput"), "workers", "examples/s", lines, log_x=True, log_y=True)
+    return Lines(_marked(curve, "Throughput"), "workers", "examples/s", lines, log_y=True)
 
 
 def _split(record: Record) -> dict[str, float]:
@@ -192,17 +224,16 @@ def _gpu_cells(record: Record) -> tuple[str, str]:
 def _forecast(found: Forecast, network: str) -> Iterator[Section]:
     title = found.curve.title
     lines = [
-        Line(str(strategy), [(point.ranks, point.efficiency) for point in points], dashed=True, marked=False)
+        Line(str(strategy), [(point.ranks, point.efficiency) for point in points], dashed=True)
         for strategy, points in found.curves
     ]
     measured = [(r.ranks, efficiency(r)) for r in found.curve.of(SYNC)]
-    plot = LinePlot(
+    plot = Lines(
         f"Efficiency to be expected: {title}",
         "ranks",
         "of as many times one rank",
         [*lines, Line("measured, sync", measured)],
-        log_x=True,
-        limits=[("ideal", 1.0)],
+        limits={"ideal": 1.0},
     )
     rows = [
         (
@@ -224,4 +255,4 @@ def _forecast(found: Forecast, network: str) -> Iterator[Section]:
     header = ("Way", "Ranks", "Measured, examples/s", "Predicted", "Error")
     kind = "weak" if found.curve.kind == WEAK else "strong"
     tables = [Table(header, rows, names=2)] if rows else []
-    yield Section(f"To more ranks ({kind}): {title}", texts, tables=tables, figures=[plot])
+    yield Section(f"To more ranks ({kind}): {title}", texts, [plot], tables)

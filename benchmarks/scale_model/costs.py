@@ -135,23 +135,15 @@ class Exchange:
 
     Attributes:
         wire_secs: What the worker's own link takes. service_secs: For so long it keeps each of the servers busy.
-        workers: That begin at the same time where they are synchronous; sharing: so many of them share a link.
     """
 
     wire_secs: float
     service_secs: float
-    workers: int
-    sharing: int
 
     @property
     def alone_secs(self) -> float:
         """Of one worker alone: the servers work at the same time, while the worker's link goes on."""
         return max(self.wire_secs, self.service_secs)
-
-    @property
-    def all_secs(self) -> float:
-        """Until all workers, who begin at the same time, have pushed and pulled."""
-        return max(self.sharing * self.wire_secs, self.workers * self.service_secs)
 
 
 def parameter_server_exchange(
@@ -161,16 +153,15 @@ def parameter_server_exchange(
 
     A worker sends a message to each server and gets one from each; a server moves its part, nbytes / k, both ways and
     applies it. Where the job takes more than one node, they go over the link between nodes, which servers of one node,
-    the first ranks, share as workers do.
+    the first ranks, share.
 
     Raises:
         ValueError: There is no server, or no worker.
     """
     if not 1 <= servers < ranks:
         raise ValueError(f"{servers} servers of {ranks} ranks: there must be a server and a worker at least")
-    link, workers = network.slowest(ranks), ranks - servers
-    several = network.nodes(ranks) > 1
-    sharing, beside = (min(n, network.ranks_per_node) if several else 1 for n in (workers, servers))
+    link = network.slowest(ranks)
+    beside = min(servers, network.ranks_per_node) if network.nodes(ranks) > 1 else 1
     wire = 2 * servers * link.latency_secs + 2 * nbytes * link.secs_per_byte
     moved = 2 * link.latency_secs + 2 * nbytes / servers * link.secs_per_byte
-    return Exchange(wire, beside * moved + nbytes / servers * apply_secs_per_byte, workers, sharing)
+    return Exchange(wire, beside * moved + nbytes / servers * apply_secs_per_byte)

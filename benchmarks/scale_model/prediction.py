@@ -88,29 +88,16 @@ def _one(
         secs = profile.single_secs
         return Predicted(1, 1, secs, 0.0, 0.0, 0.0, profile.examples / secs, 1.0)
     own = profile if scaling == "weak" else profile.with_batch(1 / workers)
-    if strategy.synchronous:
-        exchange, straggling = _synchronous(own, network, ranks, strategy, slowest)
-        waiting, step = exchange, own.single_secs + exchange + straggling
-    else:
+    if strategy.way == "parameter server":
         exchange, waiting, step = _asynchronous(own, network, ranks, strategy, seed)
         straggling = 0.0
+    else:
+        exchange = waiting = allreduce_secs(strategy.way, network, ranks, own.gradient_bytes)
+        straggling = max(0.0, own.compute.median_secs * float(slowest[ranks - 1]) - own.compute.mean_secs)
+        step = own.single_secs + exchange + straggling
     rate = workers * own.examples / step
     alone = profile.examples / profile.single_secs
     return Predicted(ranks, network.nodes(ranks), step, exchange, waiting, straggling, rate, rate / (ranks * alone))
-
-
-def _synchronous(
-    profile: StepProfile, network: Network, ranks: int, strategy: Strategy, slowest: np.ndarray
-) -> tuple[float, float]:
-    workers = ranks - strategy.servers
-    if strategy.way == "parameter server":
-        exchange = parameter_server_exchange(
-            network, ranks, strategy.servers, profile.gradient_bytes, profile.apply_secs_per_byte
-        ).all_secs
-    else:
-        exchange = allreduce_secs(strategy.way, network, ranks, profile.gradient_bytes)
-    straggling = max(0.0, profile.compute.median_secs * float(slowest[workers - 1]) - profile.compute.mean_secs)
-    return exchange, straggling
 
 
 def _asynchronous(

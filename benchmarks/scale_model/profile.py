@@ -51,8 +51,8 @@ class Strategy:
     """How gradients are exchanged.
 
     Attributes:
-        way: An algorithm of allreduce, or through parameter servers, which train nothing themselves.
-        servers: So many of the ranks; 0 with an allreduce. synchronous: Workers wait for each other in each step.
+        way: An algorithm of allreduce; or through parameter servers, which train nothing themselves, asynchronously.
+        servers: So many of the ranks; 0 with an allreduce.
 
     Raises:
         ValueError: A way with the wrong number of servers, or an unknown one.
@@ -60,7 +60,6 @@ class Strategy:
 
     way: Algorithm | Literal["parameter server"]
     servers: int = 0
-    synchronous: bool = True
 
     def __post_init__(self) -> None:
         if self.way not in (*ALGORITHMS, "parameter server"):
@@ -68,11 +67,8 @@ class Strategy:
             raise ValueError(f"{self.way!r} is no way to exchange gradients; there are: {ways}")
         if (self.servers > 0) != (self.way == "parameter server") or self.servers < 0:
             raise ValueError(f"{self.way} with {self.servers} servers: only a parameter server has them, one at least")
-        if not self.synchronous and not self.servers:
-            raise ValueError(f"{self.way} is synchronous: all take part in an allreduce")
 
     def __str__(self) -> str:
         if not self.servers:
             return f"{self.way} allreduce"
-        how = "synchronous" if self.synchronous else "asynchronous"
-        return f"{'parameter server' if self.servers == 1 else f'{self.servers} parameter servers'}, {how}"
+        return f"{'parameter server' if self.servers == 1 else f'{self.servers} parameter servers'}, asynchronous"

@@ -29,12 +29,10 @@ class AsyncRun:
 
     Attributes:
         exchanges_per_sec: Of all workers. waiting_secs: Mean that an exchange took beyond what it takes a worker alone.
-        staleness: Mean number of other workers' exchanges between a worker's pull and its next one.
     """
 
     exchanges_per_sec: float
     waiting_secs: float
-    staleness: float
 
 
 def simulate_async(
@@ -67,8 +65,7 @@ def simulate_async(
     alone = max(wire_secs, float(services.max()))
     arrivals = [(float(computing[worker]), worker) for worker in range(workers)]
     heapq.heapify(arrivals)
-    pulled = np.zeros(workers, np.int64)
-    waited = stale = 0.0
+    waited = 0.0
     ends = np.empty(total)
     for number in range(total):
         now, worker = heapq.heappop(arrivals)
@@ -77,10 +74,8 @@ def simulate_async(
         ends[number] = end
         if number >= first:
             waited += end - now - alone
-            stale += number - pulled[worker] - 1
-        pulled[worker] = number
         heapq.heappush(arrivals, (end + float(computing[workers + number]), worker))
     ends.sort()
     counted = total - first
     begin = ends[first - 1] if first else 0.0
-    return AsyncRun(counted / float(ends[-1] - begin), waited / counted, max(0.0, stale / counted))
+    return AsyncRun(counted / float(ends[-1] - begin), waited / counted)

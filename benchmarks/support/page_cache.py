@@ -9,12 +9,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from support.usage import MissingError
+
 METHOD = "posix_fadvise(POSIX_FADV_DONTNEED) on each file after fsync, then mincore to see that the pages are gone"
 MAX_RESIDENT = 0.01
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class CacheStaysError(RuntimeError):
+class CacheStaysError(MissingError):
     """The page cache cannot be dropped here."""
 
 

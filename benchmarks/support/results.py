@@ -1,4 +1,4 @@
-"""The folder of a run: what it measured, unit by unit, so that an interrupted run goes on; and its report."""
+"""The folder of a run: what it measured, kept so that an interrupted run goes on; its records and its report."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ import argparse
 import fcntl
 import json
 import os
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, TypeVar
 
+from hpc_train.telemetry.json_files import replace_text
 from support import machine
 from support.launch import REPOSITORY
-from support.markdown import as_text
-from support.records import Record, as_lines, read_records, write_records
-from support.report import Report, Section, as_html, replace_text, today
-from support.run_file import RUN, command_line, differences, joined, now, read_run
-from support.usage import EXIT_MISSED, UsageError
+from support.page import Report, Section, as_text
+from support.records import Record, write_records
+from support.timing import there_and_back
+from support.usage import EXIT_MISSED, MissingError, UsageError, check_folder, in_short, tell
+
+T = TypeVar("T")
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
-RECORDS, HTML, MARKDOWN = "records.jsonl", "report.html", "report.md"
+RECORDS, MARKDOWN, RUN, KEPT = "records.jsonl", "report.md", "run.json", "measured.jsonl"
 QUICK = "A quick run: it tries the benchmark, and none of its figures mean anything."
-PACKAGES = ("hpc_train", "numpy", "h5py", "mpi4py", "horovod", "tensorflow", "tensorflow-cpu", "keras")
+PACKAGES = ("hpc_train", "numpy", "h5py", "hdf5plugin", "mpi4py", "horovod", "tensorflow", "tensorflow-cpu", "keras")
+LASTING = ("cpu", "cores", "gpus", "nodes")
+"""Of a machine: what must not change between the parts of a run."""
 
 
-class ResultsFolder:
+class Results:
     """What one run of a benchmark measured, in a folder of its own. A context manager; local.
 
-    `records.jsonl` has the records, one JSON object a line, and grows by a unit at a time; `run.json` says how the run
-    was started, on what, which units are finished and what was left out. A run that finds its own unfinished folder
-    goes on in it.
+    `records.jsonl` has the records, one JSON object a line; `run.json` says how the run was started, on what, and what
+    was left out; `report.md` is the report, with its drawings beside it. While the run goes on, `measured.jsonl` keeps
+    what `once` measured: a run that finds its own unfinished folder goes on behind it.
 
     Args:
         settings: What must be equal for a run to go on; as JSON has it.
-        fresh: Throw away what an earlier run measured. json_copy: `write` writes the records there, too.
-        resumes: Go on with it; otherwise what was interrupted is measured anew, and what is finished refused.
+        fresh: Throw away what an earlier run left. json_copy: The records are written there, too.
 
     Raises:
         UsageError: The folder holds something else: another benchmark's run, other settings, another machine's
-            figures, files that are no results; or another process is writing to it.
+            figures, a finished run, files that are no results; or another process is writing to it.
     """
 
     def __init__(
@@ -51,22 +55,19 @@ class ResultsFolder:
         settings: Mapping[str, Any],
         fresh: bool = False,
         json_copy: Path | None = None,
-        packages: Sequence[str] = PACKAGES,
-        resumes: bool = True,
     ) -> None:
-        self.path, self.benchmark, self._resumes = path, benchmark, resumes
+        self.path, self.benchmark, self._fresh, self._json_copy = path, benchmark, fresh, json_copy
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         self.machine: dict[str, Any] = {**machine.describe(), **machine.thread_settings()}
         if mpi := machine.mpi_version():
             self.machine["mpi"] = mpi
-        self.versions = machine.versions(packages)
+        self.versions = machine.versions(PACKAGES)
+        self.records: list[Record] = []
         self.left_out: dict[str, str] = {}
-        self._for_good: set[str] = set()
-        self._json_copy, self._fresh = json_copy, fresh
-        self._units: dict[str, list[Record]] = {}
-        self._run: dict[str, Any] = {}
+        self.failed = False
+        self._kept: dict[str, Any] = {}
 
-    def __enter__(self) -> ResultsFolder:
+    def __enter__(self) -> Results:
         self._check_places()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -86,91 +87,112 @@ class ResultsFolder:
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
-    @property
-    def records(self) -> list[Record]:
-        """Everything measured, in the order in which it was."""
-        return [record for records in self._units.values() for record in records]
+    def once(self, key: str, measure: Callable[[], Any]) -> Any:
+        """What `measure` returns, as JSON has it; where this run was interrupted after it, what it returned then.
 
-    def finished(self, unit: str) -> list[Record] | None:
-        """What this run, or an earlier part of it that was interrupted, measured of a unit; None: not finished."""
-        return self._units.get(unit)
+        It is safe on the disk when this returns.
+        """
+        if key not in self._kept:
+            line = json.dumps([key, measure()], allow_nan=False)
+            with open(self.path / KEPT, "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._kept[key] = json.loads(line)[1]
+        return self._kept[key]
 
-    def add(self, unit: str, records: Sequence[Record]) -> list[Record]:
-        """Adds a finished unit, safe on the disk when this returns; returns the records as they are kept.
+    def kept(self, key: str) -> Any:
+        """What `once` measured under this key."""
+        return self._kept[key]
 
-        Their `config` gets the unit, and the machine where it does not say; `versions` those of this process where
-        there are none.
+    def is_kept(self, key: str) -> bool:
+        """Whether `once` has measured under this key."""
+        return key in self._kept
+
+    def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
+        """What `measure` returns; None where it cannot be had here, or fails: that is noted, and the others go on."""
+        try:
+            return measure()
+        except (MissingError, RuntimeError) as error:
+            tell(f"{what}: left out: {error}")
+            self.leave_out(what, in_short(error))
+            self.failed |= isinstance(error, RuntimeError)
+            return None
+
+    def turns(self, unit: str, ways: Mapping[str, Callable[[], Any]], passes: int) -> dict[str, list[Any]]:
+        """Runs jobs, each in processes of its own, there and back `passes` times: A B, B A; by name what each gave.
+
+        What is kept of an interrupted run is not run again. A way that fails, or cannot be had, is noted and left out.
 
         Raises:
-            ValueError: The unit, or a record's case and baseline, is there already; or a number is not finite.
+            RuntimeError, MissingError: The first of them failed, which the others are compared with.
         """
-        if unit in self._units:
-            raise ValueError(f"{unit} is finished already")
-        kept = [
-            replace(
-                record,
-                config={"machine": self.machine, **record.config, "unit": unit},
-                versions=record.versions or self.versions,
-            )
-            for record in records
-        ]
-        _check_distinct([*self.records, *kept])
-        with open(self.path / RECORDS, "ab") as file:
-            file.write(as_lines(kept).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        self._units[unit] = kept
-        self.left_out.pop(unit, None)
+        found: dict[str, list[Any]] = {name: [] for name in ways}
+        first = next(iter(ways))
+        for name in there_and_back(list(ways), passes):
+            if name not in found:
+                continue
+            key = f"{unit}, {name}, {len(found[name])}"
+
+            def run(key: str = key, name: str = name) -> Any:
+                return self.once(key, ways[name])
+
+            told = run() if name == first else self.attempt(f"{unit}, {name}", run)
+            if told is None:
+                del found[name]
+            else:
+                found[name].append(told)
+        return found
+
+    def leave_out(self, what: str, why: str) -> None:
+        """Notes that something is not measured, and why; it is tried again when the run goes on."""
+        self.left_out[what] = why
         self._write_run()
+
+    def add(self, unit: str, records: Iterable[Record]) -> list[Record]:
+        """Adds the records of a unit, with the machine and versions; returns them as they are kept.
+
+        Raises:
+            ValueError: A case and baseline is there already; or a number is not finite.
+        """
+        kept = [
+            replace(one, config={"machine": self.machine, **one.config, "unit": unit}, versions=self.versions)
+            for one in records
+        ]
+        self.records += kept
+        write_records(self.path / RECORDS, self.records)
         return kept
 
-    @property
-    def run_id(self) -> str:
-        """Of the run that this goes on with; no two are the same."""
-        return str(self._run["id"])
+    def conclude(self, report: Report, strict: bool = False) -> int:
+        """Writes the report and prints its targets, and what was left out; returns the exit code.
 
-    def leave_out(self, unit: str, why: str, for_good: bool = False) -> None:
-        """Notes that a unit is not measured, and why; it is tried again when the run goes on, unless `for_good`."""
-        self.left_out[unit] = why
-        self._for_good |= {unit} if for_good else set()
-        self._write_run()
-
-    def write(self, report: Report) -> tuple[Path, Path]:
-        """Writes report.html and report.md with the drawings it shows; returns the two. Each appears in one rename.
-
-        What was left out is a section of both, and their facts have machine, versions, commit, command and date.
+        What was left out is a section of it, and its facts have machine, versions, commit, command and date.
         """
-        summary = list(report.summary)
-        if self.settings.get("quick") and not any(text.startswith("A quick run") for text in summary):
-            summary.insert(0, QUICK)
-        sections = [*self._not_measured(), *report.sections]
-        whole = replace(report, summary=summary, sections=sections, facts=self._facts(report.facts))
-        text, drawings = as_text(whole, today())
+        quick = bool(self.settings.get("quick"))
+        missing = [Section("Not measured", [f"{what}: {why}" for what, why in self.left_out.items()])]
+        ends = {"command": self._run["command"], "begun": self._run["begun"], "written": _now()}
+        whole = replace(
+            report,
+            summary=[*([QUICK] if quick else []), *report.summary],
+            sections=[*(missing if self.left_out else []), *report.sections],
+            facts={**self.machine, **report.facts, **self.versions, **ends},
+        )
+        text, drawings = as_text(whole, _today())
         for name, drawing in drawings.items():
             replace_text(self.path / name, drawing)
         for stale in set(self._run["drawings"]) - set(drawings):
             (self.path / stale).unlink(missing_ok=True)
-        replace_text(self.path / HTML, as_html(whole, today()))
         replace_text(self.path / MARKDOWN, text)
         if self._json_copy is not None:
             write_records(self._json_copy, self.records)
-        self._run |= {"drawings": sorted(drawings), "ended": now()}
+        self._run |= {"drawings": sorted(drawings), "ended": _now()}
         self._write_run()
-        return self.path / HTML, self.path / MARKDOWN
-
-    def conclude(self, report: Report, strict: bool = False, failed: bool = False) -> int:
-        """Writes the report and prints its targets, and what was left out; returns the exit code.
-
-        failed: Something of what was left out has failed, which is no success where `strict` is asked for.
-        """
-        page, _ = self.write(report)
+        (self.path / KEPT).unlink(missing_ok=True)
         print(*report.targets, sep="\n", end="\n" if report.targets else "")
-        for unit, why in self.left_out.items():
-            print(f"not measured  {unit}: {why}")
-        if self.settings.get("quick"):
-            print(QUICK)
-        print(page)
-        return EXIT_MISSED if strict and (failed or not all(target.reached for target in report.targets)) else 0
+        for what, why in self.left_out.items():
+            print(f"not measured  {what}: {why}")
+        print(*([QUICK] if quick else []), self.path / MARKDOWN, sep="\n")
+        return EXIT_MISSED if strict and (self.failed or not all(one.reached for one in report.targets)) else 0
 
     def _check_places(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -194,121 +216,108 @@ class ResultsFolder:
         before = read_run(self.path)
         if before is None and any(self.path.iterdir()):
             raise UsageError(f"--out: {self.path} is not empty and holds no {RUN}: give a new folder")
-        begun: dict[str, Any] = {"benchmark": self.benchmark, "settings": self.settings, "units": {}, "drawings": []}
-        begun |= {
-            "id": uuid4().hex,
-            "begun": now(),
-            "command": command_line(),
-            "machine": self.machine,
-            "versions": self.versions,
-        }
-        if before is None:
-            self._run = begun
-        elif self._fresh or self._is_to_be_replaced(before):
-            self._throw_away(before)
-            self._run = begun
-        else:
-            self._go_on(before)
-        write_records(self.path / RECORDS, self.records)
+        if before is not None and not self._fresh:
+            self._check_same(before)
+        if before is not None and (self._fresh or "ended" in before):
+            for name in (RECORDS, MARKDOWN, KEPT, *before["drawings"]):
+                (self.path / Path(name).name).unlink(missing_ok=True)
+            before = None
+        own = {"benchmark": self.benchmark, "settings": self.settings, "machine": self.machine}
+        own |= {"versions": self.versions, "begun": _now(), "command": command_line(), "drawings": []}
+        self._run: dict[str, Any] = before or own
+        self._kept = _read_kept(self.path / KEPT)
+        if self._kept:
+            tell(f"{self.path}: {len(self._kept)} measurements are there already; --fresh makes all anew")
         self._write_run()
 
-    def _is_to_be_replaced(self, before: Mapping[str, Any]) -> bool:
-        self._check_same(before)
-        ended, quick = "ended" in before, self.settings.get("quick")
-        if not self._resumes and ended and not quick:
-            raise UsageError(
-                f"--out: {self.path} holds a finished run; give another folder, or throw that run away by --fresh"
-            )
-        return not self._resumes or bool(quick and ended)
-
     def _check_same(self, before: Mapping[str, Any]) -> None:
-        found = differences(before, {"benchmark": self.benchmark, "settings": self.settings, "machine": self.machine})
+        now = {"benchmark": self.benchmark, "settings": self.settings, "machine": self.machine}
+        found = differences(before, {**now, "versions": before["versions"] if "ended" in before else self.versions})
         if found:
             told = "\n".join(f"  {line}" for line in found)
             raise UsageError(
                 f"--out: {self.path} holds another run:\n{told}\ngive another folder, or throw that run away by --fresh"
             )
-
-    def _go_on(self, before: dict[str, Any]) -> None:
-        try:
-            records = read_records(self.path / RECORDS)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"--out: {error}; --fresh throws that run away") from None
-        for unit, count in before["units"].items():
-            own = [record for record in records if record.config.get("unit") == unit]
-            if len(own) >= count:
-                self._units[unit] = own[-count:] if count else []
-        self._for_good = set(before.get("for_good", ()))
-        self.left_out = {unit: why for unit, why in before.get("left_out", {}).items() if unit in self._for_good}
-        versions = {name: joined(before["versions"].get(name), own) for name, own in self.versions.items()}
-        self._run = {"id": uuid4().hex, **before, "versions": versions}
-        if self._units:
-            told = f"{self.path}: {len(self._units)} of the run's parts are measured already; --fresh measures all anew"
-            print(told, file=sys.stderr, flush=True)
-
-    def _throw_away(self, before: Mapping[str, Any]) -> None:
-        for name in (RECORDS, HTML, MARKDOWN, *before["drawings"]):
-            (self.path / Path(name).name).unlink(missing_ok=True)
+        if "ended" in before and not self.settings.get("quick"):
+            raise UsageError(
+                f"--out: {self.path} holds a finished run; give another folder, or throw that run away by --fresh"
+            )
 
     def _write_run(self) -> None:
-        units = {unit: len(records) for unit, records in self._units.items()}
-        self._run |= {"units": units, "left_out": self.left_out, "for_good": sorted(self._for_good)}
+        self._run["left_out"] = self.left_out
         replace_text(self.path / RUN, json.dumps(self._run, indent=2) + "\n")
 
-    def _not_measured(self) -> list[Section]:
-        told = [f"{unit}: {why}" for unit, why in self.left_out.items()]
-        return [Section("Not measured", told)] if told else []
 
-    def _facts(self, more: Mapping[str, object]) -> dict[str, object]:
-        ends = {"command": self._run["command"], "begun": self._run["begun"], "written": now()}
-        return {**self.machine, **more, **self._run["versions"], **ends}
-
-
-def _check_distinct(records: Sequence[Record]) -> None:
-    seen: set[tuple[str, str | None]] = set()
-    for record in records:
-        if (record.case, record.baseline) in seen:
-            raise ValueError(f"{record.case}, against {record.baseline}: is there already")
-        seen.add((record.case, record.baseline))
+def _read_kept(path: Path) -> dict[str, Any]:
+    """What `once` wrote; a last line that was not written to its end is cut off."""
+    if not path.exists():
+        return {}
+    whole, end, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    replace_text(path, whole + end)
+    return dict(json.loads(line) for line in whole.splitlines())
 
 
-def default_folder(benchmark: str, settings: Mapping[str, Any] | None = None, quick: bool = False) -> Path:
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """What run.json of a folder says; None where there is none, or it is none of ours."""
+    try:
+        told = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    needed = {"benchmark": str, "settings": dict, "machine": dict, "versions": dict, "drawings": list}
+    return told if isinstance(told, dict) and all(isinstance(told.get(k), v) for k, v in needed.items()) else None
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What keeps a run from going on, a line each: another benchmark, other settings, machine or versions. Pure."""
+    if before["benchmark"] != now["benchmark"]:
+        return [f"benchmark {before['benchmark']}, not {now['benchmark']}"]
+    pairs = [(name, before["machine"].get(name), now["machine"].get(name)) for name in LASTING]
+    for part in ("settings", "versions"):
+        names = dict.fromkeys([*before[part], *now[part]])
+        pairs += [(name, before[part].get(name), now[part].get(name)) for name in names]
+    return [f"{name}: {json.dumps(old)} there, {json.dumps(new)} now" for name, old, new in pairs if old != new]
+
+
+def command_line() -> str:
+    """How this script was started, from the checkout; without where its results go, and nobody's home is named."""
+    script, *arguments = sys.argv
+    kept, skip = [], False
+    for word in arguments:
+        takes = word in ("--out", "--json")
+        if not (skip or takes or word == "--fresh" or word.startswith(("--out=", "--json="))):
+            kept.append(word)
+        skip = takes
+    path = Path(script).resolve()
+    name = str(path.relative_to(REPOSITORY)) if path.is_relative_to(REPOSITORY) else path.name
+    line = shlex.join(["python", name, *kept])
+    return line.replace(f"{REPOSITORY}/", "").replace(str(Path.home()), "~")
+
+
+def default_folder(benchmark: str, settings: Mapping[str, Any], quick: bool = False) -> Path:
     """benchmarks/results/<benchmark>_<machine>_<date>, of today; or where the same run was interrupted earlier."""
     start, end = f"{benchmark}_{machine.slug()}_", "_quick" if quick else ""
-    wanted = json.loads(json.dumps(dict(settings or {})))
+    wanted = json.loads(json.dumps(dict(settings)))
     for folder in sorted(RESULTS.glob(f"{start}????-??-??{end}"), reverse=True):
         before = read_run(folder)
         if before is not None and "ended" not in before and before["settings"] == wanted:
             return folder
-    return RESULTS / f"{start}{today()}{end}"
+    return RESULTS / f"{start}{_today()}{end}"
 
 
-def add_arguments(parser: argparse.ArgumentParser, benchmark: str) -> None:
-    """Adds what every script of benchmarks/ takes."""
-    where = f"benchmarks/results/{benchmark}_<machine>_<date>"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where records and report go (default: {where})")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the records there, too, one JSON object a line"
-    )
-    parser.add_argument("--fresh", action="store_true", help="throw away what an earlier run left in the folder")
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 1 where a target is missed, or something fails"
-    )
-    parser.add_argument("--quick", action="store_true", help="try everything once: the figures mean nothing")
+def open_results(args: argparse.Namespace, benchmark: str, settings: Mapping[str, Any]) -> Results:
+    """The folder that a script's arguments ask for, to be entered. A quick run that has ended begins anew.
 
-
-def open_results(
-    args: argparse.Namespace,
-    benchmark: str,
-    settings: Mapping[str, Any],
-    packages: Sequence[str] = PACKAGES,
-    resumes: bool = True,
-) -> ResultsFolder:
-    """The folder that a script's arguments ask for, to be entered.
-
-    A quick run that has ended begins anew; a script that does not go on (`resumes`) throws away what one has left that
-    was interrupted, and nothing else.
+    Raises:
+        UsageError: `--dir` is no folder.
     """
+    check_folder(args.dir)
     told = {**settings, "quick": args.quick}
-    path = args.out or default_folder(benchmark, told, args.quick)
-    return ResultsFolder(path, benchmark, told, args.fresh, args.json, packages, resumes)
+    return Results(args.out or default_folder(benchmark, told, args.quick), benchmark, told, args.fresh, args.json)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from statistics import median, quantiles
+from statistics import quantiles
+from typing import TypeVar
+
+T = TypeVar("T")
 
 IDLE_SHARE = 0.2
 """A process that uses less than this share of a core counts as idle."""
@@ -40,22 +43,15 @@ class Rates:
     cpu_secs: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        return median(self.per_sec)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Slowest and fastest repeat."""
-        return min(self.per_sec), max(self.per_sec)
-
-    @property
     def secs(self) -> tuple[float, ...]:
         """Seconds a unit of work, by repeat."""
         return tuple(1 / rate for rate in self.per_sec)
 
-    @property
-    def cpu_median(self) -> float:
-        return median(self.cpu_secs)
+
+def there_and_back(ways: Sequence[T], passes: int) -> Iterator[T]:
+    """All ways there, and back again: A B, then B A, then A B once more."""
+    for number in range(passes):
+        yield from ways if number % 2 == 0 else reversed(ways)
 
 
 def interleave(competitors: Sequence[Competitor], rounds: int) -> dict[str, Rates]:
@@ -69,7 +65,7 @@ def interleave(competitors: Sequence[Competitor], rounds: int) -> dict[str, Rate
     gc.disable()
     try:
         for _ in range(rounds):
-            for competitor in [*competitors, *reversed(competitors)]:
+            for competitor in there_and_back(competitors, 2):
                 samples[competitor.name].append(_run_once(competitor))
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The collectives benchmark runs end to end, goes on where it was interrupted, and ends where a sum is wrong."""
+"""The collectives benchmark runs end to end, and ends where a sum is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.launch import Ranks
 BENCHMARKS = REPOSITORY / "benchmarks"
 FIELDS = ["benchmark", "case", "ranks", "value", "unit", "baseline", "ratio", "repeats", "spread", "config", "versions"]
 QUICK_SIZES = {4, 4096, 1 << 20}
-OPERATIONS = {"allreduce", "broadcast", "put", "get", "accumulate"}
+OPERATIONS = {"allreduce", "put"}
 
 
 def collectives(folder: Path, *words: str, timeout: float = 180):
@@ -34,9 +34,9 @@ def read(folder: Path) -> list[dict]:
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], str, str]:
     """Records, page and printed text of one run."""
     folder = tmp_path_factory.mktemp("collectives")
-    done = collectives(folder)
+    done = collectives(folder, "--operations", *sorted(OPERATIONS), "--places", "node")
     assert done.returncode == 0, done.stdout + done.stderr
-    return read(folder), (folder / "out" / "report.html").read_text(), done.stdout
+    return read(folder), (folder / "out" / "report.md").read_text(), done.stdout
 
 
 def test_each_operation_is_measured_at_each_size(quick_run):
@@ -47,7 +47,7 @@ def test_each_operation_is_measured_at_each_size(quick_run):
         assert record["spread"][0] <= record["value"] <= record["spread"][1]
         assert (record["baseline"] is None) == (record["ratio"] is None)
         places.setdefault(record["config"]["place"], set()).add(record["config"]["operation"])
-    assert places == {"one node": OPERATIONS, "one host, TCP": {"allreduce"}}
+    assert places == {"one node": OPERATIONS}
     for operation in OPERATIONS:
         assert {r["config"]["bytes"] for r in records if r["config"]["operation"] == operation} == QUICK_SIZES
 
@@ -64,33 +64,17 @@ def test_horovod_is_compared_with_raw_mpi_and_memcpy(quick_run):
 def test_terminal_and_page_have_the_columns_and_nothing_of_the_machine(quick_run):
     _, page, printed = quick_run
     for column in ("size", "count", "type", "algbw", "busbw", "#wrong"):
-        assert column in page
         assert column in printed
-    assert "raw MPI_Allreduce from 1 MiB on" in page
+    for column in ("time, µs", "algbw, GB/s", "x MPI\\_Allreduce"):
+        assert column in page
+    assert "raw MPI\\_Allreduce from 1 MiB on" in page
     assert socket.gethostname() not in page
     assert "No GPU took part" in page
 
 
-def test_a_run_goes_on_with_what_is_missing(tmp_path):
-    words = ("--operations", "put", "--places", "node")
-    done = collectives(tmp_path, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = tmp_path / "out" / "run.json"
-    told = json.loads(run.read_text())
-    del told["ended"], told["units"]["put, one node, 2 ranks, 1 MiB"]  # as if it had been killed then
-    run.write_text(json.dumps(told))
-    before = {r["case"]: r["value"] for r in read(tmp_path)}
-    done = collectives(tmp_path, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    after = {r["case"]: r["value"] for r in read(tmp_path)}
-    assert set(after) == set(before)
-    again = {case for case in after if after[case] != before[case]}
-    assert again and all("1 MiB" in case for case in again)
-
-
-@pytest.mark.parametrize("way", ["MPI_Allreduce", "Horovod, group, mean"])
-def test_a_wrong_sum_ends_the_run(tmp_path, way):
+def test_a_wrong_sum_ends_the_run(tmp_path):
     """Rank 1 sends a number that it should not."""
+    way = "Horovod, group, mean"
     program = (
         "import numpy as np, collective.program as program\n"
         "right, all_ways = program.pattern, program.Exchanges.allreduce\n"
@@ -112,11 +96,8 @@ def test_more_ranks_than_slots_and_other_mistakes_are_told_before_anything_runs(
     program = [sys.executable, str(BENCHMARKS / "collectives.py"), "--out", str(tmp_path / "out")]
     for words, said in (
         (["--ranks", "4000"], "--oversubscribe"),
-        (["--ranks", "1"], "one rank has nobody"),
-        (["--places", "nodes"], "there is one node only"),
         (["--begin", "64K", "--end", "4"], "the end is before the beginning"),
         (["--set", "MALLOC"], "give NAME=VALUE"),
-        (["--end", "5"], "no multiple of 4"),
     ):
         done = run_program([*program, *words], tmp_path, timeout=60)
         assert done.returncode == 2, done.stdout + done.stderr

@@ -184,10 +184,10 @@ def test_a_task_without_a_line_is_told_how_many_there_are(started: Started) -> N
 
 
 def results_of(started: Started, name: str, number: int) -> list[dict[str, Any]]:
-    """The records of a benchmark, whose job has to succeed and to leave both reports beside them."""
+    """The records of a benchmark, whose job has to succeed and to leave the report beside them."""
     assert ended_as(started.cluster.wait(number))[:2] == ("COMPLETED", 0), started.out(name)
     results = started.folder / f"runs/benchmark_{name}-{number}"
-    assert {"records.jsonl", "report.html", "report.md"} <= {path.name for path in results.iterdir()}
+    assert {"records.jsonl", "report.md"} <= {path.name for path in results.iterdir()}
     return [json.loads(line) for line in (results / "records.jsonl").read_text().splitlines()]
 
 

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support import REPOSITORY
 
@@ -257,26 +255,3 @@ def test_leaving_ends_the_ranks(mpirun: Path):
         pid = ranks._process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_paired_ratios_are_medians_and_quartiles_of_the_pairs(monkeypatch: pytest.MonkeyPatch):
-    from support.timing import paired_ratio
-
-    assert paired_ratio([2.0, 20.0, 6.0, 4.0, 10.0], [1.0, 5.0, 2.0, 4.0, 2.0]) == (3.0, 2.0, 4.0)
-    assert paired_ratio([3.0], [2.0]) == (1.5, 1.5, 1.5)
-    for wrong in (([], []), ([1.0], [1.0, 2.0])):
-        with pytest.raises(ValueError, match=r"no repeats|zip"):
-            paired_ratio(*wrong)
-
-
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=20))
-def test_a_paired_ratio_lies_within_its_quartiles_and_does_not_see_a_slow_machine(pairs: list[tuple[float, float]]):
-    from support.timing import paired_ratio
-
-    a, b = zip(*pairs, strict=True)
-    middle, low, high = paired_ratio(a, b)
-    assert low <= middle <= high
-    slow = [2.0**i for i in range(len(pairs))]
-    assert paired_ratio(
-        [x * s for x, s in zip(a, slow, strict=True)], [x * s for x, s in zip(b, slow, strict=True)]
-    ) == (pytest.approx((middle, low, high)))

@@ -19,15 +19,22 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import collectives
 from collective.arrays import missing_room, pattern, wrong
-from collective.page import make_page
+from collective.page import BUS_SHARE, HEADER, lines, make_page, records, targets
 from collective.places import ALL_NODES, Run, default_places, nodes_of, runs
-from collective.results import HEADER, Found, lines, records_of, unit_of
-from collective.settings import FULL, QUICK
-from collective.targets import BUS_SHARE, targets
 from collective.told import Follower
-from collective.ways import GROUP, MEMCPY, NEW_MEMORY, ONE_TENSOR, OPERATIONS, bus_factor, parse_size, sizes_between
+from collective.ways import (
+    FULL,
+    GROUP,
+    MEMCPY,
+    NEW_MEMORY,
+    ONE_TENSOR,
+    OPERATIONS,
+    bus_factor,
+    parse_size,
+    sizes_between,
+)
 from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP, RAW
-from support.results import ResultsFolder
+from support.records import Found
 from support.usage import UsageError
 
 ABOUT = {"nodes": 1, "ranks_per_node": 2, "device": "CPU", "nccl": False, "settings": {}}
@@ -40,10 +47,8 @@ def told(raw: float, one: float, group: float, memcpy: float) -> dict:
     return {way: {"secs": [secs, 1.1 * secs, secs, 0.9 * secs], "iterations": 3} for way, secs in times.items()}
 
 
-def test_all_of_4_bytes_to_256_mib_is_measured():
-    assert FULL.sizes[0] == 4 and FULL.sizes[-1] == 256 << 20
-    assert 1 << 20 in FULL.sizes
-    assert set(QUICK.sizes) <= set(FULL.sizes) and len(QUICK.sizes) > 1
+def records_of(size: int, *times: float, about: dict = ABOUT) -> list:
+    return list(records(RUN, about, "allreduce", size, told(*times)))
 
 
 @given(st.integers(1, 1000), st.sampled_from([("", 1), ("K", 1 << 10), ("m", 1 << 20), ("G", 1 << 30)]))
@@ -136,24 +141,15 @@ def test_what_cannot_be_run_is_refused():
 
 
 def test_records_compare_bus_bandwidths_with_raw_mpi_and_with_memcpy():
-    records = records_of(RUN, ABOUT, "allreduce", 1 << 20, told(1e-3, 2e-3, 4e-3, 1e-4))
-    found = Found(records)
-    key = (ONE_NODE, 2, "allreduce", 1 << 20)
-    assert found.get(*key, ONE_TENSOR).value == pytest.approx((1 << 20) / 2e-3 / 1e9)
-    assert found.ratio(*key, ONE_TENSOR, RAW) == pytest.approx(0.5)
-    assert found.ratio(*key, RAW, MEMCPY) == pytest.approx(0.1)
-    low, high = found.get(*key, ONE_TENSOR).config["ratio_spread"]
-    assert low <= 0.5 <= high
-    assert all(("ratio_spread" in record.config) == (record.ratio is not None) for record in records)
-    for record in records:
-        assert record.spread[0] <= record.value <= record.spread[1]
-        assert (record.baseline is None) == (record.ratio is None)
-        json.dumps(record.config, allow_nan=False)
-    assert len({(record.case, record.baseline) for record in records}) == len(records)
+    found = Found(records_of(1 << 20, 1e-3, 2e-3, 4e-3, 1e-4))
+    assert found.one(way=ONE_TENSOR).value == pytest.approx((1 << 20) / 2e-3 / 1e9)
+    assert found.ratio(RAW, way=ONE_TENSOR) == pytest.approx(0.5)
+    assert found.ratio(MEMCPY, way=RAW) == pytest.approx(0.1)
+    assert found.ratio(RAW, way=MEMCPY) is None
 
 
 def test_the_terminal_has_the_columns_of_nccl_tests():
-    printed = list(lines(records_of(RUN, ABOUT, "allreduce", 1 << 20, told(1e-3, 2e-3, 4e-3, 1e-4))))
+    printed = list(lines(records_of(1 << 20, 1e-3, 2e-3, 4e-3, 1e-4)))
     for name in ("size", "count", "type", "time us", "algbw", "busbw", "#wrong"):
         assert name in HEADER
     assert len(printed) == 5
@@ -165,21 +161,19 @@ def test_the_terminal_has_the_columns_of_nccl_tests():
 
 @pytest.mark.parametrize(("one", "reached"), [(0.99e-3 / BUS_SHARE, True), (1.01e-3 / BUS_SHARE, False)])
 def test_the_target_looks_at_the_lowest_ratio_from_1_mib_on(one, reached):
-    records = records_of(RUN, ABOUT, "allreduce", 1 << 18, told(1e-3, 9e-3, 9e-3, 1e-4))  # too small to count
-    records += records_of(RUN, ABOUT, "allreduce", 1 << 20, told(1e-3, 1e-3, 1e-3, 1e-4))
-    records += records_of(RUN, ABOUT, "allreduce", 1 << 24, told(1e-3, one, 1e-3, 1e-4))
-    [target] = targets(Found(records))
+    found = records_of(1 << 18, 1e-3, 9e-3, 9e-3, 1e-4)  # too small to count
+    found += records_of(1 << 20, 1e-3, 1e-3, 1e-3, 1e-4) + records_of(1 << 24, 1e-3, one, 1e-3, 1e-4)
+    [target] = targets(Found(found))
     assert target.reached is reached
     assert "at 16 MiB" in str(target)
     assert not targets(Found([]))[0].reached
 
 
 def test_the_report_says_what_bounds_horovod_and_how_well_the_fit_does():
-    records = []
+    found = []
     for size in FULL.sizes:
-        ways = told(1e-5 + size / 4e9, 1e-4 + size / 2e9, 1e-4 + size / 1e9, size / 1e10)
-        records += records_of(RUN, ABOUT, "allreduce", size, ways)
-    page = make_page(records, quick=False)
+        found += records_of(size, 1e-5 + size / 4e9, 1e-4 + size / 2e9, 1e-4 + size / 1e9, size / 1e10)
+    page = make_page(found, quick=False)
     titles = [section.title for section in page.sections]
     assert titles == [
         f"Allreduce, {ONE_NODE}, 2 ranks",
@@ -189,57 +183,64 @@ def test_the_report_says_what_bounds_horovod_and_how_well_the_fit_does():
     errors = [float(row[-1].rstrip("%")) for row in page.sections[-1].tables[0].rows]
     assert len(errors) == len(FULL.sizes)
     assert max(abs(error) for error in errors) < 15
-    assert any("GB/s" in text for text in page.sections[-1].paragraphs)
+    assert any("GB/s" in text for text in page.sections[-1].text)
 
 
 def test_a_report_of_nothing_and_of_gpus_says_so():
     assert make_page([], quick=False).sections == []
     about = {**ABOUT, "device": "NVIDIA H100 0", "nccl": True}
-    page = make_page(records_of(RUN, about, "allreduce", 4, told(1e-5, 1e-4, 1e-4, 1e-6)), quick=True)
+    page = make_page(records_of(4, 1e-5, 1e-4, 1e-4, 1e-6, about=about), quick=True)
     assert any("NVIDIA H100" in text and "NCCL" in text for text in page.summary)
 
 
-@pytest.mark.parametrize(("strict", "code"), [(False, 0), (True, 1)])
-def test_what_ranks_that_fail_had_left_is_noted_and_the_other_ranks_go_on(monkeypatch, tmp_path, strict, code):
-    def measure(run, settings, args, env, results):
-        for name, size in collectives.planned(run, settings):
-            if (name, size) == ("allreduce", 4096):
-                raise RuntimeError("mpirun -np 2 python: code 1\nWrongResultError: numbers that are wrong: 3")
-            unit = unit_of(run, name, size)
-            results.add(unit, records_of(run, ABOUT, name, size, told(1e-5, 1e-5, 1e-5, 1e-6)))
+def line(operation: str, size: int) -> dict:
+    return {"operation": operation, "bytes": size, "ways": told(1e-5, 1e-5, 1e-5, 1e-6)}
 
-    monkeypatch.setattr(collectives, "measure", measure)
+
+class FakeRanks:
+    """Writes what ranks would, then fails with `error`."""
+
+    def __init__(self, arguments, error: str) -> None:
+        self._out, self._error, self.running = arguments[arguments.index("--out") + 1], error, False
+
+    def __enter__(self):
+        sizes = [line("allreduce", 4)] if self._error else [line("allreduce", size) for size in (4, 4096, 1 << 20)]
+        with open(self._out, "w") as file:
+            file.writelines(json.dumps(one) + "\n" for one in [{"about": ABOUT}, *sizes])
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait(self, _):
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+def run_script(monkeypatch, folder, error: str, *words: str) -> int:
+    monkeypatch.setattr(Run, "start", lambda self, arguments, *_: FakeRanks(arguments, error))
     monkeypatch.setattr(collectives, "check_mpirun", lambda: None)
-    words = ["--quick", "--ranks", "2", "--oversubscribe", "--places", "node", "--operations", "allreduce", "put"]
-    words += ["--strict"] if strict else []
-    monkeypatch.setattr(sys, "argv", ["collectives.py", "--out", str(tmp_path / "out"), *words])
-    assert collectives.main() == code
-    told_of = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert told_of["left_out"] == {
-        "allreduce, one node, 2 ranks, 4 KiB": "mpirun: code 1; WrongResultError: numbers that are wrong: 3",
-        "allreduce, one node, 2 ranks, 1 MiB": "the ranks ended before: see allreduce, one node, 2 ranks, 4 KiB",
-    }
-    assert [unit for unit in told_of["units"] if unit.startswith("put")] == [
-        f"put, one node, 2 ranks, {size}" for size in ("4 B", "4 KiB", "1 MiB")
-    ]
+    always = ["--quick", "--ranks", "2", "--oversubscribe", "--places", "node", "--operations", "allreduce"]
+    monkeypatch.setattr(sys, "argv", ["collectives.py", "--out", str(folder), *always, *words])
+    return collectives.main()
 
 
-def test_ranks_that_fail_at_the_end_are_noted_and_what_a_user_has_to_mend_is_an_error(tmp_path):
-    with ResultsFolder(tmp_path / "out", "collectives", {}) as results:
-        for size in QUICK.sizes:
-            results.add(unit_of(RUN, "allreduce", size), [])
-        collectives.leave_out_rest(RUN, QUICK, RuntimeError("mpirun a: still running after 9 s"), results)
-        assert results.left_out == {f"the end of allreduce, {ONE_NODE}, 2 ranks": "mpirun: still running after 9 s"}
-        with pytest.raises(UsageError, match=r"^--gpu: no NCCL$"):
-            collectives.leave_out_rest(RUN, QUICK, RuntimeError("mpirun a\nhpc-train: error: --gpu: no NCCL"), results)
+@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 1)])
+def test_what_ranks_measured_before_they_failed_is_kept(monkeypatch, tmp_path, strict, code):
+    error = "mpirun -np 2 python: code 1\nWrongResultError: numbers that are wrong: 3"
+    assert run_script(monkeypatch, tmp_path, error, *strict) == code
+    left_out = json.loads((tmp_path / "run.json").read_text())["left_out"]
+    assert list(left_out.values()) == ["mpirun: code 1; WrongResultError: numbers that are wrong: 3"]
+    kept = [json.loads(one)["config"]["bytes"] for one in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert set(kept) == {4}
+    assert run_script(monkeypatch, tmp_path, "") == 0  # a quick run begins anew
+    kept = [json.loads(one)["config"]["bytes"] for one in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert set(kept) == {4, 4096, 1 << 20}
 
 
-def test_one_sided_communication_goes_through_all_operations_of_a_size_before_the_next(tmp_path):
-    run = Run(ONE_NODE, 2, ("put", "get"))
-    with ResultsFolder(tmp_path / "out", "collectives", {}) as results:
-        results.add(unit_of(run, "put", QUICK.sizes[0]), [])
-        collectives.leave_out_rest(run, QUICK, RuntimeError("mpirun a: code 1"), results)
-        assert next(iter(results.left_out.items())) == (unit_of(run, "get", QUICK.sizes[0]), "mpirun: code 1")
+def test_what_a_user_has_to_mend_is_an_error(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match=r"^--gpu: no NCCL$"):
+        run_script(monkeypatch, tmp_path, "mpirun a\nhpc-train: error: --gpu: no NCCL")
 
 
 def test_horovod_started_again_leaves_the_cores_of_the_process_as_they_are(monkeypatch):
@@ -265,9 +266,3 @@ def test_a_file_is_followed_line_by_line(tmp_path):
         file.write('es": 16}\n')
     assert follower.new() == [{"bytes": 16}]
     assert follower.new() == []
-
-
-def test_units_differ_by_all_that_is_measured_apart():
-    other = SimpleNamespace(place=OVER_TCP, ranks=2)
-    units = {unit_of(run, name, size) for run in (RUN, other) for name in OPERATIONS for size in FULL.sizes}
-    assert len(units) == 2 * len(OPERATIONS) * len(FULL.sizes)

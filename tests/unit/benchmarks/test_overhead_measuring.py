@@ -17,15 +17,16 @@ from tests.support import REPOSITORY, run_program
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a support.py, too
 
-from peers.contestants import Contestant
-from peers.estimator_env import PeerMissingError, find_or_build
-from peers.flags import package_flags
-from peers.hooks import GAUGE_STEPS, MIN_STEPS, MeasuringHook, next_wait, turns
-from peers.measuring import Runner, in_turn, measure_all, plan, together
+from peers.estimator_env import find_or_build
+from peers.hooks import GAUGE_STEPS, MIN_STEPS, MeasuringHook, Plan, next_wait
+from peers.measuring import Contestant, Runner, measure_all, package_flags, plan, records, together
 from peers.models import CNN, LARGE, MLP, load_batches, write_data
+from peers.page import WEAK_SCALING, make_page, targets
 from peers.settings import DEFAULT_FLAGS, NO_EXCHANGE, OURS, PEERS, PLAIN, QUICK, SAME_FLAGS
 from peers.told import Told, Took, read_told, write_told
-from support.results import ResultsFolder
+from support.records import Found
+from support.results import Results
+from support.usage import MissingError
 
 models = st.lists(st.sampled_from([MLP, CNN, LARGE]), min_size=1, unique=True)
 ranks = st.lists(st.integers(1, 8), min_size=1, unique=True)
@@ -58,18 +59,9 @@ def drive(hook: MeasuringHook, step_secs: float, most: int = 10**6) -> list[str]
     return asked
 
 
-@given(st.integers(0, 50))
-def test_both_take_turns_and_each_begins_half_of_the_pairs(pairs):
-    found = list(turns(pairs))
-    assert found.count("ours") == found.count("rival") == pairs
-    both = [found[i : i + 2] for i in range(0, 2 * pairs, 2)]
-    assert all(set(pair) == {"ours", "rival"} for pair in both)
-    assert sum(pair[0] == "ours" for pair in both) == (pairs + 1) // 2
-
-
 @given(st.floats(1e-3, 0.5), st.integers(1, 6), st.floats(0.05, 2), st.integers(1, 30), st.floats(0, 5))
 def test_blocks_of_both_have_as_many_steps_and_only_they_are_timed(step_secs, pairs, block_secs, first, first_secs):
-    hook = MeasuringHook(MLP, "rival", pairs, block_secs, first, first_secs, "out.json")
+    hook = MeasuringHook(Plan(MLP, "rival", pairs, block_secs, first, first_secs))
     hook._rival = CountingRival(2 * step_secs)
     assert drive(hook, step_secs) == ["all is measured"]
     assert hook._steps >= MIN_STEPS
@@ -83,7 +75,7 @@ def test_blocks_of_both_have_as_many_steps_and_only_they_are_timed(step_secs, pa
 
 @given(st.floats(1e-3, 0.5), st.integers(1, 30), st.floats(0, 5))
 def test_nothing_counts_before_the_first_seconds_are_over(step_secs, first, first_secs):
-    hook = MeasuringHook(MLP, None, 1, 0.1, first, first_secs, "out.json")
+    hook = MeasuringHook(Plan(MLP, None, 1, 0.1, first, first_secs))
     hook._rival = None
     before = round(first_secs / step_secs - 0.5)
     drive(hook, step_secs, most=max(before, first + GAUGE_STEPS) - 1)
@@ -104,10 +96,10 @@ def test_what_a_process_told_is_read_as_it_was(tmp_path_factory, told):
 def test_a_way_whose_loss_does_not_fall_is_no_rival(last, trains):
     told = Told(10, (1.0,), (2.3, last), 64)
     if trains:
-        told.check(OURS)
+        told.checked(OURS)
     else:
         with pytest.raises(RuntimeError, match=r"hpc_train: the loss was 2\.300 at first.*does not train"):
-            told.check(OURS)
+            told.checked(OURS)
 
 
 def test_ranks_that_run_at_once_add_up():
@@ -136,21 +128,11 @@ def test_on_one_rank_the_rival_has_no_allreduce_either():
     assert together.ways == (Contestant(OURS, 2), Contestant(SAME_FLAGS, 2))
 
 
-@given(st.integers(1, 5), st.integers(1, 6))
-def test_each_pass_goes_the_other_way(ways, passes):
-    contestants = [Contestant(f"{n}", 1) for n in range(ways)]
-    found = list(in_turn(contestants, passes))
-    for number in range(passes):
-        own = found[number * ways : (number + 1) * ways]
-        assert own == (contestants if number % 2 == 0 else contestants[::-1])
-
-
 def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     started = []
 
-    def job(folder, model, ranks, **how):
-        assert how["rival"] is None
-        return [Told(10, (0.1,) * 8, (2.3, 1.0), 64 * ranks, (0.1,) * 8)]
+    def job(folder, model, ranks, settings):
+        return Told(10, (0.1,) * 8, (2.3, 1.0), 64 * ranks, (0.1,) * 8)
 
     def here(env=None):
         def launch(ranks, arguments, folder, limit_secs):
@@ -161,20 +143,19 @@ def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, 
 
         return launch
 
-    monkeypatch.setattr("peers.measuring.run_job", job)
+    monkeypatch.setattr("peers.measuring.run_alone", job)
     monkeypatch.setattr("peers.measuring.here", here)
     unit = plan([MLP], [2], ["horovod"])[0]
-    found = Runner(tmp_path, replace(QUICK, passes=2), lambda words: None).turns(unit)
-    assert {len(told) for told in found.values()} == {2}
-    assert set(found) == {Contestant(w, 2) for w in (OURS, DEFAULT_FLAGS, SAME_FLAGS, NO_EXCHANGE)} | {
-        Contestant(OURS, 1),
-        Contestant(PLAIN, 1),
-    }
+    with Results(tmp_path / "out", "overhead", {}) as results:
+        found = Found(Runner(tmp_path, replace(QUICK, passes=2), results).measure(unit))
+    assert {one.repeats for one in found} == {2}
+    both = {(way, 2) for way in (OURS, DEFAULT_FLAGS, SAME_FLAGS, NO_EXCHANGE)}
+    assert set(found.each("way", "ranks")) == both | {(OURS, 1), (PLAIN, 1)}
     assert {(steps, warm_up) for _, steps, warm_up, *_ in started} == {("80", "12")}
     one_pass = started[:4]
     assert [(ranks, alone) for ranks, _, _, alone, _ in one_pass] == [(2, False), (2, False), (2, True), (1, True)]
     assert [env for *_, env in one_pass] == [{}, package_flags(2), {}, {}]
-    assert found[Contestant(NO_EXCHANGE, 2)][0].rate == pytest.approx(2 * 80 * 64)
+    assert found.one(way=NO_EXCHANGE).value == pytest.approx(2 * 80 * 64)
 
 
 def test_the_same_flags_are_those_that_the_package_sets(monkeypatch: pytest.MonkeyPatch):
@@ -186,55 +167,46 @@ def test_the_same_flags_are_those_that_the_package_sets(monkeypatch: pytest.Monk
     }
 
 
-def test_a_peer_that_is_missing_is_named_and_what_is_finished_stays(tmp_path: Path):
-    units = plan([MLP, CNN], [1], ["same-flags", "fit"])
-    measured, said = [], []
+def test_a_unit_that_fails_or_cannot_be_had_is_noted_and_the_others_go_on(monkeypatch, tmp_path: Path):
+    def measure(self, unit):
+        raise {"Keras fit": MissingError("no such program")}.get(unit.ways[1].way, RuntimeError("code 1"))
 
-    class Fake:
-        say = said.append
-
-        def measure(self, unit):
-            if "Keras" in unit.name:
-                raise PeerMissingError("no such program")
-            measured.append(unit.name)
-            return []
-
-    for fresh in (True, False):  # the second time as a run that goes on
-        with ResultsFolder(tmp_path / "out", "overhead", {}, fresh=fresh) as results:
-            measure_all(units, Fake(), results)
-            assert set(results.left_out.values()) == {"no such program"}
-            assert all("Keras fit" in name for name in results.left_out)
-    assert measured == [unit.name for unit in units if "Keras" not in unit.name]
+    monkeypatch.setattr(Runner, "measure", measure)
+    with Results(tmp_path, "overhead", {}) as results:
+        measure_all(plan([MLP], [1], ["fit"]), tmp_path, QUICK, results)
+        assert not results.failed
+        measure_all(plan([MLP], [1], ["same-flags"]), tmp_path, QUICK, results)
+        assert results.failed
+        assert list(results.left_out.values()) == ["no such program", "code 1"]
 
 
-def test_a_unit_that_fails_is_noted_and_the_others_go_on(tmp_path: Path):
-    said, units = [], plan([MLP, CNN], [1], ["same-flags", "fit"])
-
-    class Fake:
-        say = said.append
-
-        def measure(self, unit):
-            if unit is units[0]:
-                raise RuntimeError("mpirun -np 1 python: code 1\nfirst\nValueError: no such file")
-            if unit is units[1]:
-                raise PeerMissingError("no such program")
-            return []
-
-    with ResultsFolder(tmp_path / "out", "overhead", {}) as results:
-        assert measure_all(units, Fake(), results) == [units[0].name]
-        assert results.left_out == {
-            units[0].name: "mpirun: code 1; first; ValueError: no such file",
-            units[1].name: "no such program",
+def all_records(speed: float = 1.0) -> Found:
+    """Ours makes 100 examples a second and rank on all models, the others 50, and all 1.25 times as many alone."""
+    kept = []
+    for unit in plan([MLP, CNN, LARGE], [1, 2], [peer for peer in PEERS if peer != "estimator"]):
+        told = {
+            one: [
+                Told(1, (1.0,) * 4, (2.0, 1.0), round(one.ranks * (100 * speed if one.way == OURS else 50)), (1.0,) * 4)
+                for _ in range(1 if unit.kind == "one process" else 4)
+            ]
+            for one in unit.ways
         }
-        assert all(results.finished(unit.name) == [] for unit in units[2:])
-    assert any("mpirun -np 1 python: code 1\nfirst" in words for words in said)
+        kept += records(unit, told)
+    return Found(kept)
 
 
-def test_without_horovod_several_ranks_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    unit = plan([MLP], [2], ["same-flags"])[0]
-    with pytest.raises(PeerMissingError, match="Horovod is not installed"):
-        Runner(tmp_path, QUICK, lambda words: None).measure(unit)
+def test_targets_look_at_ours_against_each_and_a_page_has_them_all():
+    assert [target.reached for target in targets(all_records())] == [True] * 5
+    slow = targets(all_records(0.45))
+    assert [target.reached for target in slow] == [False] * 4 + [True], "both ends of weak scaling are ours"
+    assert {name for name, *_ in slow[4].measured} == set(WEAK_SCALING)
+    assert not any(target.reached for target in targets(Found([])))
+    page = make_page(all_records(), QUICK)
+    titles = [section.title for section in page.sections]
+    assert titles == [
+        *("The same work, in the same process", "Against other programs", "Weak scaling", "How it was measured")
+    ]
+    assert make_page(Found([]), QUICK).sections[0].title == "How it was measured"
 
 
 def test_ranks_share_the_rows_out_in_whole_batches(tmp_path: Path):
@@ -260,7 +232,7 @@ def test_an_environment_that_works_is_used_and_one_that_cannot_be_built_is_told(
     base.write_text("#!/bin/sh\necho 'No module named venv' >&2\nexit 1\n")
     base.chmod(0o755)
     monkeypatch.setattr("peers.estimator_env.find_python", lambda: str(base))
-    with pytest.raises(PeerMissingError, match="No module named venv"):
+    with pytest.raises(MissingError, match="No module named venv"):
         find_or_build(said.append, tmp_path / "new")
     assert str(tmp_path / "new") in said[0]
     assert "TensorFlow 2.15" in said[0]

@@ -82,18 +82,6 @@ def test_more_servers_have_less_to_do_each(network, servers, workers, nbytes, ap
     assert many.wire_secs > few.wire_secs
 
 
-@given(networks, st.integers(1, 8), st.integers(1, 200), st.floats(1, 1e9))
-def test_all_workers_at_once_take_no_less_than_one_alone(network, servers, workers, nbytes):
-    exchange = parameter_server_exchange(network, servers + workers, servers, nbytes)
-    assert exchange.all_secs >= exchange.alone_secs
-
-
-def test_one_server_of_many_workers_is_the_bottleneck():
-    network = Network(Link(0, 1e-9), Link(0, 1e-9), 1)
-    exchange = parameter_server_exchange(network, 65, 1, 1e6)
-    assert exchange.all_secs == pytest.approx(64 * 2 * 1e-3)
-
-
 @pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
 def test_a_link_refuses_what_no_link_has(number):
     with pytest.raises(ValueError, match="latency_secs is"):

@@ -75,14 +75,13 @@ def test_strong_scaling_is_no_more_efficient_than_weak(profile, network, ranks):
 @given(st.integers(1, 4), st.integers(1, 20))
 def test_servers_count_as_ranks_that_train_nothing(servers, workers):
     free = Network(Link(0, 0), Link(0, 0), 4)
-    for synchronous in (True, False):
-        strategy = Strategy("parameter server", servers, synchronous)
-        [found] = predict(replace(PROFILE, compute=StepTimes(0.1)), free, [servers + workers], strategy)
-        assert found.efficiency == pytest.approx(workers / (servers + workers), rel=0.02)
+    strategy = Strategy("parameter server", servers)
+    [found] = predict(replace(PROFILE, compute=StepTimes(0.1)), free, [servers + workers], strategy)
+    assert found.efficiency == pytest.approx(workers / (servers + workers), rel=0.02)
 
 
 def test_more_servers_help_where_one_is_the_bottleneck_but_not_on_the_same_node():
-    strategies = [Strategy("parameter server", k, synchronous=False) for k in (1, 4)]
+    strategies = [Strategy("parameter server", k) for k in (1, 4)]
     for network, gain in ((NETWORK.with_ranks_per_node(1), 4.0), (NETWORK, 1.0)):
         one, four = (predict(PROFILE, network, [64], strategy)[0].examples_per_sec for strategy in strategies)
         assert four / one == pytest.approx(gain, rel=0.05)
@@ -129,8 +128,6 @@ def test_what_cannot_be_asked_is_refused():
         predict(PROFILE, NETWORK, [0], RING)
     with pytest.raises(ValueError, match="only a parameter server"):
         Strategy("ring", 2)
-    with pytest.raises(ValueError, match="all take part"):
-        Strategy("ring", synchronous=False)
     with pytest.raises(ValueError, match="no way to exchange"):
         Strategy("star")
     with pytest.raises(ValueError, match="not above 0"):

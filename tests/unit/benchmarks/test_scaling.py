@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.report.benchmark_comparison import Measured, compare, make_run
-from hpc_train.report.benchmark_comparison import Run as ComparedRun
 from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
+import scaling
 from scale.forecast import forecast, profile_of
 from scale.found import curves_in
 from scale.gpu import GpuUse, mean_use
 from scale.jobs import Case, Run, arguments, read_run
-from scale.journal import Journal
-from scale.measuring import Curve, measure, records_of
-from scale.page import make_page
+from scale.measuring import Curve, measure_all, records
+from scale.page import make_page, targets
 from scale.room import check_room
 from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK
-from scale.targets import targets
 from scale.traffic import memory_rate, most_efficiency, passes
 from scale.workloads import CNN, MLP, VGG
 from scale_model.costs import Link, Network
 from scale_model.measured import FittedNetwork
-from support.figures import StackedBars
+from support.comparison import Measured, compare
+from support.drawing import Stacks
+from support.page import Report, as_text
 from support.records import Record
-from support.report import as_html
+from support.results import Results
+from support.usage import UsageError
 
 POINTS = ((SYNC, 1), (SYNC, 2), (ASYNC, 2), (DEDICATED, 2))
 WEAK_MLP = Curve(WEAK, MLP.name, MLP.title, MEMORY, 64, POINTS)
@@ -46,9 +46,17 @@ def run_of(case: Case, efficiency: float = 0.8) -> Run:
     return Run((rate,) * case.workers, (0.01, 0.0101, 0.0099), SHARES, 7_600_000, "CPU", False, None)
 
 
-def records_at(efficiency: float, curve: Curve = WEAK_MLP) -> list:
-    kept, _ = measure(curve, 3, lambda case: run_of(case, efficiency), None, lambda words: None)
+def measured(curve: Curve, run, passes: int = 1) -> list[Record]:
+    kept = records(curve, {case: [run(case)] * passes for case in curve.cases()})
     return [replace(record, config={**record.config, "unit": curve.unit}) for record in kept]
+
+
+def records_at(efficiency: float, curve: Curve = WEAK_MLP) -> list[Record]:
+    return measured(curve, lambda case: run_of(case, efficiency), 3)
+
+
+def page_of(report: Report) -> str:
+    return as_text(report, "2026-01-01")[0]
 
 
 def test_weak_scaling_keeps_the_batch_of_a_rank_and_strong_scaling_that_of_all() -> None:
@@ -57,75 +65,47 @@ def test_weak_scaling_keeps_the_batch_of_a_rank_and_strong_scaling_that_of_all()
     assert [(case.workers, case.batch) for case in strong.cases()] == [(1, 64), (2, 32), (4, 16)], "64 in 3: no"
 
 
-def test_points_are_run_there_and_back() -> None:
-    seen: list[tuple[str, int]] = []
+def run_curve(folder: Path, monkeypatch, curve: Curve, broken: tuple[str, int] | None = None) -> tuple[Results, list]:
+    """With jobs that only say that they ran; the one of `broken` fails."""
+    ran = []
 
-    def run(case: Case) -> Run:
-        seen.append((case.way, case.workers))
+    def run(folder: Path, case: Case, settings, launch) -> Run:
+        ran.append((case.way, case.workers))
+        if ran[-1] == broken:
+            raise RuntimeError("code 1")
         return run_of(case)
 
-    measure(WEAK_MLP, 2, run, None, lambda words: None)
-    assert seen == [*POINTS, *reversed(POINTS)]
+    monkeypatch.setattr("scale.measuring.run_case", run)
+    with Results(folder, "scaling", {}) as results:
+        measure_all([curve], replace(FULL, passes=2), folder, lambda *_: None, results)
+    return results, ran
 
 
-def test_what_a_batch_cannot_be_shared_out_among_is_told() -> None:
-    strong = replace(WEAK_MLP, kind=STRONG, batch=64, points=((SYNC, 2), (SYNC, 3)))
-    records, left_out = measure(strong, 1, run_of, None, lambda words: None)
-    assert [record.config["workers"] for record in records] == [1, 2]
-    [(unit, why)] = left_out.items()
-    assert ("sync, 3 workers" in unit, "64 rows" in why) == (True, True)
+def test_points_are_run_there_and_back_and_one_that_fails_is_left_out_alone(tmp_path: Path, monkeypatch) -> None:
+    results, ran = run_curve(tmp_path / "a", monkeypatch, WEAK_MLP)
+    assert ran == [*POINTS, *reversed(POINTS)]
+    assert len(results.records) == len(POINTS)
+    results, ran = run_curve(tmp_path / "b", monkeypatch, WEAK_MLP, (ASYNC, 2))
+    assert ran.count((ASYNC, 2)) == 1
+    assert [record.config["way"] for record in results.records] == [SYNC, SYNC, DEDICATED]
+    assert (results.left_out, results.failed) == ({f"{WEAK_MLP.unit}, async, 2 workers": "code 1"}, True)
+    results, ran = run_curve(tmp_path / "c", monkeypatch, WEAK_MLP, (SYNC, 1))
+    assert (results.records, ran, results.left_out) == ([], [(SYNC, 1)], {WEAK_MLP.unit: "code 1"})
 
 
-def test_a_point_that_fails_is_left_out_alone() -> None:
-    tried: list[Case] = []
-
-    def run(case: Case) -> Run:
-        tried.append(case)
-        if case.way == ASYNC:
-            raise RuntimeError("no room")
-        return run_of(case)
-
-    records, left_out = measure(WEAK_MLP, 3, run, None, lambda words: None)
-    assert {record.config["way"] for record in records} == {SYNC, DEDICATED}
-    assert left_out == {f"{WEAK_MLP.unit}, async, 2 workers": "no room"}
-    assert sum(case.way == ASYNC for case in tried) == 1
-
-    def fails(case: Case) -> Run:
-        raise RuntimeError("nothing runs here")
-
-    with pytest.raises(RuntimeError, match="nothing runs"):
-        measure(WEAK_MLP, 3, fails, None, lambda words: None)
-
-
-def test_an_interrupted_curve_goes_on_behind_its_finished_jobs(tmp_path: Path) -> None:
-    ran: list[Case] = []
-
-    def run(case: Case) -> Run:
-        ran.append(case)
-        if len(ran) == 6:
-            raise KeyboardInterrupt
-        return run_of(case)
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(WEAK_MLP, 2, run, Journal(tmp_path, "now"), lambda words: None)
-    with open(tmp_path / "jobs.jsonl", "a") as file:
-        file.write('{"begun": "no')
-    journal = Journal(tmp_path, "now")
-    records, _ = measure(WEAK_MLP, 2, run, journal, lambda words: None)
-    assert len(ran) == 2 * len(POINTS) + 1, "the interrupted job alone ran again"
-    whole, _ = measure(WEAK_MLP, 2, run_of, None, lambda words: None)
-    assert records == whole
-    assert Journal(tmp_path, "another run").get(WEAK_MLP.unit, WEAK_MLP.cases()[0], 0) is None
-    journal.close()
-    assert not list(tmp_path.iterdir())
+def test_what_a_batch_cannot_be_shared_out_among_is_told(tmp_path: Path, monkeypatch) -> None:
+    strong = replace(WEAK_MLP, kind=STRONG, batch=64, points=((SYNC, 3),))
+    results, ran = run_curve(tmp_path, monkeypatch, strong)
+    assert ran == [(SYNC, 1)] * 2
+    assert "64 rows cannot be shared out among 3 workers" in next(iter(results.left_out.values()))
+    assert results.failed
 
 
 def test_the_split_of_a_step_is_shown_for_each_way_in_milliseconds() -> None:
     shares = {"input": 0.25, "compute": 0.5, "communication": 0.125, "apply": 0.0, "other": 0.125}
-    kept, _ = measure(WEAK_MLP, 1, lambda case: replace(run_of(case), shares=shares), None, lambda words: None)
-    records = [replace(record, config={**record.config, "unit": WEAK_MLP.unit}) for record in kept]
-    [bars] = [f for f in make_page(records, FULL, [], "").sections[0].figures if isinstance(f, StackedBars)]
-    told = dict(bars.bars)
+    found = measured(WEAK_MLP, lambda case: replace(run_of(case), shares=shares))
+    [stacks] = [f for f in make_page(found, FULL, [], "").sections[0].figures if isinstance(f, Stacks)]
+    told = dict(stacks.stacks)
     split = {"input": 2.5, "forward and backward": 5, "communication not hidden": 1.25, "other": 1.25}
     assert told["async, 2"] == told["sync, 2"] == pytest.approx(split)
 
@@ -139,9 +119,7 @@ def test_what_bounds_weak_scaling_is_told_by_part() -> None:
         return replace(run_of(case), step_secs=steps, shares=shares)
 
     def texts(curve: Curve) -> str:
-        kept, _ = measure(curve, 1, run, None, lambda words: None)
-        records = [replace(record, config={**record.config, "unit": curve.unit}) for record in kept]
-        return " ".join(make_page(records, FULL, [], "").sections[0].paragraphs)
+        return " ".join(make_page(measured(curve, run), FULL, [], "").sections[0].text)
 
     told = texts(WEAK_MLP)
     assert "a step of 2 ranks (sync) takes 6.0 ms longer than that of one rank alone" in told
@@ -164,7 +142,7 @@ def test_efficiency_compares_runs_of_the_same_pass(rates: list[float], efficienc
         one: [replace(run_of(one), rates=(rate,)) for rate in rates],
         two: [replace(run_of(two), rates=(rate * efficiency,) * 2) for rate in rates],
     }
-    alone, both = records_of(curve, found)
+    alone, both = records(curve, found)
     assert (alone.baseline, alone.ratio) == (None, None)
     assert both.ratio == pytest.approx(efficiency)
     assert both.spread[0] <= both.value <= both.spread[1]
@@ -183,7 +161,7 @@ def test_what_ranks_told_becomes_a_run() -> None:
     early = {"kind": "train", "time": 1009.0, "by_rank": {"input": [0.9, 0.9], "compute": [0.1, 0.1]}}
     late = {"kind": "train", "time": 1011.0, "by_rank": {"input": [0.1, 0.3], "compute": [0.5, None]}}
     run = read_run(told, [early, {"kind": "eval"}, late], batch=32)
-    assert (run.rates, run.total, run.step_secs) == ((64.0, 64.0), 128.0, (0.5, 0.5))
+    assert (run.rates, run.total, run.step_secs) == ([64.0, 64.0], 128.0, [0.5, 0.5])
     assert run.shares == {"input": pytest.approx(0.2), "compute": 0.5}
     with pytest.raises(RuntimeError, match="before two steps"):
         read_run([{**told[0], "ends": [1.0]}], [late], 32)
@@ -215,15 +193,11 @@ def test_what_does_not_fit_is_said_with_both_numbers() -> None:
 
 
 def test_a_training_loop_that_became_slower_is_seen_by_a_comparison() -> None:
-    def told(speed: float) -> dict[tuple[str, str | None], Measured]:
+    def run_with(speed: float) -> Measured:
         def run(case: Case) -> Run:
-            return replace(run_of(case), rates=tuple(speed * rate for rate in run_of(case).rates))
+            return replace(run_of(case), rates=[speed * rate for rate in run_of(case).rates])
 
-        kept, _ = measure(WEAK_MLP, 4, run, None, lambda words: None)
-        return make_run("a run", [asdict(record) for record in kept], {}).numbers
-
-    def run_with(speed: float) -> ComparedRun:
-        return ComparedRun("a run", "scaling", told(speed), {})
+        return Measured("a run", measured(WEAK_MLP, run, 4), {})
 
     changes = compare(run_with(1.0), run_with(0.7)).changes
     assert [(change.key[0].rpartition(", ")[2], change.verdict) for change in changes[:2]] == [
@@ -254,7 +228,7 @@ def test_the_model_is_checked_against_each_measured_point() -> None:
     ring = dict(found.curves)[found.curves[0][0]]
     assert ring[0].efficiency == 1
     assert ring[-1].ranks == 1024
-    page = as_html(make_page(list(curve.records), FULL, [found], fitted.words), "2026-01-01")
+    page = page_of(make_page(list(curve.records), FULL, [found], fitted.words))
     assert "How many nodes?" in page
     assert "Error" in page
     assert "emulat" not in page.lower()
@@ -262,9 +236,9 @@ def test_the_model_is_checked_against_each_measured_point() -> None:
 
 def test_emulation_is_marked() -> None:
     curve = Curve(WEAK, "emulated", "emulated model", MEMORY, 32, ((SYNC, 2),), 50.0, 10**6)
-    records = records_at(0.9, curve)
-    assert all("emulated 50 ms" in record.case and record.config["emulated_step_ms"] == 50 for record in records)
-    assert "EMULATED" in as_html(make_page(records, FULL, [], ""), "2026-01-01")
+    found = records_at(0.9, curve)
+    assert all("emulated 50 ms" in record.case and record.config["emulated_step_ms"] == 50 for record in found)
+    assert "EMULATED" in page_of(make_page(found, FULL, [], ""))
 
 
 @given(st.integers(1, 64), st.floats(1e-3, 1), st.floats(1e3, 1e9), st.floats(1e9, 1e11))
@@ -279,28 +253,26 @@ def test_memory_is_as_fast_as_all_ranks_copy_the_largest_blocks() -> None:
         config = {"operation": "allreduce", "place": "one node", "way": way, "bytes": nbytes, "secs": secs}
         return Record("collectives", "", 2, 1.0, "GB/s", None, None, 1, (1.0, 1.0), config, {})
 
-    records = [copied(10**6, 1e-5), copied(10**8, 1e-2), copied(10**9, 1e-9, "MPI_Allreduce")]
-    assert memory_rate(records) == pytest.approx(2 * 1e10)
+    found = [copied(10**6, 1e-5), copied(10**8, 1e-2), copied(10**9, 1e-9, "MPI_Allreduce")]
+    assert memory_rate(found) == pytest.approx(2 * 1e10)
     assert memory_rate([]) is None
 
 
 def test_the_bound_stands_beside_an_emulated_curve_alone() -> None:
     emulated = Curve(WEAK, "emulated", "emulated model", MEMORY, 32, ((SYNC, 2), (SYNC, 8)), 50.0, 10**6)
-    page = as_html(make_page(records_at(0.9, emulated), FULL, [], "", memory_rate=1e10), "2026-01-01")
+    page = page_of(make_page(records_at(0.9, emulated), FULL, [], "", memory_rate=1e10))
     assert "memory allows" in page
     assert "(emulated)" in page
-    assert "memory allows" not in as_html(make_page(records_at(0.9), FULL, [], "", memory_rate=1e10), "2026-01-01")
+    assert "memory allows" not in page_of(make_page(records_at(0.9), FULL, [], "", memory_rate=1e10))
 
 
 def test_gpu_columns_are_there_where_there_was_one() -> None:
     def on_gpu(case: Case) -> Run:
         return replace(run_of(case), device="H100", nccl=True, gpu_memory_bytes=3 * 10**9, gpu_use=0.87)
 
-    kept, _ = measure(WEAK_MLP, 1, on_gpu, None, lambda words: None)
-    records = [replace(record, config={**record.config, "unit": WEAK_MLP.unit}) for record in kept]
-    page = as_html(make_page(records, FULL, [], ""), "2026-01-01")
+    page = page_of(make_page(measured(WEAK_MLP, on_gpu), FULL, [], ""))
     assert all(word in page for word in ("3.0 GB", "87%", "Horovod over NCCL", "H100"))
-    assert "GPU in use" not in as_html(make_page(records_at(0.9), FULL, [], ""), "2026-01-01")
+    assert "GPU in use" not in page_of(make_page(records_at(0.9), FULL, [], ""))
 
 
 def test_use_is_the_mean_of_what_nvidia_smi_told(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,3 +291,56 @@ def test_use_is_the_mean_of_what_nvidia_smi_told(tmp_path, monkeypatch: pytest.M
     assert "--id=3" in (tmp_path / "asked").read_text()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert GpuUse("0").stop() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kinds", "strong", "--emulate-step-ms", "5"), "--kinds: an emulated step"),
+        (("--gradient-mb", "2"), "--gradient-mb is that of an emulated model"),
+        (("--how-many-nodes", "1.5"), "--how-many-nodes: 1.5"),
+        (("--job", "missing.yaml"), "--job: missing.yaml is not a file"),
+        (("--ranks", "999"), "999 ranks but"),
+        (("--models", "mlp", "--batch", "0"), "--batch: 0"),
+        (("--gpu",), "--gpu: nvidia-smi finds no GPU here"),
+        (("--collectives", "missing"), "--collectives: "),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(tmp_path: Path, monkeypatch, capsys, words, said) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scaling, "check_mpirun", lambda: None)
+    monkeypatch.setattr("support.machine.gpus", list)
+    monkeypatch.setattr(sys, "argv", ["scaling.py", "--out", "out", *words])
+    with pytest.raises((SystemExit, UsageError)) as error:
+        scaling.main()
+    assert said in f"{error.value}{capsys.readouterr().err}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_how_many_nodes_is_answered_or_is_no_success(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("scale.measuring.run_case", lambda folder, case, *_: run_of(case))
+    monkeypatch.setattr(scaling, "check_mpirun", lambda: None)
+    network = next((REPOSITORY / "benchmarks/results").glob("collectives_*"))
+    always = [
+        "--quick",
+        "--ranks",
+        "2",
+        "--oversubscribe",
+        "--how-many-nodes",
+        "0.5",
+        "--models",
+        "mlp",
+        "--kinds",
+        "weak",
+    ]
+    monkeypatch.setattr(
+        sys, "argv", ["scaling.py", "--out", str(tmp_path / "a"), "--collectives", str(network), *always]
+    )
+    assert scaling.main() == 0
+    assert "How many nodes? Weak scaling, MLP" in capsys.readouterr().out
+    (tmp_path / "records.jsonl").touch()
+    monkeypatch.setattr(
+        sys, "argv", ["scaling.py", "--out", str(tmp_path / "b"), "--collectives", str(tmp_path), *always]
+    )
+    assert scaling.main() == 1
+    assert "no answer" in capsys.readouterr().err

@@ -1,0 +1,240 @@
+"""The cases: bandwidth of push and pull, training, one slow worker, time to a given loss, a server that waits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from peers.models import MLP
+from peers.told import read_told
+from support.launch import NO_CMA, TCP, Launch, here, make_cluster, slurm_missing, two_nodes
+from support.records import Found, Record, Sample, records_of
+from support.results import Results
+from support.usage import tell
+
+from parameter_servers.jobs import LIMIT_SECS, Job, run_job, watch_server
+from parameter_servers.settings import (
+    APPLIED,
+    ASYNC,
+    BARE,
+    BATCH,
+    BENCHMARK,
+    BOUNDED,
+    IDLE,
+    JOB,
+    MEMCPY,
+    ONE_HOST_TCP,
+    ONE_NODE,
+    OPTIMIZER,
+    OURS,
+    PLAIN_HOROVOD,
+    PREFETCH,
+    SEND_RECV,
+    SIZES,
+    SLOW,
+    SLOW_WORKER,
+    SYNC,
+    TO_LOSS,
+    TRAINING,
+    TRANSFER,
+    TWO_HOSTS,
+    WITHOUT_CMA,
+    WORKERS,
+    Settings,
+    Transfers,
+)
+
+SERVERS = (1, 2)
+SLOWER = 3
+"""A slow worker sleeps for so many steps of a fast one, after each of its own."""
+USUAL_STEP_SECS = 0.012
+
+_ASYNC = {"strategy": "async", "parameter_servers": 1}
+SYNC_JOB = Job(SYNC, WORKERS, {"strategy": "sync"}, batches_a_step=WORKERS)
+ASYNC_JOB = Job(ASYNC, 1 + WORKERS, _ASYNC, batches_a_step=1)
+PREFETCH_JOB = Job(PREFETCH, 1 + WORKERS, {**_ASYNC, "prefetch_parameters": True}, batches_a_step=1)
+BOUNDED_JOB = Job(BOUNDED, 1 + WORKERS, {**_ASYNC, "max_staleness": 2}, batches_a_step=1)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ways that ran in the same turns: `what`, `where`, and for transfers the parameters' size and so many servers."""
+
+    what: str
+    where: str = ONE_NODE
+    size: str = ""
+    servers: int = 0
+
+    def __str__(self) -> str:
+        counted = {0: "", 1: "1 server"}.get(self.servers, f"{self.servers} servers")
+        return ", ".join(part for part in (self.what, self.where, self.size, counted) if part)
+
+    def records(
+        self,
+        unit: str,
+        values: Mapping[str, Sequence[float]],
+        compared: Mapping[str, Sequence[str]],
+        ranks: Mapping[str, int],
+        config: Mapping[str, Any],
+        own_config: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Iterator[Record]:
+        """Of all ways, each compared with those that `compared` names; `own_config`: more of a way's config."""
+        for way, own in values.items():
+            against = {other: values[other] for other in compared.get(way, ()) if other in values}
+            about = {**asdict(self), "way": way, **config, **(own_config or {}).get(way, {})}
+            yield from records_of(BENCHMARK, unit, [Sample(f"{self}, {way}", own, against, ranks[way], about)])
+
+
+def measure_node(settings: Settings, folder: Path, results: Results) -> None:
+    """On one node, with nothing but the bytes; against Send/Recv as MPI does it by itself, and without CMA."""
+    for servers in SERVERS:
+        _transfers(here(), Group(TRANSFER, servers=servers), settings.node, folder, results)
+    without = Group(TRANSFER, WITHOUT_CMA, servers=1)
+    _transfers(here(NO_CMA), without, replace(settings.node, rests=0), folder, results)
+
+
+def measure_optimizer(settings: Settings, folder: Path, results: Results) -> None:
+    """On one node, the servers applying SGD with momentum."""
+    for servers in SERVERS[-1:] if settings.quick else SERVERS:
+        _transfers(here(), Group(OPTIMIZER, servers=servers), settings.optimizer, folder, results)
+
+
+def measure_tcp(settings: Settings, folder: Path, results: Results) -> None:
+    """Over TCP, between two nodes of a private Slurm, and between processes of this one."""
+    reason = slurm_missing()
+    if reason is None:
+        with make_cluster() as cluster:
+            for servers in SERVERS:
+                own = Group(TRANSFER, TWO_HOSTS, servers=servers)
+                _transfers(two_nodes(cluster), own, settings.tcp, folder, results)
+    else:
+        results.leave_out(TWO_HOSTS, reason)
+    _transfers(here(TCP), Group(TRANSFER, ONE_HOST_TCP, servers=1), settings.tcp, folder, results)
+
+
+def _transfers(launch: Launch, group: Group, how: Transfers, folder: Path, results: Results) -> None:
+    plain = group.what == TRANSFER
+    numbers = {"run-bytes": how.run_bytes, "rounds": how.rounds, "rest-secs": how.rest_secs, "rests": how.rests}
+    out = folder / "transfers.json"
+    words = [
+        word for name, number in {"servers": group.servers, **numbers}.items() for word in (f"--{name}", f"{number}")
+    ]
+    words += ["--optimizer", "none" if plain else "sgd", "--out", str(out)]
+    words += ["--nbytes", *(f"{SIZES[size]}" for size in how.sizes)]
+
+    def run() -> Any:
+        launch(group.servers + 1, ["-m", "parameter_servers.transfer_program", *words], folder, LIMIT_SECS)
+        told = json.loads(out.read_text())
+        if any(one["shared"] != (group.where in (ONE_NODE, WITHOUT_CMA)) for one in told):
+            raise RuntimeError(f"{group.where}: memory is shared where it should not be, or is not where it should")
+        return told
+
+    told = results.attempt(f"{group}", lambda: results.once(f"{group}", run)) or []
+    ranks, compared = group.servers + 1, {OURS: (MEMCPY, SEND_RECV if plain else APPLIED)}
+    for size, found in zip(how.sizes, told, strict=bool(told)):
+        values = {way: [rate / 1e9 for rate in rates["per_sec"]] for way, rates in found["rates"].items()}
+        config = {"bytes": SIZES[size], "optimizer": "none" if plain else "sgd"}
+        own = replace(group, size=size)
+        results.add(f"{own}", own.records("GB/s", values, compared, dict.fromkeys(values, ranks), config))
+    if rests := [share for found in told for share in found["rests"]]:
+        idle = replace(group, what=IDLE)
+        results.add(f"{idle}", idle.records("of a core", {BARE: rests}, {}, {BARE: ranks}, {}))
+
+
+def measure_training(settings: Settings, folder: Path, results: Results) -> None:
+    """Throughput, and from the same jobs the time to a given loss, and the staleness."""
+    how, jobs = settings.training, (SYNC_JOB, ASYNC_JOB, PREFETCH_JOB)
+    ways: dict[str, Callable[[], Any]] = {PLAIN_HOROVOD: partial(_plain_horovod, settings, folder)}
+    ways |= {job.way: partial(_job, folder, job, how.examples, settings) for job in jobs}
+    told = results.attempt(TRAINING, lambda: results.turns(TRAINING, ways, how.passes)) or {}
+    ranks = {PLAIN_HOROVOD: WORKERS, **{job.way: job.ranks for job in jobs}}
+    config = {"batch": BATCH, "examples": how.examples}
+    compared = {way: [other for other in (PLAIN_HOROVOD, SYNC) if other != way] for way in ways if way != PLAIN_HOROVOD}
+    results.add(
+        TRAINING, Group(TRAINING).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
+    )
+    secs = {way: [one["secs_to_loss"] for one in runs] for way, runs in told.items() if way != PLAIN_HOROVOD}
+    for way in [way for way, found in secs.items() if None in found]:
+        del secs[way]
+        results.leave_out(f"{TO_LOSS}, {way}", f"not below a loss of {how.loss:g} after {how.examples:,} examples")
+    compared = {way: [SYNC] for way in secs if way != SYNC}
+    results.add(TO_LOSS, Group(TO_LOSS).records("s", secs, compared, ranks, {"loss": how.loss}))
+
+
+def _job(folder: Path, job: Job, examples: int, settings: Settings) -> dict[str, Any]:
+    found = run_job(folder, job, examples, settings.training)
+    tell(f"{job.way}: {found['rate']:,.0f} examples/s")
+    return found
+
+
+def _rates(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
+    return {way: [one["rate"] for one in runs] for way, runs in told.items()}
+
+
+def _staleness(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """By way, gradients of all runs by staleness."""
+    summed = {way: sum((Counter(one.get("staleness", {})) for one in runs), Counter()) for way, runs in told.items()}
+    return {way: {"staleness": dict(counted)} for way, counted in summed.items() if counted}
+
+
+def _plain_horovod(settings: Settings, folder: Path) -> dict[str, Any]:
+    how, out = settings.training, folder / "plain"
+    out.mkdir(exist_ok=True)
+    warm_up, steps = round(how.warm_up_secs / USUAL_STEP_SECS), how.examples // (BATCH * WORKERS)
+    words = ["--model", MLP, "--folder", str(folder), "--out", str(out)]
+    words += ["--warm-up", f"{warm_up}", "--steps", f"{max(1, steps - warm_up)}"]
+    here()(WORKERS, ["-m", "peers.plain_program", *words], folder, LIMIT_SECS)
+    rate = read_told(out / "rank-0.json")[0].rate
+    tell(f"{PLAIN_HOROVOD}: {rate:,.0f} examples/s")
+    return {"rate": rate}
+
+
+def measure_slow_worker(settings: Settings, folder: Path, results: Results) -> None:
+    """Each way with all workers alike, and with one that sleeps after each step."""
+    how = settings.training
+    sync = Found(results.records).one(what=TRAINING, way=SYNC)
+    millis = max(1, round(1e3 * SLOWER * (BATCH * WORKERS / sync.value if sync else USUAL_STEP_SECS)))
+    jobs = {}
+    for job in (BOUNDED_JOB,) if settings.quick else (SYNC_JOB, ASYNC_JOB, BOUNDED_JOB):
+        slow = replace(job, way=slowed(job.way), delays={job.ranks - 1: millis})
+        jobs |= {job.way: job, slow.way: slow}
+    ways = {way: partial(_job, folder, job, how.slow_examples, settings) for way, job in jobs.items()}
+    told = results.attempt(SLOW_WORKER, lambda: results.turns(SLOW_WORKER, ways, how.slow_passes)) or {}
+    compared = {slowed(way): [way] for way in jobs}
+    ranks = {way: job.ranks for way, job in jobs.items()}
+    config = {"batch": BATCH, "delay_ms": millis}
+    results.add(
+        SLOW_WORKER, Group(SLOW_WORKER).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
+    )
+
+
+def slowed(way: str) -> str:
+    """The name of `way` with a slow worker."""
+    return f"{way}, {SLOW}"
+
+
+def measure_idle_server(settings: Settings, folder: Path, results: Results) -> None:
+    """The server of a job whose only worker sleeps."""
+    secs = settings.training.watch_secs
+    job = Job(ASYNC, 2, _ASYNC, batches_a_step=1, delays={1: round(1e3 * (secs + 3))})
+    for where, env in [(ONE_HOST_TCP, TCP)] if settings.quick else [(ONE_NODE, {}), (ONE_HOST_TCP, TCP)]:
+        group = Group(IDLE, where, servers=1)
+        share = results.attempt(f"{group}, {JOB}", partial(watch_server, folder, job, secs, env))
+        if share is not None:
+            results.add(f"{group}, {JOB}", group.records("of a core", {JOB: [share]}, {}, {JOB: 2}, {}))
+
+
+CASES: Mapping[str, Callable[[Settings, Path, Results], None]] = {
+    "node": measure_node,
+    "optimizer": measure_optimizer,
+    "tcp": measure_tcp,
+    "training": measure_training,
+    "slow": measure_slow_worker,
+    "idle": measure_idle_server,
+}
+"""By their names on the command line."""
