@@ -128,6 +128,7 @@ def test_a_full_disk_ends_the_job(make_job: MakeJob, tiny_disk: TinyDisk, inject
     assert "errno 28" in error
     assert re.search(r"\d+(\.\d)? [kMGT]?B free", error), error
     assert "step 10 stays" in error
+    assert error.endswith("; start the job again when that is mended")
     assert whole_steps(job_dir) == [10]
     assert all(json.loads(line) for line in (job_dir / "metrics.jsonl").read_text().splitlines()[:-1])
     json.loads((job_dir / "status.json").read_text())
