@@ -89,9 +89,9 @@ if world.size > 1:
 
 
 @tf.function
-def several(x: tf.Tensor, yes: tf.Tensor, again: bool = False) -> tuple[tf.Tensor, ...]:
+def several(x: tf.Tensor, three: tf.Tensor, bit: tf.Tensor, yes: tf.Tensor, again: bool) -> tuple[tf.Tensor, ...]:
     """Calls in a branch and in a loop, and several dtypes at once."""
-    ints, floats, bits = top.allreduce([tf.ones([3], tf.int32), x, tf.ones([], tf.bfloat16)])
+    ints, floats, bits = top.allreduce([three, x, bit])
     branch = tf.cond(yes, lambda: top.allreduce([x])[0], lambda: top.allreduce([2 * x])[0])
     for _ in tf.range(2):
         x = top.allreduce([x], "mean")[0]
@@ -100,7 +100,8 @@ def several(x: tf.Tensor, yes: tf.Tensor, again: bool = False) -> tuple[tf.Tenso
 
 # The first rank traces its function once more; the others do not know of it.
 for again in (False, world.rank == 0):
-    ints, floats, bits, branch, mean, _ = several(one * (world.rank + 1.0), tf.constant(True), again)
+    given = one * (world.rank + 1.0), tf.ones([3], tf.int32), tf.ones([], tf.bfloat16), tf.constant(True)
+    ints, floats, bits, branch, mean, _ = several(*given, again)
     total = world.size * (world.size + 1) / 2
     assert ints.numpy().tolist() == [world.size] * 3
     assert float(bits) == world.size
