@@ -47,8 +47,8 @@ class Collectives(ABC):
     Methods that take tensors are collective: all ranks call them in the same order, with one dtype. "Rows" are
     dimension 0; where they are cut into parts, `cut` says how. The dtype is one of DTYPES, and a tensor has fewer than
     2^31 elements, before and after. But for `allreduce`, shapes are static: known when the function is traced. What is
-    exchanged depends on the function's arguments: TensorFlow computes operations on constants when it optimizes a graph,
-    which each rank does when it likes.
+    exchanged depends on the function's arguments: operations on constants are computed when TensorFlow optimizes a
+    graph, which each rank does when it likes.
 
     Gradients are those of the sum of all ranks' losses, of any order; to compute one is collective, too, so that either
     all ranks differentiate a result or none does. They are made here, for all implementations.
