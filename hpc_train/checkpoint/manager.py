@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -30,6 +31,9 @@ from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
 
 BEST_FILE = "best.json"
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,7 @@ class CheckpointManager:
                 continue
             with suppress(OSError):
                 self._remove(step)
+                log.debug(f"checkpoint {self.path(step)} removed")
 
     def _times(self) -> list[tuple[int, float]]:
         times = []

@@ -18,6 +18,7 @@ app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_
 
 @app.callback()
 def about(
+    context: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what helps to find a fault, too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings and errors alone.")] = False,
     log_level: Annotated[
@@ -38,6 +39,10 @@ def about(
         sys.exit(complain(error))
     if text:  # the ranks that a command starts have it from here
         os.environ[LEVELS_VARIABLE] = text
+        if context.invoked_subcommand not in ("train", "evaluate"):  # which log as ranks, once they know theirs
+            from hpc_train.telemetry.logs import log_to_stderr
+
+            log_to_stderr()
 
 
 for command in all_commands():

@@ -133,6 +133,7 @@ class BackgroundEvaluation:
         if due is None:
             return False
         self._now, numbers = due
+        log.debug(f"evaluating the checkpoint of step {self._now}")
         snapshot = self._source.borrow(self._now)
         self._pending = self._pool.submit(self._evaluate, self._now, numbers, snapshot)
         return True

@@ -119,6 +119,7 @@ class Lifecycle:
         """Copies the state after `step`, which is then written, unless the newest checkpoint is that."""
         self._context.watchdog.at("checkpoint", step)
         if self._checkpointing.save(step, self.data, stall_secs):
+            log.debug(f"the state after step {step} is copied")
             self.events.checkpoint(step, self._context.manager.path(step))
 
     def _evaluate(self, step: int, numbers: Sequence[int]) -> None:

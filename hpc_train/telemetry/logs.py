@@ -26,15 +26,23 @@ def console() -> Console:
 
 
 class LineFormatter(logging.Formatter):
-    """A record as a line: information as it is, the rest with its level before it, and debugging with its logger."""
+    """A record as a line: information as it is, the rest with its level before it, and debugging with its logger.
+
+    Args:
+        prefix: Of each line.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self._prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         text = record.getMessage()
-        if record.levelno == logging.INFO:
-            return text
-        level = record.levelname.lower()
-        return f"{level}: {record.name}: {text}" if record.levelno < logging.INFO else f"{level}: {text}"
+        if record.levelno != logging.INFO:
+            name = f"{record.name}: " if record.levelno < logging.INFO else ""
+            text = f"{record.levelname.lower()}: {name}{text}"
+        return f"{self._prefix}{text}"
 
 
 class ConsoleHandler(logging.Handler):
@@ -59,20 +67,19 @@ def set_up_logging(is_chief: bool, rank: int) -> None:
         if not is_chief:
             handler = logging.StreamHandler(sys.stderr)
             handler.setLevel(max(logging.WARNING, levels[ROOT]))
-        handler.setFormatter(LineFormatter("%(message)s") if is_chief else _RankFormatter(rank))
+        handler.setFormatter(LineFormatter("" if is_chief else f"hpc-train: rank {rank}: "))
         log.addHandler(handler)
         log.propagate = False
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
 
 
-class _RankFormatter(LineFormatter):
-    """The same for a rank that is not the chief, whose number stands before."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self._rank = rank
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        return f"hpc-train: rank {self._rank}: {super().format(record)}"
+def log_to_stderr() -> None:
+    """Shows what a command logs that trains nothing, on standard error: standard output is for its answer. Local."""
+    if not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter(prefix="hpc-train: "))
+        log.addHandler(handler)
+        log.propagate = False
+    for name, level in {ROOT: logging.INFO, **parse_levels(os.environ.get(LEVELS_VARIABLE, ""))}.items():
+        logging.getLogger(name).setLevel(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,6 +23,8 @@ from hpc_train.evaluation.early_stopping import Decision, read_decision, still_h
 from hpc_train.jobdir.paths import DATA_FILE
 from hpc_train.training.data_check import checked_shards, parts_of
 
+log = logging.getLogger(__name__)
+
 
 def plan(world: World, job: TrainingJob, strategy: Strategy, manager: CheckpointManager) -> RunPlan:
     """Finds out what this run of `job` does. Writes nothing. Collective.
@@ -36,7 +39,7 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
     shards = _find_shards(world, roles.readers, job, found.step or 0)
     source = job.train_spec.input_fn
     progress, reordered = saved_progress(world, manager, found.step, source, shards[0])
-    return RunPlan(
+    plan = RunPlan(
         run_id=world.broadcast(uuid.uuid4().hex[:12]),
         roles=roles,
         found=found,
@@ -46,6 +49,8 @@ def plan(world: World, job: TrainingJob, strategy: Strategy, manager: Checkpoint
         progress=progress,
         reordered=reordered,
     )
+    log.debug(f"run {plan.run_id}: {roles}, from step {plan.first_step} to {plan.max_steps}, data at {progress}")
+    return plan
 
 
 def _decision(job: TrainingJob, step: int | None) -> dict[str, Any] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,6 +25,8 @@ from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import mark_ended, read_status
+
+log = logging.getLogger(__name__)
 
 POLL_SECS = 0.1
 STOP_AGAIN_SECS, STOP_TIMES = 2.0, 5
@@ -98,6 +102,7 @@ def start_of(
     command, settings = mpirun_command(
         mpirun, version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
     )
+    log.debug(f"running {shlex.join(command)}")
     return Start(tuple(command), {**settings, **more}, cwd)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,14 @@ def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
     with pytest.raises(UserError, match="log level") as refused:
         parse_levels(text)
     assert said in str(refused.value)
+
+
+def test_a_command_logs_on_standard_error(tmp_path: Path) -> None:
+    def submitted(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hpc_train", *options, "submit", "none.yaml", "--dry-run"]
+        return subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
+
+    assert "none.yaml" in submitted("--verbose").stderr
+    done = submitted("--log-level", "debug", "--log-level", "hpc_train.jobs=loud")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'loud' is not allowed" in done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -16,6 +18,8 @@ from hpc_train.jobs.record.status import Seen
 from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm.limits import Partition, parse_sinfo, sinfo_command
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
+
+log = logging.getLogger(__name__)
 
 ASK_SECS = 30.0
 """What one command may take. Slurm's own patience with its controller is some 10 s (MessageTimeout)."""
@@ -51,6 +55,7 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
     """
     wanted = {name: value for name, value in os.environ.items() if not _MISLEADING.fullmatch(name)}
     env = {**wanted, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    log.debug(f"running {shlex.join(command)}")
     try:
         done = subprocess.run(
             command,
