@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.cli.terminal import console
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -18,6 +17,7 @@ from hpc_train.model import rng_state
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
 from hpc_train.telemetry.json_files import Lenient, write_json
+from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.reporter import Reporter, StatusLists
