@@ -5,8 +5,9 @@
 #   sbatch --ntasks=4 slurm/evaluate.sh runs/mine               on four ranks of one node
 #   sbatch slurm/evaluate.sh runs/mine --every-checkpoint       and any other option of "hpc-train evaluate"
 #
-# It may be submitted before the job, or while it waits. At its time limit it is requeued, and evaluates nothing twice. Flags given to sbatch win over the lines below; HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by
-# train.sh. See docs/evaluation.md.
+# It may be submitted before the job, or while it waits. At its time limit it is requeued, and evaluates nothing twice.
+# Flags given to sbatch win over the lines below; HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh. See
+# docs/evaluation.md.
 
 #SBATCH --job-name=hpc_train_evaluate
 #SBATCH --nodes=1
