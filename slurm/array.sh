@@ -10,8 +10,8 @@
 #   train.max_steps=500 params.learning_rate=0.01
 #   train.max_steps=500 params.learning_rate=0.001 params.hidden=[64,64]
 #
-# The job-dir of a task is runs/<name of the job>-<number of the array>_<task>. What is given after overrides.txt goes to
-# every task's "hpc-train train" as well. A task that is stopped goes back into the queue alone, as jobs of train.sh do,
+# The job-dir of a task is runs/<name of the job>-<number of the array>_<task>. Arguments after overrides.txt go to
+# every task's "hpc-train train" as well. A task that is stopped is requeued alone, as jobs of train.sh do,
 # which runs it; HPC_TRAIN_HOME, HPC_TRAIN_MODULES and HPC_TRAIN_WARNING_SECS are read as there.
 
 #SBATCH --job-name=hpc_train
@@ -82,7 +82,7 @@ done
 
 # ---- its job-dir
 name=$(sed -n "s/^name:[[:space:]]*[\"']\{0,1\}\([A-Za-z][A-Za-z0-9_]*\).*/\1/p" "$job_file" | head -n 1)
-if [[ -z $name ]]; then # hpc-train says what is wrong with it
+if [[ -z $name ]]; then # hpc-train reports what is wrong with it
     name=array
 fi
 job_dir=runs/$name-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID

@@ -7,7 +7,7 @@
 #   sbatch --nodes=2 slurm/benchmark.sh collectives        the links between two nodes, too
 #   sbatch --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 slurm/benchmark.sh scaling --gpu    one rank for each GPU
 #
-# Where sbatch is told no number of tasks, there is a place for a rank on each CPU that Slurm counts.
+# Without a number of tasks, there is a slot for a rank on each CPU that Slurm counts.
 # Results go to runs/benchmark_<name>-<job number>/ in the folder that this is submitted from: records.jsonl, one JSON
 # object a line, and the report, report.md with its drawings. HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh.
 

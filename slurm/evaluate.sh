@@ -5,9 +5,9 @@
 #   sbatch --ntasks=4 slurm/evaluate.sh runs/mine               on four ranks of one node
 #   sbatch slurm/evaluate.sh runs/mine --every-checkpoint       and any other option of "hpc-train evaluate"
 #
-# It may be submitted before the job, or while it waits. At its time limit it goes back into the queue, and evaluates
-# nothing twice. Flags given to sbatch win over the lines below; HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by
-# train.sh. See docs/evaluation.md.
+# It may be submitted before the job, or while it waits. At its time limit it is requeued, and evaluates nothing twice.
+# Flags given to sbatch win over the lines below; HPC_TRAIN_HOME and HPC_TRAIN_MODULES are read as by train.sh. See
+# docs/evaluation.md.
 
 #SBATCH --job-name=hpc_train_evaluate
 #SBATCH --nodes=1
@@ -28,14 +28,14 @@ fail() {
     exit 2
 }
 
-# USR1 is Slurm's warning before the time limit. Both go on as USR1, which mpirun hands to the ranks.
+# USR1 is Slurm's warning before the time limit. Both are passed on as USR1, which mpirun sends to the ranks.
 stop=
 pid=
-tell() {
+signal_ranks() {
     [[ -z $pid ]] || kill -USR1 "$pid" 2>/dev/null || true
 }
-trap 'stop=USR1; tell' USR1
-trap 'stop=TERM; tell' TERM
+trap 'stop=USR1; signal_ranks' USR1
+trap 'stop=TERM; signal_ranks' TERM
 
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this runs inside a Slurm job: submit it with 'sbatch slurm/evaluate.sh JOBDIR'"
 if (($# == 0)) || [[ $1 == -* ]]; then
@@ -92,7 +92,7 @@ if [[ -z $stop ]]; then
         else
             sleep 5 &
             wait -n "$pid" $! || true
-            tell # again: an mpirun that is still starting its ranks tells none
+            signal_ranks # again: an mpirun that is still starting its ranks signals none
         fi
     done
     code=0
@@ -100,7 +100,7 @@ if [[ -z $stop ]]; then
     pid=
 fi
 
-# ---- at a time limit, back into the queue; it knows from its results what it has evaluated
+# ---- at a time limit, back into the queue; its results record what is evaluated
 if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]]; then
     if problem=$(timeout 20 scontrol requeue "$SLURM_JOB_ID" 2>&1); then
         echo "evaluate.sh: the job is back in the queue"

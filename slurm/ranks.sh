@@ -1,30 +1,30 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
-# Starts the ranks of a job, hands them the signals that Slurm sends, and decides what becomes of the job when they end.
+# Starts the ranks of a job, passes Slurm's signals on to them, and decides whether the job is requeued when they end.
 #
 # The last part of slurm/train.sh, which sources it, and of the scripts that "hpc-train submit" writes, which have it
-# copied in. Nothing comes back from here: it ends the script. What stands before it sets all of these, since sbatch
-# hands on variables of the same names that the user may have exported:
+# copied in. It does not return: it ends the script. The script before it sets all of these variables, since sbatch
+# passes on variables of the same names that the user may have exported:
 #   command=(…)      what each rank runs
 #   record=(…)       arguments of "hpc-train record-end": those of "hpc-train train", or --job-dir and others
-#   again=(…)        what to type to submit the job again, for messages
+#   again=(…)        the command that submits the job again, for messages
 #   program=1        the command is a program of the user's own, which writes no status.json: it is written here
 #   alone=1          the command is started once, without mpirun
-#   log_dir=DIR      keeps what each rank prints in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
+#   log_dir=DIR      keeps each rank's output in DIR/run-0, run-1 … as well: one folder a run (Open MPI 3 and 4)
 #   threads=N        of each rank, if that is not --cpus-per-task
 #   me=NAME          the beginning of messages
-#   stop=USR1|TERM   the signal that has come already; from its first line on, it should listen for both
+#   stop=USR1|TERM   the signal that has come already; the script should trap both from its first line on
 
 set -euo pipefail
 
-readonly ASK_SECS=20    # what scontrol may take
-readonly RECORD_SECS=10 # what noting the job's end in its job-dir may take
-readonly BEGIN_SECS=60  # and its beginning
+readonly ASK_SECS=20    # time limit of scontrol
+readonly RECORD_SECS=10 # of recording the job's end in its job-dir
+readonly BEGIN_SECS=60  # and its start
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
 
 # ---- exit codes, as hpc_train/outcome.py has them (tests/unit/test_outcome.py compares the two)
 readonly EXIT_FAILED=1 EXIT_BAD_INPUT=2 EXIT_STOPPED=3 EXIT_NOT_REQUEUED=8 EXIT_LOST_NODE=205
-readonly SAVED_CODES="3 4 5" # the job has saved and goes on when it is started again
+readonly SAVED_CODES="3 4 5" # the job has saved and resumes when it is started again
 readonly FINAL_CODES="0 2 7 8 9 10 11 12" # it is never started again
 readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # nor by the queue after its warning
 is_one_of() {
@@ -37,16 +37,16 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
 fi
 
-# USR1 (Slurm's warning before the time limit) and TERM come to this shell, at any time. Both go on as USR1, which mpirun
-# hands to the ranks: they save a checkpoint and leave with EXIT_STOPPED. TERM would make mpirun kill them.
+# USR1 (Slurm's warning before the time limit) and TERM come to this shell, at any time. Both are passed on as USR1, which
+# mpirun sends to the ranks: they save a checkpoint and leave with EXIT_STOPPED. TERM would make mpirun kill them.
 stop=${stop:-}
 ranks_pid=
 end_time=
-tell_ranks() {
+signal_ranks() {
     [[ -z $ranks_pid ]] || kill -USR1 "$ranks_pid" 2>/dev/null || true
 }
-trap 'stop=USR1; end_time=; tell_ranks' USR1 # preemption brings the end forward: ask for it again
-trap 'stop=TERM; end_time=; tell_ranks' TERM
+trap 'stop=USR1; end_time=; signal_ranks' USR1 # preemption brings the end forward: query it again
+trap 'stop=TERM; end_time=; signal_ranks' TERM
 
 # record_end may read what is printed from here on: the job's output also has that of runs before this one.
 log_from=$(stat -L -c %s "/proc/$$/fd/1" 2>/dev/null) || log_from=0
@@ -117,7 +117,7 @@ if [[ -z ${alone:-} ]]; then
     command=(mpirun "${mpi_args[@]}" "${command[@]}")
 fi
 
-# ---- what Slurm says of the job: "ask_slurm; slurm_field JobState". Times are seconds since 1970.
+# ---- the job's state in Slurm: "ask_slurm; slurm_field JobState". Times are seconds since 1970.
 job_record=
 ask_slurm() {
     job_record=$(SLURM_TIME_FORMAT=%s timeout "$ASK_SECS" scontrol show job "$job" 2>/dev/null) || job_record=
@@ -134,7 +134,7 @@ is_back_in_queue() {
     (($(slurm_field Restarts) + 0 > ${SLURM_RESTART_COUNT:-0}))
 }
 
-# Sets `cancelled` to 1 or to nothing. Until this script has ended, Slurm says COMPLETING of a job that somebody has
+# Sets `cancelled` to 1 or to nothing. Until this script has ended, Slurm reports COMPLETING for a job that was
 # cancelled, and gives no reason; of those that it ends itself, it gives one.
 see_whether_cancelled() {
     cancelled=
@@ -144,12 +144,12 @@ see_whether_cancelled() {
     esac
 }
 
-# True where Slurm is about to kill the job at its time limit, for good: what is to be saved has to be saved by now. A
+# True where Slurm is about to kill the job at its time limit, for good: saving has to be finished by now. A
 # job that is preempted goes back to the queue also where Slurm kills it, so that one may save to the last.
 time_is_up() {
     local now
     printf -v now '%(%s)T' -1
-    if [[ -z $end_time ]] || ((now >= end_time - LAST_SECS)); then # also where somebody has moved the limit
+    if [[ -z $end_time ]] || ((now >= end_time - LAST_SECS)); then # also where the limit was changed
         ask_slurm
         end_time=$(slurm_field EndTime)
         [[ $end_time =~ ^[0-9]+$ ]] || end_time=${SLURM_JOB_END_TIME:-$((now + 86400))}
@@ -175,7 +175,7 @@ while [[ -n $ranks_pid ]] && kill -0 "$ranks_pid" 2>/dev/null; do
         still_running=1
         break
     else
-        ((++polls % 5)) || tell_ranks # again: an mpirun that is still starting them tells none
+        ((++polls % 5)) || signal_ranks # again: an mpirun that is still starting them signals none
         sleep 1 &
         wait $! || true
     fi
@@ -183,7 +183,7 @@ done
 if [[ -n $ranks_pid && -z $still_running ]]; then
     code=0
     wait "$ranks_pid" || code=$?
-    if ((code < 0 || code > 255)); then # bash loses it, and says -1, where a signal comes as the ranks end
+    if ((code < 0 || code > 255)); then # bash loses it, and reports -1, where a signal comes as the ranks end
         case $stop in
             USR1) code=138 ;;
             TERM) code=143 ;;
@@ -203,7 +203,7 @@ if ((code == 0)); then
     exit 0
 fi
 
-# ---- what becomes of the job
+# ---- requeue or end
 
 # Sets `why` to the reason for which the job goes back into the queue, or to nothing. Slurm ends a job that was cancelled
 # or has passed its limit in other states than RUNNING. A preempted job that ends by itself in its grace time stays so.
@@ -242,7 +242,7 @@ if [[ -n $why ]]; then
     fi
     refused=0
     record_end --requeue "$why" || refused=$?
-    if ((refused == EXIT_NOT_REQUEUED)); then # it has said why; another failure of it is no reason not to go on
+    if ((refused == EXIT_NOT_REQUEUED)); then # it has printed why; any other failure of it does not matter here
         exit "$EXIT_NOT_REQUEUED"
     fi
     if [[ -n $job_record ]]; then # where scontrol hangs, it has cost its time once

@@ -31,8 +31,8 @@ fail() {
     exit 2
 }
 
-if [[ ${BASH_SOURCE[0]} == "$0" ]]; then # else array.sh, which sources this, may have heard one
-    stop=                                 # the signal that has come: ranks.sh says what it means
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then # else array.sh, which sources this, may have received one
+    stop=                                 # the signal that has come: see ranks.sh
 fi
 trap 'stop=USR1' USR1
 trap 'stop=TERM' TERM
@@ -43,7 +43,7 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
 fi
 
-# ---- the checkout: Slurm runs a copy of this file from its own folder, so $0 does not tell where it is
+# ---- the checkout: Slurm runs a copy of this file from its own folder, so $0 is not its path
 home=${HPC_TRAIN_HOME:-}
 if [[ -z $home && -f ${SLURM_SUBMIT_DIR:-.}/slurm/train.sh ]]; then
     home=$SLURM_SUBMIT_DIR
