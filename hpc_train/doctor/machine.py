@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of the machine: its GPUs, its shared memory, its limits."""
+"""What `hpc-train doctor` reports about the machine: its GPUs, its shared memory, its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEBIBYTE = 1 << 20
 
 
 class Gpu(NamedTuple):
-    """One GPU as nvidia-smi lists it; its memory in bytes, None where it does not say."""
+    """One GPU as nvidia-smi lists it; its memory in bytes, None where it reports none."""
 
     name: str
     driver: str

@@ -194,7 +194,7 @@ class _Loop:
         return report, time.perf_counter() - begun
 
     def _left_out(self, report: StepReport) -> bool:
-        """The step was not applied: says why; returns whether training goes back. Collective."""
+        """The step was not applied: logs why; returns whether training goes back. Collective."""
         step, world = self._step, self._world
         if report.raised.leave_out:
             if self._reporter:

@@ -19,7 +19,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.early_stopping import EarlyStopper
 from hpc_train.evaluation.evaluator import Evaluator
-from hpc_train.export.exporters import Exporting
+from hpc_train.export.exporters import ExporterRunner
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -63,7 +63,7 @@ class ChiefServices:
     lock: JobLock
     listeners: SavingListeners
     stopper: EarlyStopper | None
-    exporting: Sequence[Exporting]
+    exporting: Sequence[ExporterRunner]
     restored: Snapshot | None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import Means
+from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
@@ -50,14 +50,14 @@ class Evaluator:
         spec: EvalSpec,
         shards: ShardSet | None,
         context: InputContext,
-        means: Means,
+        resources: ReadResources,
         load: Loader,
         world: World,
     ) -> None:
         import tensorflow as tf
 
         self._model, self._spec, self._shards = model, spec, shards
-        self._context, self._means, self._load, self._world = context, means, load, world
+        self._context, self._resources, self._load, self._world = context, resources, load, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
@@ -112,7 +112,7 @@ class Evaluator:
 
     def _opened(self) -> AbstractContextManager[OpenInput]:
         spec = self._spec
-        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._means, self._load)
+        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._resources, self._load)
 
 
 def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import Around, Evaluator
-from hpc_train.export.exporters import Exporting
+from hpc_train.export.exporters import ExporterRunner
 
 Known = Callable[[str, str | None], dict[str, float] | None]
 
@@ -61,7 +61,7 @@ class EvaluationRunner:
         self,
         world: World,
         evaluators: Sequence[Evaluator],
-        exporting: Sequence[Exporting],
+        exporting: Sequence[ExporterRunner],
         hooks: Hooks | None,
     ) -> None:
         self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporting, hooks

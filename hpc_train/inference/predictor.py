@@ -52,7 +52,7 @@ class LoadedExport:
 
     Attributes:
         path: The SavedModel, absolute. inputs: what each input takes, in the order in which the model was given them.
-        datasets: The dataset that each input was trained on, where the export tells another name. step: of the model.
+        datasets: The dataset that each input was trained on, where the export records another name. step: of the model.
 
     Raises:
         UserError: There is no SavedModel, or none with that signature.
@@ -75,8 +75,8 @@ class LoadedExport:
         about = read_json(self.path / ABOUT_FILE)
         order = [name for name in about.get("input_order", []) if name in self._specs]
         names = order if len(order) == len(self._specs) else sorted(self._specs)
-        told = about.get("signature", {}).get("inputs", {})
-        self.datasets = {name: told.get(name, {}).get("dataset", name) for name in names}
+        known = about.get("signature", {}).get("inputs", {})
+        self.datasets = {name: known.get(name, {}).get("dataset", name) for name in names}
         self.inputs = {name: _wanted(self._specs[name]) for name in names}
         self.step: int | None = about.get("step")
 
@@ -118,7 +118,7 @@ def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
 
     Args:
         given: `INPUT=DATASET`, or DATASET alone for the inputs in their order; without any, datasets are called as
-            the inputs are, or as the export tells.
+            the inputs are, or as the export records.
 
     Raises:
         UserError: An input that the export has not, or too many or too few datasets.
@@ -148,7 +148,7 @@ def predict_shards(
     batch_size: int = 256,
     features: Sequence[str] = (),
     overwrite: bool = False,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Predicted:
     """Predicts all rows of the shards that `patterns` name, a file for each shard. Collective.
 
@@ -157,7 +157,7 @@ def predict_shards(
 
     Args:
         out: Where to: see output_paths. overwrite: Replaces files that are there.
-        say: Prints a line, on any rank.
+        report: Prints a line, on any rank.
 
     Raises:
         UserError: The shards do not have what the export takes, or a file that is there holds something else; nothing
@@ -189,7 +189,7 @@ def predict_shards(
     origins, done = [Origin(**origin) for origin in plan["origins"]], plan["done"]
     pieces = [piece for piece in pieces_of(shards.shard_rows, batch_size) if not done[piece.shard]]
     shares = dealt(pieces, world.size)
-    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, say)
+    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, report)
     owned = {shard: [p for p in pieces if p.shard == shard] for shard in sorted({p.shard for p in pieces})}
     mine = shares[world.rank]
     alone = [shard for shard, own in owned.items() if set(own) <= set(mine)]
@@ -230,10 +230,10 @@ class _Work:
         inputs: dict[str, str],
         datasets: list[str],
         batch_size: int,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._export, self._shards, self._paths, self._origins = export, shards, paths, origins
-        self._inputs, self._datasets, self._batch_size, self._say = inputs, datasets, batch_size, say
+        self._inputs, self._datasets, self._batch_size, self._report = inputs, datasets, batch_size, report
 
     def predict(self, pieces: Sequence[Piece], whole: Mapping[int, Sequence[Piece]]) -> int:
         """Predicts `pieces` that are not there yet, joins the shards in `whole`, and returns the rows predicted."""
@@ -261,4 +261,4 @@ class _Work:
         """Makes the files of these shards of their parts."""
         for shard, pieces in shards.items():
             join_parts(self._paths[shard], self._origins[shard], pieces)
-            self._say(f"{self._paths[shard]}: {pieces[-1].end:,} rows")
+            self._report(f"{self._paths[shard]}: {pieces[-1].end:,} rows")

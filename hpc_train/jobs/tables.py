@@ -31,7 +31,7 @@ GAP = 2
 """Blanks between columns."""
 LEAST_REASON, LEAST_ABOUT = 16, 20
 LONGEST_MESSAGE = 6
-"""Lines of an error; TensorFlow's have sixty, of which the first and the last tell most."""
+"""Lines of an error; TensorFlow's have sixty, of which the first and the last matter most."""
 DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
 """Columns that are left out where there is no room, in this order."""
 

@@ -20,7 +20,7 @@ def for_page(drawn: str, prefix: str, title: str, description: str, css_class: s
 
     Args:
         drawn: A whole SVG document as matplotlib writes it, with texts as texts.
-        prefix: Of its ids; title, description: What it says, as escaped text.
+        prefix: Of its ids; title, description: What it shows, as escaped text.
     """
     body = drawn[drawn.index("<svg") :]
     width, height = (float(number) for number in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', body)[0])

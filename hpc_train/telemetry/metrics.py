@@ -56,7 +56,7 @@ class MetricsWriter:
         self._events.close()
 
     def start(self, step: int, **about: Any) -> None:
-        """Notes that a run begins at `step`. TensorBoard forgets what earlier runs told of later steps."""
+        """Notes that a run begins at `step`. TensorBoard forgets what earlier runs recorded of later steps."""
         self.note("start", step, **about)
         self._events.begin(step)
 

@@ -85,10 +85,10 @@ def build(
     """
     with ExitStack() as stack:
         device = set_up_tensorflow(world)
-        means = world.each(lambda: share_of_node(world.cores, world.local_size))
+        resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         data = stack.enter_context(
             TrainingInput(
-                job, plan, manager, world.rank, means, lambda progress: strategy.place(job, plan.roles, progress)
+                job, plan, manager, world.rank, resources, lambda progress: strategy.place(job, plan.roles, progress)
             )
         )
         data.open(world, plan.progress)
@@ -170,7 +170,7 @@ def _build_model(
     model = world.each(lambda: build_model(job.estimator, opened.dataset))
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
     about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
-    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.means)
+    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.resources)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
     state = ModelState(model, world)

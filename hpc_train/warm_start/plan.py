@@ -161,7 +161,7 @@ def _below(names: Iterable[str], above: str) -> dict[str, str]:
 
 
 def matched(here: list[str], there: list[str], numbered: Collection[str]) -> dict[str, str]:
-    """Names there by names here, where the paths tell; see `plan`."""
+    """Names there by names here, where the paths show it; see `plan`."""
     ours, theirs = _canonical(here, there, numbered)
     by_path = {path: name for name, path in theirs.items()}
     pairs = {name: by_path[path] for name, path in ours.items() if path in by_path}
@@ -191,7 +191,7 @@ def _canonical(
                 if len(own[base]) == len(other[base]):
                     part = f"{base}#{sorted(own[base]).index(count)}"
                 elif min(own[base]) != min(other[base], default=None):
-                    part = f"{part}#{side}"  # some layers more and another beginning: which is which cannot be told
+                    part = f"{part}#{side}"  # some layers more and another beginning: which is which cannot be known
             parts.append(part)
         return (*parts, last)
 

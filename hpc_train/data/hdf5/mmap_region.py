@@ -1,4 +1,4 @@
-"""Memory maps of files whose read errors can be told: a failed page does not end the process.
+"""Memory maps of files whose read errors can be reported: a failed page does not end the process.
 
 Where the kernel cannot read a mapped page (an I/O error, a stale handle, a file cut short), the thread that touches
 it gets SIGBUS, which ends the process without a word of which file. Here a handler puts a page of zeros in the place

@@ -125,7 +125,7 @@ class Joined:
                 yield from part.blocks(max(0, start - int(first)))
 
     def share(self) -> float | None:
-        """How much of it `blocks` has read, 0 to 1, where the files tell."""
+        """How much of it `blocks` has read, 0 to 1, where the files allow to know."""
         share = self._parts[self._reading].share()
         return None if share is None else (self._reading + share) / len(self._parts)
 

@@ -20,7 +20,7 @@ EXACT = 2**53
 """Whole numbers to here are exact in float64."""
 
 Report = Callable[[str, int, int], None]
-"""Is told what is being done, how many bytes of it are, and of how many, or 0 where that is not known."""
+"""Called with what is being done, how many bytes are done, and of how many, or 0 where that is not known."""
 
 
 class Spool:

@@ -88,7 +88,7 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
         prefix: Folder and beginning of the file names.
         sources: FILE or NAME=FILE each; files with the same columns follow each other, others stand side by side.
         options: What to write and how.
-        report: Is told of the progress.
+        report: Called with the progress.
 
     Raises:
         UserError: Options or sources that cannot be used, or shards of another command there.

@@ -36,7 +36,7 @@ def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence
 
 
 def is_own(job_dir: Path, submission: str) -> bool:
-    """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE says."""
+    """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE records."""
     return bool(read_json(job_dir / SUBMISSION_FILE).get("token") == submission)
 
 
@@ -69,8 +69,8 @@ def record_end(
         submission: The token that `job_dir` has to be of; otherwise it is left alone. All ends of a submission are
             noted; EXIT_BAD_INPUT means of others that the job-dir may be another job's.
         program: The ranks ran a program of the user's own, which writes no status.json.
-        printed: Where to look for the error, if the ranks did not tell it.
-        cancelled: The queue has ended the job since somebody asked for that; what the ranks said of it is no error.
+        printed: Where to look for the error, if the ranks did not report it.
+        cancelled: The queue has ended the job since somebody asked for that; what the ranks reported of it is no error.
 
     Returns:
         0; or EXIT_NOT_REQUEUED where it must not, since it makes no progress. That is printed, with what to do.
@@ -96,12 +96,12 @@ def record_end(
     if own and (
         status.get("state") == "queued" or any(status.get(name) != run[name] for name in ("job_id", "requeues"))
     ):
-        status = {}  # this run has said nothing
-    said = status.get("state")
+        status = {}  # this run has reported nothing
+    reported = status.get("state")
     if requeue is not None:
         mark_outcome(job_dir, "requeued", None, None, run)
     elif cancelled:
-        if said != "succeeded" and (own or said in ("running", "requeued")):
+        if reported != "succeeded" and (own or reported in ("running", "requeued")):
             mark_outcome(job_dir, "cancelled", code, None, run)
     elif code == EXIT_NOT_REQUEUED:
         message = "the job was stopped, and scontrol could not put it back into the queue"
@@ -109,7 +109,7 @@ def record_end(
     elif code == 0:
         if program:
             mark_outcome(job_dir, "succeeded", 0, None, run)
-    elif said in ("running", "requeued") or (own and (said is None or (program and printed is not None))):
+    elif reported in ("running", "requeued") or (own and (reported is None or (program and printed is not None))):
         ended, error = _describe(code, status, printed)
         mark_outcome(job_dir, ended, code, error, run)
     elif own:

@@ -1,4 +1,4 @@
-"""The status of jobs: what their job-dirs say, and whoever runs them."""
+"""The status of jobs, from their job-dirs and from whoever runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
         groups.setdefault(backend.name, (backend, []))[1].append(record)
     found: dict[Path, JobStatus] = {}
     for backend, mine in groups.values():
-        asked = [record for record in mine if not record.has_said_its_end]
+        asked = [record for record in mine if not record.has_reported_end]
         seen = dict(zip((record.job_dir for record in asked), backend.query_all(asked), strict=True))
         for record in mine:
             known = seen.get(record.job_dir)

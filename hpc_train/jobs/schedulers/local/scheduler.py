@@ -45,7 +45,7 @@ class LocalScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         numbered = start_runner(job_dir, submission, this_queue())

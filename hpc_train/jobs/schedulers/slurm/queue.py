@@ -1,4 +1,4 @@
-"""Slurm's commands: submit one job and never two, ask how a job stands, signal and cancel it."""
+"""Slurm's commands: submit one job and never two, ask for a job's status, signal and cancel it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
 
 
 def partitions() -> list[Partition]:
-    """What sinfo tells of the partitions.
+    """What sinfo reports of the partitions.
 
     Raises:
         SchedulerError: It cannot be asked.
@@ -97,7 +97,7 @@ def submit(
     script: Path,
     token: str,
     options: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> str:
     """Submits `script` with the argument `token`, and returns the job's number.
@@ -106,7 +106,7 @@ def submit(
     the queue by its token, so that the job is never there twice.
 
     Args:
-        say: Told of each time that Slurm does not answer.
+        report: Called each time that Slurm does not answer.
         interrupted: Whether the user wants it no more; what was queued by then is cancelled.
 
     Raises:
@@ -135,7 +135,7 @@ def submit(
                     f"{error}; the job is not queued. Should Slurm have heard of it all the same, it ends as soon as "
                     "it is started"
                 ) from None
-            say(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
+            report(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
             _sleep(RETRY_SECS, interrupted)
             continue
         if done.returncode != 0:
@@ -148,7 +148,7 @@ def submit(
             if asked > 1:
                 cancel_all(token, but=job_id)
         except SchedulerError as error:
-            say(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
+            report(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
         return job_id
 
 

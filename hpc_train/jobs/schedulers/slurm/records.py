@@ -1,4 +1,4 @@
-"""What Slurm's commands tell of jobs, understood. Pure."""
+"""What Slurm's commands report of jobs, parsed. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STA
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `scontrol show job` tells it. Times are seconds since 1970, None where unknown."""
+    """A job as `scontrol show job` reports it. Times are seconds since 1970, None where unknown."""
 
     job_id: str
     state: str
@@ -65,7 +65,7 @@ def job_dir_of(job: SlurmJob) -> Path | None:
 
 
 def seen_of(job: SlurmJob) -> Seen:
-    """What Slurm knows of a job, from what scontrol says."""
+    """What Slurm knows of a job, from the output of scontrol."""
     if job.state in _WAITING:
         return Seen("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
     if job.state in _RUNNING:

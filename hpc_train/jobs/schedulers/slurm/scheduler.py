@@ -1,4 +1,4 @@
-"""Slurm as a scheduler: batch scripts for sbatch, and what its commands say of jobs."""
+"""Slurm as a scheduler: batch scripts for sbatch, and what its commands report of jobs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SlurmScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         try:
@@ -80,12 +80,14 @@ class SlurmScheduler(Scheduler):
         options = []
         if submission.after is not None:
             options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
-        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, say, interrupted)
+        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, report, interrupted)
         numbered = submission.with_id(number)
         try:
             numbered.save(job_dir)
         except OSError as error:
-            say(f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}")
+            report(
+                f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}"
+            )
         return numbered
 
     def query(self, record: JobRecord) -> Seen:

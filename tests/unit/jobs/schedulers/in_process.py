@@ -77,7 +77,7 @@ class InProcessScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         numbered = submission.with_id(str(len(THREADS) + 1))
