@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Around:
+class BatchHooks:
     """What is called before and after each batch, with its number on this rank."""
 
     before: Callable[[int], None]
@@ -66,10 +66,10 @@ class Evaluator:
     def _run(self, batch: Any) -> None:
         self._model.test_step(batch)
 
-    def evaluate(self, moved: Callable[[], None], around: Around | None = None) -> dict[str, float]:
+    def evaluate(self, moved: Callable[[], None], batch_hooks: BatchHooks | None = None) -> dict[str, float]:
         """The model's loss and metrics by name, the same on all ranks. Collective.
 
-        `moved` is called at each batch, and `around` beside it.
+        `moved` is called at each batch, and `batch_hooks` around it.
         """
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
@@ -77,11 +77,11 @@ class Evaluator:
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
             for number, batch in enumerate(batches):
                 moved()
-                if around is not None:
-                    around.before(number)
+                if batch_hooks is not None:
+                    batch_hooks.before(number)
                 self._test_step(batch)
-                if around is not None:
-                    around.after(number)
+                if batch_hooks is not None:
+                    batch_hooks.after(number)
         moved()
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
-from hpc_train.evaluation.evaluator import Around, Evaluator
+from hpc_train.evaluation.evaluator import BatchHooks, Evaluator
 from hpc_train.export.exporters import ExporterRunner
 
 Known = Callable[[str, str | None], dict[str, float] | None]
@@ -97,14 +97,14 @@ class EvaluationRunner:
         metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
         was_known, begun = metrics is not None, time.monotonic()
         if metrics is None:
-            around = None
+            batch_hooks = None
             if hooks is not None:
                 hooks.before_evaluate(step, evaluator.name)
-                around = Around(
+                batch_hooks = BatchHooks(
                     partial(hooks.before_evaluation_batch, step, evaluator.name),
                     partial(hooks.after_evaluation_batch, step, evaluator.name),
                 )
-            metrics = evaluator.evaluate(moved, around)
+            metrics = evaluator.evaluate(moved, batch_hooks)
         secs = time.monotonic() - begun
 
         def export() -> list[dict[str, Any]]:

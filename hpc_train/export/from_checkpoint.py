@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Made:
+class CheckpointExport:
     """An export of the checkpoint of `step`."""
 
     step: int
     path: Path
 
 
-def export_checkpoint(job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None) -> Made:
+def export_checkpoint(
+    job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None
+) -> CheckpointExport:
     """Exports from the checkpoint of `step`, the newest where it is None. Local; the job may be running.
 
     Writes `job_dir`/export/`name`/<unix seconds>/, or `out`/<unix seconds>/.
@@ -67,7 +69,7 @@ def export_checkpoint(job_dir: Path, step: int | None = None, name: str = "manua
     runner.check(())
     folder = ExportFolder(out.absolute() if out is not None else job_dir / EXPORTS / name, sole=False)
     metrics = left.evaluation_of(snapshot.time, job.kind) or {}
-    return Made(step, runner.write(folder, exporter, step, snapshot.time, metrics))
+    return CheckpointExport(step, runner.write(folder, exporter, step, snapshot.time, metrics))
 
 
 def _chosen(manager: CheckpointManager, job_dir: Path, step: int | None) -> int:

@@ -16,8 +16,8 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.sampling.work_split import Piece, dealt, output_paths, part_path, pieces_of
 from hpc_train.data.writing.prediction_files import (
+    InputSpec,
     Origin,
-    Wanted,
     is_whole,
     join_parts,
     read_batches,
@@ -35,7 +35,7 @@ SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionResult:
     """What a prediction did: rows it predicted now, rows of files that were there, and the seconds it took."""
 
     rows: int
@@ -77,7 +77,7 @@ class LoadedExport:
         names = order if len(order) == len(self._specs) else sorted(self._specs)
         known = about.get("signature", {}).get("inputs", {})
         self.datasets = {name: known.get(name, {}).get("dataset", name) for name in names}
-        self.inputs = {name: _wanted(self._specs[name]) for name in names}
+        self.inputs = {name: _input_spec(self._specs[name]) for name in names}
         self.step: int | None = about.get("step")
 
     def digest(self) -> str:
@@ -108,9 +108,9 @@ def newest_export(path: Path) -> Path:
     return max(exports, key=lambda p: int(p.name))
 
 
-def _wanted(spec: Any) -> Wanted:
+def _input_spec(spec: Any) -> InputSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape.as_list()[1:])
-    return Wanted(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
+    return InputSpec(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
 
 
 def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
@@ -149,7 +149,7 @@ def predict_shards(
     features: Sequence[str] = (),
     overwrite: bool = False,
     report: Callable[[str], None] = print,
-) -> Predicted:
+) -> PredictionResult:
     """Predicts all rows of the shards that `patterns` name, a file for each shard. Collective.
 
     Each rank predicts rows of its own, in pieces that lie as hidden files beside the output until their shard is done.
@@ -198,7 +198,7 @@ def predict_shards(
     world.each(lambda: work.join({shard: owned[shard] for shard in shared}))
     rows = sum(world.all_gather(predicted))
     total = sum(piece.rows for piece in pieces)
-    return Predicted(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
+    return PredictionResult(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
 
 
 def _origin(export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], batch_size: int) -> Origin:

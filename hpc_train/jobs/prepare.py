@@ -80,7 +80,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A job that can be queued as far as can be known.
 
     Attributes:
@@ -95,7 +95,7 @@ class Prepared:
     before: str | None = None
 
 
-def prepare(request: Request, report: ReportLine) -> Prepared:
+def prepare(request: Request, report: ReportLine) -> PreparedJob:
     """Checks all of a job, and writes nothing.
 
     Raises:
@@ -133,10 +133,10 @@ def prepare(request: Request, report: ReportLine) -> Prepared:
     )
     submission = _completed(draft, job, job_dir, request.placement, problems, report)
     problems.refuse()
-    return Prepared(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
+    return PreparedJob(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
 
 
-def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> Prepared:
+def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> PreparedJob:
     """Checks a job that has ended, and is to go on in its job-dir with the code that was copied, and writes nothing.
 
     Args:
@@ -181,7 +181,7 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     submission = _completed(draft, job, job_dir, placement, problems, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return Prepared(submission, job_dir, None, script, before.token)
+    return PreparedJob(submission, job_dir, None, script, before.token)
 
 
 def _completed(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.callbacks.hook_list import Hooks, OfEvaluation, resolve_hooks
+from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
 from hpc_train.callbacks.profiler import Profiler
 from hpc_train.config.specs import HDF5Input, RunConfig, TrainSpec
@@ -165,7 +165,7 @@ def user_hooks(
             )
         if world.is_chief or not roles.idle:
             for spec in job.eval_specs:
-                found += [OfEvaluation(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
+                found += [EvaluationHook(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
         return found
 
     return world.each(resolve)

@@ -18,7 +18,7 @@ Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Shaped:
+class VariableType:
     """A variable's shape and the name of its dtype."""
 
     shape: tuple[int, ...]
@@ -51,7 +51,10 @@ class Plan:
 
 
 def plan(
-    here: Mapping[str, Shaped], there: Mapping[str, Shaped], settings: WarmStartSettings, numbered: Collection[str] = ()
+    here: Mapping[str, VariableType],
+    there: Mapping[str, VariableType],
+    settings: WarmStartSettings,
+    numbered: Collection[str] = (),
 ) -> Plan:
     """Pairs the variables `here` of the new model with those `there` by path, each in its model's order.
 
@@ -88,7 +91,7 @@ def plan(
     )
 
 
-def is_random_state(name: str, shaped: Shaped) -> bool:
+def is_random_state(name: str, shaped: VariableType) -> bool:
     """Whether a variable is the state of a keras.random.SeedGenerator, which each job draws anew."""
     last = name.rpartition("/")[2].partition("#")[0]
     return last == "seed_generator_state" and shaped.shape == (2,) and shaped.dtype in ("uint32", "int64")
@@ -223,7 +226,10 @@ def _ending_alike(here: dict[str, Parts], there: dict[str, Parts]) -> dict[str, 
 
 
 def _check_alike(
-    here: Mapping[str, Shaped], there: Mapping[str, Shaped], taken: dict[str, str], settings: WarmStartSettings
+    here: Mapping[str, VariableType],
+    there: Mapping[str, VariableType],
+    taken: dict[str, str],
+    settings: WarmStartSettings,
 ) -> None:
     differing = []
     for name, other in taken.items():

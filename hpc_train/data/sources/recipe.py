@@ -172,7 +172,7 @@ class Output:
     target: Target | None = None
 
 
-class Prepared:
+class PreparedTable:
     """One file's table after stacking, choosing and converting columns."""
 
     def __init__(self, part: Part, outputs: Sequence[Output]) -> None:

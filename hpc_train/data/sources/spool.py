@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hpc_train.data.sources.arrays import InFile
-from hpc_train.data.sources.combine import Joined
+from hpc_train.data.sources.combine import JoinedTable
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
 from hpc_train.errors import UserError
 
@@ -61,7 +61,7 @@ class Spool:
         return cls(path, value["name"], fields, value["rows"])
 
 
-def fill(table: Joined, path: Path, report: Report) -> Spool:
+def fill(table: JoinedTable, path: Path, report: Report) -> Spool:
     """Reads all of `table` into a spool at `path`, which appears by rename when it is whole.
 
     Raises:

@@ -79,7 +79,7 @@ def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) ->
     return {name: array[back] for name, array in read_ascending(rows[order]).items()}
 
 
-class Shuffled:
+class ShuffledTable:
     """A table's rows in another order."""
 
     def __init__(self, table: Table, order: Order) -> None:

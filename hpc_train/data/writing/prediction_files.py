@@ -56,7 +56,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class InputSpec:
     """What an input takes: numpy's name of its dtype, and the shape of a row; None means any number, or shape."""
 
     dtype: str
@@ -67,7 +67,7 @@ class Wanted:
         return f"{self.dtype} [rows{shape}]"
 
 
-def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, Wanted]) -> ShardSet:
+def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec]) -> ShardSet:
     """The shards that `patterns` name, with the datasets of `wanted` as features.
 
     Raises:
@@ -82,7 +82,7 @@ def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, Wanted]) -> 
     return find_shards(HDF5Input(tuple(patterns), features=tuple(wanted), label=()))
 
 
-def _mistakes(path: str, wanted: Mapping[str, Wanted]) -> list[str]:
+def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
     problems = []
     try:
         with open_file(path) as file:
@@ -100,7 +100,7 @@ def _mistakes(path: str, wanted: Mapping[str, Wanted]) -> list[str]:
     return problems
 
 
-def _takes(wanted: Wanted, dataset: Any) -> bool:
+def _takes(wanted: InputSpec, dataset: Any) -> bool:
     """Whether the input takes the dataset as it is, or in a wider dtype that holds all of its values."""
     dtype = np.dtype(wanted.dtype)
     if dtype.kind == "O" or not np.can_cast(dataset.dtype, dtype, "safe"):

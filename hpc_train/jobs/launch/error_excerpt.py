@@ -23,7 +23,7 @@ _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class Printed:
+class RunOutput:
     """Where the output of a run is kept.
 
     Attributes:
@@ -48,7 +48,7 @@ class LastWords:
     lines: tuple[str, ...]
 
 
-def last_words(printed: Printed, rank: int | None = None) -> LastWords:
+def last_words(printed: RunOutput, rank: int | None = None) -> LastWords:
     """What the run has printed of its failure. Files that cannot be read are taken as empty.
 
     `rank` is the one that failed, where that is known otherwise than by what mpirun has printed.

@@ -12,7 +12,7 @@ from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import SUBMISSION_FILE
-from hpc_train.jobs.launch.error_excerpt import Printed, last_words
+from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
 from hpc_train.telemetry.json_files import read_json
@@ -59,7 +59,7 @@ def record_end(
     requeue: Requeue | None,
     submission: str | None = None,
     program: bool = False,
-    printed: Printed | None = None,
+    printed: RunOutput | None = None,
     cancelled: bool = False,
 ) -> int:
     """Notes in `job_dir` that the ranks have ended with `code` (EXIT_NOT_REQUEUED: stopped, and not requeued either).
@@ -122,7 +122,7 @@ def newest_step(job_dir: Path) -> int | None:
     return max(JobDir(job_dir).checkpoints(), default=None)
 
 
-def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> tuple[str, dict[str, Any]]:
+def _describe(code: int, status: Mapping[str, Any], printed: RunOutput | None) -> tuple[str, dict[str, Any]]:
     """The state and the `error` of a job whose ranks ended with `code`, given what `status` knows of this run."""
     state, message = describe_end(code)
     error = status.get("error")

@@ -20,7 +20,7 @@ Phase = Literal["waiting", "running", "ended", "forgotten", "unasked"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class QueueState:
     """What a job's queue knows of it.
 
     Attributes:
@@ -91,7 +91,7 @@ class JobStatus:
         return self.state in ENDED
 
 
-def job_status(record: JobRecord, backend: str, seen: Seen, now: float) -> JobStatus:
+def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) -> JobStatus:
     """What is known of a job.
 
     Args:
@@ -143,7 +143,7 @@ def job_status(record: JobRecord, backend: str, seen: Seen, now: float) -> JobSt
     )
 
 
-def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tuple[State, str | None]:
+def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: QueueState) -> tuple[State, str | None]:
     reported = own.get("state")
     cancelled = f"cancelled by {cancelled_by}" if cancelled_by is not None else None
     if seen.phase == "waiting":
@@ -190,7 +190,7 @@ def _code_in_words(code: int, signal: int) -> str:
     return f"killed by {name}" if name else f"it ended with code {code}"
 
 
-def _exit_code(state: State, own: Mapping[str, Any], seen: Seen) -> int:
+def _exit_code(state: State, own: Mapping[str, Any], seen: QueueState) -> int:
     if state == "SUCCEEDED":
         return 0
     if state == "CANCELLED":

@@ -10,7 +10,7 @@ from typing import Any
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 
 Limits = Callable[[Resources], list[str]]
@@ -33,10 +33,10 @@ class Backend(ABC):
     words: str | None
 
     @abstractmethod
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         """What is known of a job; "unasked", with a note, where that cannot be asked. Raises nothing."""
 
-    def query_all(self, records: Sequence[JobRecord]) -> list[Seen]:
+    def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """The same of many jobs, in their order."""
         return [self.query(record) for record in records]
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hpc_train.jobs.record.job_record import JobRecord, read_record
-from hpc_train.jobs.record.status import JobStatus, Seen, job_status
+from hpc_train.jobs.record.status import JobStatus, QueueState, job_status
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Backend
 
@@ -30,7 +30,7 @@ def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
         for record in mine:
             known = seen.get(record.job_dir)
             if known is None:
-                known = Seen("forgotten", requeues=record.status.get("requeues", 0))
+                known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
             elif known.phase in ("forgotten", "ended"):
                 record = read_record(record.job_dir)  # it may have ended between the two
             found[record.job_dir] = job_status(record, backend.name, known, time.time())

@@ -18,7 +18,7 @@ from hpc_train.distributed.tensors import reading, tensor_of, view_of
 from hpc_train.engine.loop import rows_of
 from hpc_train.engine.run_context import RunContext
 from hpc_train.errors import UserError
-from hpc_train.strategies.asynchronous.gradient_step import Computed, GradientStep
+from hpc_train.strategies.asynchronous.gradient_step import GradientStep, LocalGradients
 from hpc_train.strategies.asynchronous.parts import AsyncParts
 from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
@@ -135,7 +135,7 @@ class AsyncWorker:
         if self._ahead is not None:
             self._ahead.begin()
 
-    def _push(self, computed: Computed, rows: int) -> None:
+    def _push(self, computed: LocalGradients, rows: int) -> None:
         worker, spent = self._worker, self._times.take_secs()
         if computed.finite:
             sent = [view_of(tensor) for tensor in self._read_carried()] if self._carried else []

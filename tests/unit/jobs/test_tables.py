@@ -74,10 +74,10 @@ def rows(*jobs: JobStatus) -> list[list[str]]:
     return [line.split() for line in table(*jobs)[1:]]
 
 
-def facts(stands: JobStatus) -> dict[str, str]:
+def facts(status_of: JobStatus) -> dict[str, str]:
     """The table of a description."""
-    lines = shown(description(stands)).partition("last lines:")[0].splitlines()
-    column = lines[0].index(stands.name)
+    lines = shown(description(status_of)).partition("last lines:")[0].splitlines()
+    column = lines[0].index(status_of.name)
     return {line[:column].strip(): line[column:].strip() for line in lines}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from hpc_train.jobdir.paths import CODE, LOG_FILE
-from hpc_train.jobs.launch.error_excerpt import Printed
+from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.commands import job_command
@@ -174,7 +174,7 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     started = datetime.now().astimezone().isoformat(" ", "seconds")
     _report(f"{started}: job {ticket.number} starts, {wants.ranks} rank{'s' if wants.ranks > 1 else ''}")
     program, rank_logs = submission.kind == "program", _free_folder(job_dir, run)
-    printed = Printed(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
+    printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())
     at_once, start = threading.Event(), start_of_job(job_dir, submission, rank_logs, ticket.devices)

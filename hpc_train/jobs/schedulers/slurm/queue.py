@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm.limits import Partition, parse_sinfo, sinfo_command
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
@@ -230,7 +230,7 @@ def job_dir_in_slurm(job_id: str) -> Path | None:
     return job_dir_of(job) if job is not None else None
 
 
-def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> Seen:
+def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> QueueState:
     """What Slurm knows of the job with this number, which was submitted with `token`, if it was by hpc-train submit.
 
     `known` are the numbers of all jobs that it knows, where they have been asked for.
@@ -238,23 +238,23 @@ def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -
     try:
         job = show(job_id) if known is None or job_id in known else None
         if job is not None and token is not None and token not in job.command.split():
-            return Seen("forgotten", "Slurm has given its number to another job")
+            return QueueState("forgotten", "Slurm has given its number to another job")
         return _from_accounting(job_id) if job is None else seen_of(job)
     except SchedulerError as error:
-        return Seen("unasked", note=str(error))
+        return QueueState("unasked", note=str(error))
 
 
-def _from_accounting(job_id: str) -> Seen:
+def _from_accounting(job_id: str) -> QueueState:
     """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
     if shutil.which("sacct") is None:
-        return Seen("forgotten")
+        return QueueState("forgotten")
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"]
     try:
         done = run(command)
     except SchedulerError as error:  # where there is no accounting, or its server is down
-        return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, AbsentError) else None)
+        return QueueState("forgotten", note=f"sacct: {error}" if not isinstance(error, AbsentError) else None)
     lines = done.stdout.splitlines() if done.returncode == 0 else []
-    return parse_accounting(lines[-1]) if lines else Seen("forgotten")
+    return parse_accounting(lines[-1]) if lines else QueueState("forgotten")
 
 
 def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:
