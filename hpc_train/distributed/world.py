@@ -204,7 +204,7 @@ class World:
     def each(self, action: Callable[[], T]) -> T:
         """Runs `action` on every rank; gives each its own result. Collective.
 
-        A rank that raises does not leave the others waiting: they all learn of it here, at the end.
+        A rank that raises does not leave the others waiting: they all receive it here, at the end.
 
         Raises:
             Whatever `action` raised, on the lowest rank where it did; on the others UserError with the same

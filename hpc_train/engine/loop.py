@@ -82,7 +82,7 @@ def train(
     policy: NanPolicy,
     reporter: StepReporter | None,
 ) -> Outcome:
-    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a wish to stop. Collective.
+    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a request to stop. Collective.
 
     Saves nothing at its end: the caller does. Ends with "rollback", too, where `policy` decides so; the caller takes
     the state back and calls again.

@@ -53,7 +53,7 @@ class ChiefServices:
             to `committed`.
         lock: The right to write in the job-dir.
         listeners: The user's saving listeners. stopper: the rules that end training early; None: there are none.
-        exporting: The exporters of each evaluation set.
+        exporter_runners: The exporters of each evaluation set.
         restored: The checkpoint that the run goes on from, without its arrays.
     """
 
@@ -63,7 +63,7 @@ class ChiefServices:
     lock: JobLock
     listeners: SavingListeners
     stopper: EarlyStopper | None
-    exporting: Sequence[ExporterRunner]
+    exporter_runners: Sequence[ExporterRunner]
     restored: Snapshot | None
 
 

@@ -53,7 +53,7 @@ class EvaluationRunner:
     """Evaluates the model as it is, on several sets, and exports it.
 
     Args:
-        world: The ranks that evaluate together. exporting: the exporters of each evaluation set, on the chief.
+        world: The ranks that evaluate together. exporter_runners: the exporters of each evaluation set, on the chief.
         hooks: Those of this rank where it is the one that trains, too.
     """
 
@@ -61,10 +61,10 @@ class EvaluationRunner:
         self,
         world: World,
         evaluators: Sequence[Evaluator],
-        exporting: Sequence[ExporterRunner],
+        exporter_runners: Sequence[ExporterRunner],
         hooks: Hooks | None,
     ) -> None:
-        self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporting, hooks
+        self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporter_runners, hooks
 
     def evaluate(
         self,

@@ -16,7 +16,7 @@ _FONT = re.compile(r"font: (?:(\d+) )?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? 
 
 
 def for_page(drawn: str, prefix: str, title: str, description: str, css_class: str) -> str:
-    """An `<svg>` element to stand in a page.
+    """An `<svg>` element to be put into a page.
 
     Args:
         drawn: A whole SVG document as matplotlib writes it, with texts as texts.

@@ -61,7 +61,7 @@ class StallFolder:
             self.path.rmdir()
 
     def lower(self, most: int) -> int:
-        """How many ranks below this one stand still and could judge in its place; counts to `most`."""
+        """How many ranks below this one make no progress and could judge in its place; counts to `most`."""
         count, now = 0, self._now()
         for rank in sorted(rank for rank in self._ranks(_STALLED) if rank < self._rank):
             if count == most:

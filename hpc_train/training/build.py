@@ -157,7 +157,7 @@ def _chief_services(
             lock,
             SavingListeners(listeners),
             early_stopper(job, plan),
-            trained.evaluations.exporting,
+            trained.evaluations.exporter_runners,
             trained.restored,
         )
 

@@ -38,7 +38,7 @@ class Evaluations:
     """All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
 
     evaluators: tuple[Evaluator, ...]
-    exporting: tuple[ExporterRunner, ...]
+    exporter_runners: tuple[ExporterRunner, ...]
 
     @property
     def metric_names(self) -> dict[str, list[str]]:

@@ -176,7 +176,7 @@ def matched(here: list[str], there: list[str], numbered: Collection[str]) -> dic
 def _canonical(
     here: list[str], there: list[str], numbered: Collection[str]
 ) -> tuple[dict[str, Parts], dict[str, Parts]]:
-    """Paths without Keras's numbers, which count from where the process stood; they are kept where that is unclear."""
+    """Paths without Keras's numbers, which count on in a process; they are kept where that is unclear."""
     counts: tuple[dict[str, set[int]], dict[str, set[int]]] = (defaultdict(set), defaultdict(set))
     for found, names in zip(counts, (here, there), strict=True):
         for name in names:

@@ -1,4 +1,4 @@
-"""Tables from files: those with the same columns follow each other, those with other columns stand side by side."""
+"""Tables from files: those with the same columns follow each other, those with other columns are joined by row."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
 
     Args:
         prefix: Folder and beginning of the file names.
-        sources: FILE or NAME=FILE each; files with the same columns follow each other, others stand side by side.
+        sources: FILE or NAME=FILE each; files with the same columns follow each other, others are joined by row.
         options: What to write and how.
         report: Called with the progress.
 

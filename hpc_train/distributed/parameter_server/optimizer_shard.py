@@ -11,7 +11,7 @@ from hpc_train.distributed.optimizer_variables import OptimizerVariables, build,
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import places
-from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reading, tensor_of, view_of
+from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reader_of, tensor_of, view_of
 
 if TYPE_CHECKING:
     import keras
@@ -67,11 +67,11 @@ class OptimizerShard:
             _scale_learning_rate(optimizer, self._rate)
         self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
         self._tensors: dict[int, list[Any]] = {}
-        self._looked = self._copies = False
-        self._read = reading(self.variables)
+        self._checked_copies = self._copies = False
+        self._read = reader_of(self.variables)
         slots, common = self.optimizer_variables.slots, self.optimizer_variables.common
         self.state = [*self.variables, *(slot for own in slots for slot in own), *common]
-        self._read_state = reading(self.state)
+        self._read_state = reader_of(self.state)
         self._places, self.state_nbytes = places([nbytes_of(v) for v in self.state])
 
     def load(self, variables: Sequence[Any], whole: OptimizerVariables) -> None:
@@ -97,9 +97,9 @@ class OptimizerShard:
             self._rate.assign(rate)
         with on_host():
             self._apply(given if self._mean else given[0])
-        if not self._looked:
-            self._looked = True
-            self._release(boxes[0])
+        if not self._checked_copies:
+            self._checked_copies = True
+            self._detach_from(boxes[0])
 
     def _gradients(self, box: Mailbox) -> list[Any]:
         tensors = list(self._tensors[box.worker])
@@ -110,7 +110,7 @@ class OptimizerShard:
                 tensors[place] = tensor_of(gradient.values[:count]), tensor_of(gradient.numbers[:count])
         return self._tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
 
-    def _release(self, box: Mailbox) -> None:
+    def _detach_from(self, box: Mailbox) -> None:
         """Where the optimizer has kept a gradient as it is, it has kept the mailbox: gives it copies from now on."""
         arrays = [g.values if isinstance(g, Rows) else g for g in box.gradients]
         bounds = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays]

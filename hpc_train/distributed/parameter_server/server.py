@@ -211,7 +211,7 @@ class Server:
         have = np.flatnonzero(self._flags > self._taken)
         if not have.size:
             return False
-        self._window.sync()  # what the flags stand for is read after them
+        self._window.sync()  # what the flags announce is read after them
         first = int(np.searchsorted(have, self._next))
         for worker in np.roll(have, -first).tolist():
             box = self._boxes[worker]

@@ -8,7 +8,7 @@ from typing import Literal
 
 Training = Literal["awaited", "running", "away", "ended", "lost"]
 """The status of the training that is followed. awaited: it has not begun; away: it has saved and left, and will come
-back (a requeue); ended: for good, however; lost: it was killed and left no word."""
+back (a requeue); ended: for good, however; lost: it was killed and reported no end."""
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ class EvaluatorChief:
         self._last_line = text
 
     def watch(self) -> None:
-        """To be called amid an evaluation: so that checkpoints which come and go meanwhile are reported."""
+        """To be called during an evaluation, so that checkpoints which come and go meanwhile are reported."""
         if self._request.every_checkpoint and time.monotonic() - self._looked_at >= self._request.poll_secs:
             self._looked_at = time.monotonic()
             with suppress(UserError):  # the next look reports it

@@ -94,7 +94,7 @@ def _evaluate(
 
 
 def _leave_now(world: World, name: str) -> None:
-    """Leaves amid an evaluation, whose other ranks must not be left waiting; nothing is lost but its result."""
+    """Leaves during an evaluation, whose other ranks must not be left waiting; nothing is lost but its result."""
     print(f"stopped by {name}; this evaluation is dropped", flush=True)
     if world.size > 1:
         world.abort(STOP_CODES[name])

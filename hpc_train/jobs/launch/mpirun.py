@@ -113,7 +113,7 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
 
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
     other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
-    leaves without a word, it is named, and status.json in `job_dir` says so.
+    leaves without reporting, it is named, and status.json in `job_dir` says so.
 
     Raises:
         UserError: There is no mpirun.
