@@ -154,13 +154,9 @@ class BackEnd:
 
     def submit_file(self, job_file: Path, name: str, *options: object) -> Submitted:
         """Submits a job file as `name`."""
-        (described,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
-        assert (described["name"], described["job_dir"], described["backend"]) == (
-            name,
-            str(self.root / name),
-            self.name,
-        )
-        return self.job(name, described["job_id"])
+        (found,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
+        assert (found["name"], found["job_dir"], found["backend"]) == (name, str(self.root / name), self.name)
+        return self.job(name, found["job_id"])
 
     def job(self, name: str, number: str) -> Submitted:
         """A job that was submitted."""
@@ -188,16 +184,16 @@ class Submitted:
 
     def again(self, *options: object) -> Submitted:
         """Resumes it."""
-        (described,) = self.back_end.run("resume", self.name, "--json", *options).json()
-        return self.back_end.job(self.name, described["job_id"])
+        (found,) = self.back_end.run("resume", self.name, "--json", *options).json()
+        return self.back_end.job(self.name, found["job_id"])
 
     def status(self) -> dict[str, Any]:
-        """What describe says."""
-        (described,) = self.back_end.run("describe", self.name, "--json").json()
-        return described
+        """What `hpc-train describe` reports."""
+        (found,) = self.back_end.run("describe", self.name, "--json").json()
+        return found
 
     def wait_for(self, state: str, is_so: Callable[[dict[str, Any]], object] = lambda status: True) -> dict[str, Any]:
-        """How it stands, once it is in `state`, and so."""
+        """Its status, once it is in `state`, and so."""
 
         def as_wanted() -> dict[str, Any] | None:
             status = self.status()

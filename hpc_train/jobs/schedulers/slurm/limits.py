@@ -202,7 +202,7 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
 
 
 def _node_lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
-    """Wishes for each node that none of the partition's nodes fulfils, looked at one by one."""
+    """Requests for each node that none of the partition's nodes fulfils, looked at one by one."""
     lacking = []
     groups, of_nodes = partition.groups, f"of partition {partition.name!r}"
     cores, most_cores = _cores(resources), max(group.cores for group in groups)
