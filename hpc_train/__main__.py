@@ -9,7 +9,7 @@ from hpc_train.resilience.signals import StopSignals
 
 
 def main() -> None:
-    """Entry point of the console script; stop signals are heard from here on, where the command takes them."""
+    """Entry point of the console script; stop signals are handled from here on, where the command takes them."""
     signals = StopSignals()
     with signals if _command(sys.argv[1:]) in ("train", "evaluate") else nullcontext():
         from hpc_train.cli.app import run

@@ -16,7 +16,7 @@ class RankError(RuntimeError):
 
 
 class JobEndedError(RuntimeError):
-    """The job has to end for a reason that its message tells whole; no traceback helps.
+    """The job has to end for a reason that its message gives in full; no traceback helps.
 
     Attributes:
         code: The exit code, one of `hpc_train.outcome`.

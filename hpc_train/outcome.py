@@ -42,7 +42,7 @@ class Outcome:
 
     Attributes:
         meaning: One sentence.
-        state: Of the job. "lost" is in no status.json: nobody was left to write it. None: it says nothing of a job.
+        state: Of the job. "lost" is in no status.json: nobody was left to write it. None: it does not concern a job.
     """
 
     name: str
@@ -132,7 +132,7 @@ def is_requeued(code: int, warned: bool, ended: bool) -> bool:
 
 
 def signal_name(code: int) -> str | None:
-    """The signal whose death an exit code stands for ("SIGKILL" for 137), or None. Pure."""
+    """The signal of a death that an exit code reports ("SIGKILL" for 137), or None. Pure."""
     try:
         return signal.Signals(code - 128).name if code > 128 else None
     except ValueError:
@@ -140,7 +140,7 @@ def signal_name(code: int) -> str | None:
 
 
 def describe_end(code: int) -> tuple[Literal["stopped", "failed"], str]:
-    """The state of a job whose ranks ended with `code`, not 0, and did not say how, and a sentence about it. Pure."""
+    """The state of a job whose ranks ended with `code`, not 0, and reported nothing, and a sentence about it. Pure."""
     name = signal_name(code)
     message = f"the ranks ended with code {code}" + (f" (killed by {name})" if name else "")
     return ("stopped" if outcome_of(code).state == "stopped" else "failed"), message

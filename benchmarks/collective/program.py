@@ -20,7 +20,7 @@ from collective.arrays import missing_room, pattern, wrong
 from collective.told import Told
 from collective.turns import Way, take_turns
 from collective.ways import BCAST, BESIDE, DIAGNOSED_BYTES, GROUP, MEAN, MEMCPY, NEW_MEMORY, ONE_TENSOR, TENSORS
-from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import UserError
 
@@ -189,7 +189,7 @@ def device_of(hvd: Any, demanded: bool) -> str:
 def main() -> None:
     args = arguments()
     world = join_world()
-    tell_uncaught(world)
+    install_excepthook(world)
     assert world.comm is not None, "started without mpirun"
     name = set_up_tensorflow(world)
     switch = HorovodSwitch(world)

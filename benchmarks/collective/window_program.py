@@ -22,7 +22,7 @@ from collective.arrays import missing_room, missing_shared_room, pattern, wrong
 from collective.told import Told
 from collective.turns import Way, take_turns
 from collective.ways import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
-from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.world import World, join_world
 
@@ -179,7 +179,7 @@ def measure(args: argparse.Namespace, world: World, nbytes: int, measured: Calla
 def main() -> None:
     args = arguments()
     world = join_world("serialized")
-    tell_uncaught(world)
+    install_excepthook(world)
     assert world.comm is not None, "started without mpirun"
     told = Told(world, args.out, device="CPU", nccl=False)
     one_node = world.local_size == world.size

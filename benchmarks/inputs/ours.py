@@ -9,7 +9,7 @@ import numpy as np
 
 from hpc_train import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
-from hpc_train.data.loading.batch_source import Means, training_reading, training_sampler
+from hpc_train.data.loading.batch_source import ReadResources, training_reader, training_sampler
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput, open_training
 from hpc_train.data.sampling.sampler import Sampler
@@ -23,15 +23,15 @@ __all__ = ["Feed", "Read", "reader", "rows_of", "training"]
 def training(paths: Sequence[str], batch: int, order: str, threads: int) -> AbstractContextManager[OpenInput]:
     """Endless training batches of one rank: has `.dataset`."""
     source, shards = _found(paths, batch, order)
-    return open_training(source, shards, InputContext(0, 1, SEED), means=Means(threads))
+    return open_training(source, shards, InputContext(0, 1, SEED), resources=ReadResources(threads))
 
 
 @contextmanager
 def reader(paths: Sequence[str], batch: int, order: str, threads: int) -> Iterator[Read]:
     """The same batches without TensorFlow: `read(step)` gives images `[B, ...]` and labels `[B]`, step after step."""
     source, shards = _found(paths, batch, order)
-    with training_reading(source, shards, 0, 1, means=Means(threads)) as reading:
-        yield reading.read
+    with training_reader(source, shards, 0, 1, resources=ReadResources(threads)) as reader:
+        yield reader.read
 
 
 def rows_of(paths: Sequence[str], batch: int, order: str, steps: int) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox
-from hpc_train.distributed.parameter_server.server import Applied, Part, Server
+from hpc_train.distributed.parameter_server.server import Applied, Server, Shard
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -78,9 +78,9 @@ class ServingRank:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, worker: int, server: Server, part: Part, boxes: list[Mailbox], nbytes: int
+        self, comm: MPI.Intracomm, worker: int, server: Server, shard: Shard, boxes: list[Mailbox], nbytes: int
     ) -> None:
-        self._comm, self._worker, self._server, self._part, self._boxes = comm, worker, server, part, boxes
+        self._comm, self._worker, self._server, self._shard, self._boxes = comm, worker, server, shard, boxes
         self._received, self._sent = np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8)
         self._received[:] = 1
 
@@ -100,7 +100,7 @@ class ServingRank:
             elif command == APPLY:
                 self._comm.Recv(np.empty(2, np.int64), self._worker)
                 for _ in range(number):
-                    self._part.apply(self._boxes, 1.0)
+                    self._shard.apply(self._boxes, 1.0)
                 self._answer(0.0)
             elif command == REST:
                 self._answer(self._rest(number / 1e3))

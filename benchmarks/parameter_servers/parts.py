@@ -12,10 +12,10 @@ from hpc_train.distributed.parameter_server.partition import Partition
 from parameter_servers.settings import LEARNING_RATE, MOMENTUM
 
 if TYPE_CHECKING:
-    from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+    from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 
 
-class PlainPart:
+class PlainShard:
     """Bytes that are published as they are; no optimizer.
 
     The last number of a gradient becomes the last of the parameters, so that the worker sees its own come back.
@@ -41,12 +41,12 @@ class PlainPart:
         """Nothing to do."""
 
 
-def sgd_part(partition: Partition, server: int) -> KerasPart:
+def sgd_shard(partition: Partition, server: int) -> OptimizerShard:
     """The variables of `partition` with Keras's SGD and momentum."""
     import keras
 
-    from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+    from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 
     variables = [keras.Variable(np.zeros(v.shape, v.dtype), dtype="float32") for v in partition.variables]
     optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
-    return KerasPart(variables, optimizer, partition, server, [True] * len(variables))
+    return OptimizerShard(variables, optimizer, partition, server, [True] * len(variables))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from support.timing import Competitor, interleave
 
-from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.mailboxes import mailboxes
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Server
@@ -24,7 +24,7 @@ from hpc_train.distributed.parameter_server.window_layout import ServerLayout, s
 from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.world import World, join_world
 from parameter_servers.commands import APPLY, ECHO, LEAVE, PAUSE, REST, SERVE, Commander, ServingRank
-from parameter_servers.parts import PlainPart, sgd_part
+from parameter_servers.parts import PlainShard, sgd_shard
 from parameter_servers.settings import APPLIED, MEMCPY, OURS, SEND_RECV, VARIABLES
 
 GRADIENT = 1e-3
@@ -150,11 +150,11 @@ def measure(args: argparse.Namespace, world: World, plan: Partition, repeats: in
 def serve(args: argparse.Namespace, world: World, window: Window, layout: ServerLayout, plan: Partition) -> None:
     """A server's side of `measure`."""
     assert world.comm is not None
-    part = PlainPart(plan, world.rank) if args.optimizer == "none" else sgd_part(plan, world.rank)
-    server = Server(window, layout, plan, world.rank, part)
+    shard = PlainShard(plan, world.rank) if args.optimizer == "none" else sgd_shard(plan, world.rank)
+    server = Server(window, layout, plan, world.rank, shard)
     boxes = mailboxes(window.memory, layout, plan, world.rank, 0)
     window.barrier()
-    ServingRank(world.comm, args.servers, server, part, boxes, plan.nbytes_of(world.rank)).follow()
+    ServingRank(world.comm, args.servers, server, shard, boxes, plan.nbytes_of(world.rank)).follow()
 
 
 def variables_of(nbytes: int) -> list[VariableSpec]:
@@ -166,7 +166,7 @@ def variables_of(nbytes: int) -> list[VariableSpec]:
 def main() -> None:
     args = arguments()
     world = join_world("serialized")
-    tell_uncaught(world)
+    install_excepthook(world)
     if args.optimizer == "sgd" and world.rank < args.servers:
         from hpc_train.distributed.world import set_up_tensorflow
 

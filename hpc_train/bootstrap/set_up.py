@@ -19,7 +19,7 @@ from .plan import (
     choose_mpi,
     choose_python,
     digest,
-    say,
+    report,
     stamp_of,
     tensorflow_version,
 )
@@ -45,7 +45,7 @@ def set_up(plan: Plan) -> None:
     if not package.items() <= stamp.items():
         install_package(plan)
         write_whole(stamp_file, {**environment, **package})
-    say(f"{os.path.relpath(str(plan.venv))} is ready: {plan} ({time.time() - began:.0f} s)")
+    report(f"{os.path.relpath(str(plan.venv))} is ready: {plan} ({time.time() - began:.0f} s)")
 
 
 def write_whole(path: Path, content: Dict[str, str]) -> None:
@@ -56,7 +56,7 @@ def write_whole(path: Path, content: Dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Runs the set-up, and says in one sentence why it failed."""
+    """Runs the set-up, and prints in one sentence why it failed."""
     parser = argparse.ArgumentParser(description="Builds the environment of this checkout.")
     parser.add_argument("--tf", metavar="VERSION", help="TensorFlow's version, 2.16 to 2.21 (default: the newest)")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to build it (default: .venv)")

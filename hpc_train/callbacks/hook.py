@@ -77,7 +77,7 @@ class Hook:
 
 
 class SavingListener:
-    """Base of what is told of checkpoints, on the rank that writes them (as tf.estimator.CheckpointSaverListener)."""
+    """Base of listeners to checkpoints, on the rank that writes them (as tf.estimator.CheckpointSaverListener)."""
 
     def before_save(self, step: int) -> None:
         """The checkpoint of `step` is about to be taken."""

@@ -69,7 +69,7 @@ def _resolved(
     return found
 
 
-class OfEvaluation(Hook):
+class EvaluationHook(Hook):
     """A hook of one EvalSpec: it is called around that set's evaluations alone, and at the begin and the end.
 
     Args:
@@ -141,7 +141,7 @@ class Hooks:
         )
 
         def is_here(hook: Any) -> bool:
-            here = rank == 0 if isinstance(hook, OfEvaluation) else is_chief
+            here = rank == 0 if isinstance(hook, EvaluationHook) else is_chief
             return here or not getattr(hook, "chief_only", False)
 
         mine = [hook for hook in hooks if is_here(hook)]
@@ -229,7 +229,7 @@ def _calls(hooks: Iterable[Any], method: str) -> list[Call]:
         idle = (getattr(Hook, method, None), getattr(SavingListener, method, None))
         bound = getattr(call, "__func__", None)
         if callable(call) and (bound is None or bound not in idle):
-            inner = hook.hook if isinstance(hook, OfEvaluation) else hook
+            inner = hook.hook if isinstance(hook, EvaluationHook) else hook
             found.append((f"{type(inner).__name__}.{method}", call))
     return found
 

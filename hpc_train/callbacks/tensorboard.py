@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import keras
 
 
-class WeightsShown(Hook):
+class WeightHistograms(Hook):
     """Writes histograms of a model's trainable variables every so many steps. For the chief that trains."""
 
     def __init__(self, metrics: MetricsWriter, model: keras.Model, every_steps: int) -> None:
@@ -25,7 +25,7 @@ class WeightsShown(Hook):
             self._metrics.weights(step, {v.path: np.asarray(v.numpy()) for v in self._model.trainable_variables})
 
 
-class Profiled(Hook):
+class ProfilerHook(Hook):
     """Profiles the steps that `profiler` is for. For the first rank that trains."""
 
     def __init__(self, profiler: Profiler) -> None:

@@ -24,8 +24,8 @@ class BackgroundSaver:
     One save is in flight at most: `wait` before the arena that a snapshot lies in is used again.
 
     Args:
-        saved: Told, in the thread, of each committed checkpoint, the seconds since its snapshot, and its bytes.
-        failed: Told, in the thread, of an error, which `wait` then raises.
+        saved: Called in the thread with each committed checkpoint, the seconds since its snapshot, and its bytes.
+        failed: Called in the thread with an error, which `wait` then raises.
 
     Attributes:
         moves: Counts pieces of work done, for those who watch whether it gets on.

@@ -49,7 +49,7 @@ class Snapshot:
         model, optimizer: Arrays by variable path, in the model's order.
         progress: How far the data was read; order: in which order, None for an `input_fn`.
         world_size: The ranks that took part.
-        time: When it was taken, in seconds since 1970; with the step it tells one checkpoint from another.
+        time: When it was taken, in seconds since 1970; with the step it identifies a checkpoint.
         rng: Random states outside the model, `[world_size, n]` by generator.
         best: The best evaluation so far (see manager.Best), None before the first.
     """
@@ -163,7 +163,7 @@ def _opened(folder: Path) -> Iterator[h5py.File]:
 
 
 def _with_number(error: BaseException, path: Path) -> BaseException:
-    """The OSError that HDF5 tells of in words alone, or `error` itself where it tells of none."""
+    """The OSError that HDF5 reports in words alone, or `error` itself where it reports none."""
     number = errno_of(error)
     return error if number is None else OSError(number, os.strerror(number), str(path))
 

@@ -30,7 +30,7 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What manifest.json tells of the state.h5 beside it.
+    """What manifest.json records of the state.h5 beside it.
 
     Attributes:
         time: When the snapshot was taken, in seconds since 1970.

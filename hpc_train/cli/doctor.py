@@ -49,8 +49,8 @@ def doctor(
             findings.append(finding)
     else:
         console = _console()
-        with _progress(console) as say:
-            findings = list(examine(folder, say))
+        with _progress(console) as report:
+            findings = list(examine(folder, report))
         show(console, _table(findings))
         print("", _summary(findings), sep="\n", flush=True)
     sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
@@ -87,10 +87,10 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column("result", no_wrap=True)
     table.add_column("found, and → what to do")
     for finding in findings:
-        told = Text(finding.found)
+        cell = Text(finding.found)
         if finding.advice:
-            told.append(f"\n→ {finding.advice}", "bold" if finding.result == "fails" else "")
-        table.add_row(finding.check, Text(finding.result, _STYLES[finding.result]), told)
+            cell.append(f"\n→ {finding.advice}", "bold" if finding.result == "fails" else "")
+        table.add_row(finding.check, Text(finding.result, _STYLES[finding.result]), cell)
     return table
 
 

@@ -14,7 +14,7 @@ from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
     from hpc_train.evaluation.standalone.checkpoint_queue import Training
-    from hpc_train.evaluation.standalone.chief import Wishes
+    from hpc_train.evaluation.standalone.chief import EvaluationRequest
 
 JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 
@@ -45,23 +45,23 @@ def evaluate(
 
     The job-dir is only read. The exit code is 0 also where training has failed; 10 where it was killed without a word.
     """
-    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world
     from hpc_train.evaluation.standalone.job import evaluate_job
 
     try:
-        wishes = _wishes(job_dir, follow, out, step, every_checkpoint, poll_secs, idle_timeout_secs, name, settings)
+        request = _request(job_dir, follow, out, step, every_checkpoint, poll_secs, idle_timeout_secs, name, settings)
         world = join_world("serialized")
     except UserError as error:
         sys.exit(complain(error))
     try:
-        code = evaluate_job(world, wishes, context.obj, ask)
+        code = evaluate_job(world, request, context.obj, ask)
     except Exception as error:
-        sys.exit(tell(world, error))
+        sys.exit(report_error(world, error))
     sys.exit(code)
 
 
-def _wishes(
+def _request(
     job_dir: Path,
     follow: bool,
     out: Path | None,
@@ -71,8 +71,8 @@ def _wishes(
     idle_timeout_secs: float | None,
     name: str | None,
     settings: list[str] | None,
-) -> Wishes:
-    from hpc_train.evaluation.standalone.chief import Wishes
+) -> EvaluationRequest:
+    from hpc_train.evaluation.standalone.chief import EvaluationRequest
 
     if step is not None and (follow or every_checkpoint):
         raise UserError("--step is for a single evaluation: leave out --follow and --every-checkpoint")
@@ -82,13 +82,13 @@ def _wishes(
     out = out.absolute() if out is not None else Path(f"{job_dir}.evaluation")
     if job_dir.resolve() in (out.resolve(), *out.resolve().parents):
         raise UserError(f"--out: {out} is in the job-dir, which is only read; choose a folder outside of it")
-    return Wishes(
+    return EvaluationRequest(
         job_dir, out, follow, step, every_checkpoint, poll_secs, idle_timeout_secs, name, tuple(settings or ())
     )
 
 
 def ask(job_dir: Path) -> tuple[Training, str] | None:
-    """How a silent job has ended, as far as its queue or this machine tells; None: it has not, or nobody knows."""
+    """How a silent job has ended, as far as its queue or this machine knows; None: it has not, or nobody knows."""
     from hpc_train.jobs.inspect import inspect_job
     from hpc_train.jobs.record.submission import read_submission
     from hpc_train.telemetry.status import read_status

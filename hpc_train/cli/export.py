@@ -26,7 +26,7 @@ def export(
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
     from hpc_train.cli.terminal import complain
-    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
@@ -42,7 +42,7 @@ def export(
 
         made = export_checkpoint(job_dir, step, name, out)
     except Exception as error:
-        sys.exit(tell(world, error))
+        sys.exit(report_error(world, error))
     print(f"export of step {made.step}: {made.path}")
 
 
@@ -62,7 +62,7 @@ def predict(
     A run that was cut short goes on where it was when it is started again.
     """
     from hpc_train.cli.terminal import complain
-    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
 
@@ -74,16 +74,16 @@ def predict(
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _say)
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _report)
     except Exception as error:
-        sys.exit(tell(world, error))
+        sys.exit(report_error(world, error))
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
         print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, flush=True)
 
 

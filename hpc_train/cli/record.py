@@ -49,9 +49,9 @@ def record_end(
 ) -> None:
     """Note in the job-dir how the ranks ended; with --requeue, code 8 where that leads nowhere."""
     from hpc_train.jobs.launch import record_end
-    from hpc_train.jobs.launch.error_excerpt import Printed
+    from hpc_train.jobs.launch.error_excerpt import RunOutput
 
-    printed = Printed(log, log_from, rank_logs) if log is not None else None
+    printed = RunOutput(log, log_from, rank_logs) if log is not None else None
     job_dir = record_end.find_job_dir(job_file, job_dir, settings or [])
     sys.exit(record_end.record_end(job_dir, code, requeue, submission, program, printed, cancelled))
 

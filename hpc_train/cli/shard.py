@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpc_train.data.writing.inspect import FileReport
 
 QUIET_SECS = 10.0
-"""Where there is no terminal, a line tells of the progress at most so often."""
+"""Where there is no terminal, a line reports the progress at most so often."""
 
 
 class _Make(TyperCommand):

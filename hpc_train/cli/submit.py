@@ -21,7 +21,7 @@ from hpc_train.jobs.schedulers import SCHEDULERS
 from hpc_train.outcome import EXIT_AT_ONCE
 
 if TYPE_CHECKING:
-    from hpc_train.jobs.prepare import Prepared
+    from hpc_train.jobs.prepare import PreparedJob
     from hpc_train.jobs.record.submission import Submission
 
     BackendName = str
@@ -61,7 +61,7 @@ def submit(
     from hpc_train.jobs.prepare import Placement, Request, prepare
     from hpc_train.jobs.record.submission import root_of
 
-    def prepared() -> Prepared:
+    def prepared() -> PreparedJob:
         try:
             max_bytes = parse_memory(max_code_size) << 20
         except ValueError:
@@ -87,14 +87,14 @@ def resume(
     from hpc_train.jobs.prepare import Placement, prepare_again
     from hpc_train.jobs.record.submission import root_of
 
-    def prepared() -> Prepared:
+    def prepared() -> PreparedJob:
         placement = Placement(root_of(root, os.environ), backend, after)
         return prepare_again(Job.find(job, root).job_dir, settings or [], placement, warn)
 
     _queue(prepared, wait, dry_run, as_json)
 
 
-def _queue(prepare: Callable[[], Prepared], wait: bool, dry_run: bool, as_json: bool) -> None:
+def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_json: bool) -> None:
     from hpc_train.jobs.job import Job
     from hpc_train.jobs.submit import submit as put_in_queue
 

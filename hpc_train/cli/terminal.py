@@ -1,4 +1,4 @@
-"""What all commands say to people: errors, warnings, and tables as wide as the terminal."""
+"""What all commands print for people: errors, warnings, and tables as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Verbs(TyperGroup):
 
 
 def complain(error: object) -> int:
-    """Tells what is wrong; the exit code."""
+    """Prints what is wrong; returns the exit code."""
     with suppress(BrokenPipeError):
         for line in str(error).splitlines():
             print(f"hpc-train: error: {line}", file=sys.stderr)
@@ -75,6 +75,6 @@ def complain(error: object) -> int:
 
 
 def warn(text: str) -> None:
-    """Tells something on standard error."""
+    """Prints a line on standard error."""
     with suppress(BrokenPipeError):
         print(f"hpc-train: {text}", file=sys.stderr, flush=True)

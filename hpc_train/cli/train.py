@@ -31,7 +31,7 @@ def train(
 ) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     from hpc_train.config.job import JobConfig, load_job, strategy_in
-    from hpc_train.distributed.excepthook import tell
+    from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world
     from hpc_train.strategies import strategy_of
     from hpc_train.training.from_job import train_job
@@ -52,7 +52,7 @@ def train(
         delay_secs = delays.get(world.rank, 0.0)
         train_job(world, job, job_dir or Path("runs") / job.name, folder, context.obj, delay_secs)
     except Exception as error:
-        sys.exit(tell(world, error))
+        sys.exit(report_error(world, error))
 
 
 def launch(

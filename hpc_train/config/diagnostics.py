@@ -1,4 +1,4 @@
-"""What is wrong in a YAML file, told to its author: where, what was given, what is allowed and the nearest name."""
+"""Errors in a YAML file, reported to its author: where, what was given, what is allowed and the nearest name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpc_train.config.yaml_loader import Document, Location
 from hpc_train.errors import UserError
 
 MAX_MISTAKES = 100
-"""Of one file, told one by one."""
+"""Of one file, reported one by one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +40,7 @@ def mistakes_of_yaml(document: Document) -> list[Mistake]:
 
 
 def refuse(path: Path, mistakes: Iterable[Mistake]) -> typing.NoReturn:
-    """Raises the UserError that tells all of them, each on a line of its own."""
+    """Raises the UserError that lists all of them, each on a line of its own."""
     ordered = sorted(set(mistakes))
     lines = [f"{mistake.where}: {_shortened(mistake.text)}" for mistake in ordered[:MAX_MISTAKES]]
     more = len(ordered) - MAX_MISTAKES

@@ -191,7 +191,7 @@ def validated(document: Document, kind: type[Config], more: Callable[[Config], l
 def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     """The `run.strategy` of a job file, which decides how MPI is started; "sync" where it cannot be read.
 
-    The chief reads the whole of it, and tells what is wrong, once all ranks can be told.
+    The chief reads the whole of it, and reports what is wrong, once it can reach all ranks.
     """
     try:
         document = overridden(read_yaml(path), settings).value

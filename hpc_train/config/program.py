@@ -41,7 +41,7 @@ class ProgramConfig(BaseModel):
     Attributes:
         name: Names the job's job-dir.
         module: A module of the job file's folder, or an installed one.
-        args: Its arguments. `{folder}` in one stands for the job file's folder, `{job_dir}` for the job-dir.
+        args: Its arguments. `{folder}` in one is replaced by the job file's folder, `{job_dir}` for the job-dir.
         resources: What it runs on. With one rank it is started alone, with several by mpirun.
     """
 

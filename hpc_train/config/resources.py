@@ -80,7 +80,7 @@ Word = Annotated[str, Field(pattern=_WORD)]
 
 
 class ResourceOptions(BaseModel):
-    """What a tier or a job file may say; None where it leaves that to others.
+    """What a tier or a job file may set; None where it leaves that to others.
 
     Attributes:
         nodes: How many nodes.
@@ -190,14 +190,14 @@ class Resources(ResourceOptions):
 
 
 def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
-    """`tier` with what `section` says instead, null included; environments are merged, name by name. Pure.
+    """`tier` with what `section` sets instead, null included; environments are merged, name by name. Pure.
 
     Raises:
         ValueError: The two do not fit together.
     """
-    said = section.model_dump(exclude={"tier"}, exclude_unset=True)
+    options = section.model_dump(exclude={"tier"}, exclude_unset=True)
     may_be_none = ("memory", "partition", "account", "qos", "constraint", "time", "warning_secs")
-    given = {name: value for name, value in said.items() if value is not None or name in may_be_none}
+    given = {name: value for name, value in options.items() if value is not None or name in may_be_none}
     base = {name: value for name, value in tier.model_dump().items() if value is not None}
     merged = {**base, **given, "tier": section.tier}
     if "environment" in base and "environment" in given:

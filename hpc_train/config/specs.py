@@ -207,8 +207,8 @@ class RunConfig(RunOptions):
             that all ranks change together (Micikevicius et al., arXiv:1710.03740).
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
         compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
-        on_export_error: When an exporter fails: `"continue"` tells of it, here and in status.json; `"halt"` ends the
-            job, after a checkpoint, with code 1.
+        on_export_error: When an exporter fails: `"continue"` reports it in the log and in status.json; `"halt"` ends
+            the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
         profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
     """
@@ -278,7 +278,7 @@ class EvalSpec(EvalOptions):
         start_delay_secs: No evaluation before so many seconds of training.
         throttle_secs: At least so many seconds between the starts of two evaluations. Neither holds back the
             last one, which always takes place.
-        eval_every_checkpoint: Evaluate all checkpoints, whatever those two say.
+        eval_every_checkpoint: Evaluate all checkpoints, whatever those two are.
         exporters: What to export, and when.
         hooks: Called around the evaluations of this set and their batches, on each rank that evaluates. In a job file
             as in `train`.

@@ -26,7 +26,7 @@ class WarmStartSettings:
             Estimator did): the variables that any of them matches are taken. Non-trainable ones (batch-norm averages)
             are among them; the optimizer's and random states never.
         var_name_to_prev_var_name: Path of a variable here to its path there, where they differ. Names that end in `/`
-            stand for all variables below them, `/` alone for all.
+            mean all variables below them, `/` alone means all.
     """
 
     ckpt_to_initialize_from: Path

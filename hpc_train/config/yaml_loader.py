@@ -95,7 +95,7 @@ class Document:
     mistakes: tuple[tuple[int, str], ...]
     """Lines and descriptions of what YAML allows but a job file does not: keys given twice, strange tags."""
     overrides: tuple[tuple[Location, str], ...] = ()
-    """What was laid over the file, in order: where, and the option that said so."""
+    """What was laid over the file, in order: where, and the option that set it."""
 
     def where(self, location: Location) -> str:
         """`path:line` of `location`, or the option that has set it or something around it."""

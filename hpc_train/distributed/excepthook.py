@@ -1,4 +1,4 @@
-"""An exception that nobody caught: told once, by the rank that it came from, and no rank left waiting for another."""
+"""An uncaught exception: reported once, by the rank that raised it, and no rank left waiting for another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpc_train.errors import JobEndedError, RankError, UserError
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 
 
-def tell(world: World, error: BaseException) -> int:
+def report_error(world: World, error: BaseException) -> int:
     """Prints `error` unless another rank does, and returns the exit code. Local.
 
     Where the other ranks know nothing of it, they are ended here; MPI would have this rank wait for them at its end.
@@ -33,13 +33,13 @@ def tell(world: World, error: BaseException) -> int:
     return code
 
 
-def tell_uncaught(world: World) -> None:
-    """From now on `tell` decides what an uncaught exception prints, and the exit code. For jobs of several ranks."""
+def install_excepthook(world: World) -> None:
+    """Has `report_error` print uncaught exceptions and choose the exit code. For jobs of several ranks."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, Exception):
-            raise SystemExit(tell(world, error))
+            raise SystemExit(report_error(world, error))
         before(kind, error, trace)
 
     sys.excepthook = hook

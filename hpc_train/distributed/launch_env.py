@@ -1,6 +1,6 @@
-"""What the launcher says of this process before MPI starts, and the settings that follow from it. Pure.
+"""What the launcher reports about this process before MPI starts, and the settings that follow from it. Pure.
 
-Open MPI, MPICH, Intel MPI, MVAPICH and Slurm's srun each tell a rank its place on the node in variables of their
+Open MPI, MPICH, Intel MPI, MVAPICH and Slurm's srun each give a rank its place on the node in variables of their
 own. They have to be read from there: devices must be hidden and threads limited before MPI or TensorFlow start.
 """
 
@@ -23,7 +23,7 @@ cores together with the yield below; without the yield a short cycle is worse th
 
 @dataclass(frozen=True)
 class LaunchPlace:
-    """This process's place on its node, as the launcher tells it."""
+    """This process's place on its node, as the launcher reports it."""
 
     launched: bool
     """Whether an MPI launcher started this process. Without one there is a single rank, and no MPI is started."""
@@ -35,7 +35,7 @@ class LaunchPlace:
 def launch_place(env: Mapping[str, str]) -> LaunchPlace:
     """Reads the launcher's variables."""
     size = _first_int(env, _SIZE) or 1
-    # sbatch's own shell has SLURM_LOCALID too: srun's step variable tells whether srun started this process.
+    # sbatch's own shell has SLURM_LOCALID too: srun's step variable shows whether srun started this process.
     launched = any(name in env for name in _LAUNCHED) or (size > 1 and "SLURM_STEP_NUM_TASKS" in env)
     if not launched:
         return LaunchPlace(False, 1, 0, 1)

@@ -27,7 +27,7 @@ class OptimizerVariables:
 
 
 def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> OptimizerVariables:
-    """Builds `optimizer` on `variables`, and tells which of its variables belong to which of them."""
+    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
     add = optimizer.add_variable_from_reference

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 
-def reading(variables: Sequence[Any]) -> Callable[[], Any]:
+def reader_of(variables: Sequence[Any]) -> Callable[[], Any]:
     """A function that gives the values of all variables, as tensors that share their memory on a CPU.
 
     One by one, TensorFlow takes two to four times as long for it.

@@ -204,7 +204,7 @@ class World:
     def each(self, action: Callable[[], T]) -> T:
         """Runs `action` on every rank; gives each its own result. Collective.
 
-        A rank that raises does not leave the others waiting: they all learn of it here, at the end.
+        A rank that raises does not leave the others waiting: they all receive it here, at the end.
 
         Raises:
             Whatever `action` raised, on the lowest rank where it did; on the others UserError with the same
@@ -213,13 +213,13 @@ class World:
         failure: BaseException | None = None
         try:
             result = action()
-        except BaseException as error:  # also SystemExit: a rank must not leave before it has told the others
+        except BaseException as error:  # also SystemExit: a rank must not leave before it has informed the others
             failure = error
-        for rank, said in enumerate(self.all_gather(_describe(failure))):
-            if said is None:
+        for rank, failed in enumerate(self.all_gather(_describe(failure))):
+            if failed is None:
                 continue
             if rank != self.rank or failure is None:
-                failure = UserError(said[1]) if said[0] else RankError(f"rank {rank + self.offset}: {said[1]}")
+                failure = UserError(failed[1]) if failed[0] else RankError(f"rank {rank + self.offset}: {failed[1]}")
             self._known = failure
             raise failure
         return result
@@ -268,7 +268,7 @@ def join_world(threads: Threads = "multiple") -> World:
     are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD,
     OMPI_MCA_mpi_yield_when_idle.
     A process that no MPI launcher started is a world of one, and MPI is not started. With several ranks, a program
-    calls tell_uncaught (uncaught.py) next, so that an exception that nobody catches ends all of them.
+    calls install_excepthook (excepthook.py) next, so that an exception that nobody catches ends all of them.
 
     Raises:
         UserError: The launcher and MPI disagree about the number of ranks, or Keras is set to another backend.

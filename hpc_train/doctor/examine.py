@@ -22,16 +22,16 @@ SHARED_FOLDER = Path("/dev/shm")
 INFINIBAND_FOLDER = Path("/sys/class/infiniband")
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
-def examine(job_dir: Path, say: Say) -> Iterator[Finding]:
-    """Makes all checks, in the order in which they are told; some 15 s.
+def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
+    """Makes all checks, in the order in which they are reported; some 15 s.
 
     Each tool has a time limit, and what goes wrong in a check is its finding. Leaves nothing in `job_dir`.
 
     Args:
-        say: Told what is being looked at.
+        report: Called with what is being looked at.
     """
     with Tools() as tools:
         checks = _Checks(tools, job_dir)
@@ -47,7 +47,7 @@ def examine(job_dir: Path, say: Say) -> Iterator[Finding]:
             ("limits", "limits", checks.limits),
         )
         for name, doing, step in steps:
-            say(doing)
+            report(doing)
             try:
                 yield from step()
             except Exception as error:
@@ -57,7 +57,7 @@ def examine(job_dir: Path, say: Say) -> Iterator[Finding]:
 
 
 def demo_runs(findings: Iterable[Finding]) -> bool:
-    """Whether `make demo` could run, as far as these findings tell. Pure."""
+    """Whether `make demo` could run, as far as these findings show. Pure."""
     return not any(finding.needed and finding.result == "fails" for finding in findings)
 
 
@@ -79,7 +79,7 @@ class _Checks:
         self._one_sided: Tool | None = None
         self._ready = False
         self._allreduce: Outcome | None = None
-        self._said: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
 
     def python(self) -> Iterator[Finding]:
         yield packages.this_python()
@@ -89,29 +89,29 @@ class _Checks:
         self._one_sided = self._start("one-sided", ONE_SIDED_SECS) if self._mpi.outcome().failure is None else None
         self._gpus = len(machine.parse_gpus(self._nvidia.outcome().out))
         outcome = self._imports.outcome()
-        said = marked(outcome.out)
-        self._nccl = int(said.get("nccl", 0))
+        results = marked(outcome.out)
+        self._nccl = int(results.get("nccl", 0))
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
-        tensorflow = packages.tensorflow_finding(outcome, said, self._gpus, hidden)
-        horovod = packages.horovod_finding(outcome, said, self._gpus)
+        tensorflow = packages.tensorflow_finding(outcome, results, self._gpus, hidden)
+        horovod = packages.horovod_finding(outcome, results, self._gpus)
         self._ready = "fails" not in (tensorflow.result, horovod.result)
         yield tensorflow
         yield horovod
 
     def mpi(self) -> Iterator[Finding]:
         outcome = self._mpi.outcome()
-        said = marked(outcome.out)
-        yield mpi.mpi_finding(outcome, said)
+        results = marked(outcome.out)
+        yield mpi.mpi_finding(outcome, results)
         version = self._version.outcome() if self._version else None
-        yield mpi.mpirun_finding(self._mpirun, version, said.get("library", ""))
+        yield mpi.mpirun_finding(self._mpirun, version, results.get("library", ""))
 
     def ranks(self) -> Iterator[Finding]:
         one_sided = self._one_sided.outcome() if self._one_sided else None
         allreduce = self._start("allreduce", RANKS_SECS) if self._ready else None
         self._allreduce = allreduce.outcome() if allreduce else None
-        self._said = marked(self._allreduce.out) if self._allreduce else {}
+        self._results = marked(self._allreduce.out) if self._allreduce else {}
         in_step = "SLURM_STEP_ID" in os.environ
-        yield mpi.allreduce_finding(self._allreduce, self._said, in_step)
+        yield mpi.allreduce_finding(self._allreduce, self._results, in_step)
         yield mpi.one_sided_finding(one_sided, marked(one_sided.out) if one_sided else {}, in_step)
 
     def _start(self, part: str, limit_secs: float) -> Tool | None:
@@ -129,7 +129,7 @@ class _Checks:
 
     def gpus(self) -> Iterator[Finding]:
         yield machine.gpu_finding(self._nvidia.outcome(), DRIVER_FILE.exists())
-        yield mpi.nccl_finding(self._gpus, self._nccl, self._said, self._allreduce)
+        yield mpi.nccl_finding(self._gpus, self._nccl, self._results, self._allreduce)
 
     def slurm(self) -> Iterator[Finding]:
         yield from self._slurm.findings()

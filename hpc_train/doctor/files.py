@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of the file system of a job-dir.
+"""What `hpc-train doctor` reports about the file system of a job-dir.
 
 It is tried out by `python -m hpc_train.doctor.files DIR`, a process of its own: a file system may hang for ever.
 """
@@ -46,33 +46,35 @@ def command(job_dir: Path) -> list[str]:
     return [sys.executable, "-m", "hpc_train.doctor.files", str(job_dir)]
 
 
-def file_findings(outcome: Outcome, said: Mapping[str, Any]) -> list[Finding]:
-    """What is to be told of the job-dir, its locks, and how fast it is written to. Pure.
+def file_findings(outcome: Outcome, results: Mapping[str, Any]) -> list[Finding]:
+    """The findings about the job-dir, its locks, and how fast it is written to. Pure.
 
     Args:
-        outcome: Of the program; said: what it has told until it ended.
+        outcome: Of the program; results: what it had reported when it ended.
     """
-    findings = [job_dir_finding(outcome, said)]
-    if "locks" in said:
-        findings.append(locks_finding(said))
-    if "write_secs" in said:
-        findings.append(speed_finding(said["written_bytes"], said["write_secs"], said["fstype"]))
-    if outcome.failure and "renamed" in said and "write_secs" not in said:
-        check = "write speed" if "locks" in said else "locks"
-        problem = said.get("error") or outcome.failure
-        findings.append(Finding(check, "fails", problem, _problem_advice(said, problem), needed=check == "write speed"))
+    findings = [job_dir_finding(outcome, results)]
+    if "locks" in results:
+        findings.append(locks_finding(results))
+    if "write_secs" in results:
+        findings.append(speed_finding(results["written_bytes"], results["write_secs"], results["fstype"]))
+    if outcome.failure and "renamed" in results and "write_secs" not in results:
+        check = "write speed" if "locks" in results else "locks"
+        problem = results.get("error") or outcome.failure
+        findings.append(
+            Finding(check, "fails", problem, _problem_advice(results, problem), needed=check == "write speed")
+        )
     return findings
 
 
-def job_dir_finding(outcome: Outcome, said: Mapping[str, Any]) -> Finding:
+def job_dir_finding(outcome: Outcome, results: Mapping[str, Any]) -> Finding:
     """Whether a job can keep its files there. Pure; as above."""
-    if "renamed" not in said:
-        problem = said.get("error") or outcome.failure or "the check ended without a word"
-        place = f"{said['folder']}: " if "folder" in said and said["folder"] not in problem else ""
-        return Finding("job-dir", "fails", place + problem, _problem_advice(said, problem), needed=True)
-    fstype, free = said["fstype"], said["free_bytes"]
+    if "renamed" not in results:
+        problem = results.get("error") or outcome.failure or "the check ended without a word"
+        place = f"{results['folder']}: " if "folder" in results and results["folder"] not in problem else ""
+        return Finding("job-dir", "fails", place + problem, _problem_advice(results, problem), needed=True)
+    fstype, free = results["fstype"], results["free_bytes"]
     kind = "in memory" if fstype in _MEMORY else "network" if _NETWORK.fullmatch(fstype) else "of this machine alone"
-    found = f"{said['folder']}: {fstype} ({kind}), {size(free)} free"
+    found = f"{results['folder']}: {fstype} ({kind}), {size(free)} free"
     advice = None
     if free < LITTLE_FREE_BYTES:
         advice = "free some space: each checkpoint holds the model and its optimizer, and several are kept"
@@ -85,13 +87,13 @@ def job_dir_finding(outcome: Outcome, said: Mapping[str, Any]) -> Finding:
     return Finding("job-dir", "warning" if advice else "ok", found, advice, needed=True)
 
 
-def locks_finding(said: Mapping[str, Any]) -> Finding:
+def locks_finding(results: Mapping[str, Any]) -> Finding:
     """Whether flock keeps a second job out of a job-dir. Pure."""
-    locks, fstype = said["locks"], said["fstype"]
+    locks, fstype = results["locks"], results["fstype"]
     heart = "jobs then watch a lock of another node for 25 s before they take it for a dead job's"
     if locks == "exclusive":
         found = "flock between two processes works"
-        if own := _OWN_LOCKS.search(said.get("options", "")):
+        if own := _OWN_LOCKS.search(results.get("options", "")):
             found += f", but not between nodes ({fstype} is mounted with {own.group(2)})"
             return Finding("locks", "warning", found, f"{heart}; mount it with locks that all nodes see")
         return Finding("locks", "ok", found)
@@ -128,9 +130,9 @@ def mount_of(path: str, mounts: str) -> tuple[str, str]:
     return found
 
 
-def _problem_advice(said: Mapping[str, Any], problem: str) -> str:
+def _problem_advice(results: Mapping[str, Any], problem: str) -> str:
     if "did not end within" in problem:
-        left = f"; {said['scratch']} may be left there" if "scratch" in said else ""
+        left = f"; {results['scratch']} may be left there" if "scratch" in results else ""
         return f"the file system hangs or is very slow: try another --job-dir, and tell those who run it{left}"
     if re.search("No space|quota", problem):
         return "free some space (df, quota), or choose another --job-dir"
@@ -150,19 +152,19 @@ def _examine(job_dir: Path) -> None:
     real, space = os.path.realpath(folder), os.statvfs(folder)
     fstype, options = mount_of(real, Path("/proc/self/mounts").read_text(errors="replace"))
     free = space.f_bavail * space.f_frsize
-    _tell(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
+    _emit(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".hpc-train-doctor-", dir=folder))
     except OSError as error:
         raise OSError(error.errno, f"nothing can be written there: {error.strerror}", str(folder)) from None
     try:
-        _tell(scratch=str(scratch))
+        _emit(scratch=str(scratch))
         _try_rename(scratch)
-        _tell(renamed=True)
-        _tell(locks=_try_flock(scratch / "lock"))
+        _emit(renamed=True)
+        _emit(locks=_try_flock(scratch / "lock"))
         count = WRITE_BYTES if free >= LITTLE_FREE_BYTES else LITTLE_WRITE_BYTES
         written, secs = _write(scratch / "data", min(count, max(free // 2, 1 << 20)))
-        _tell(written_bytes=written, write_secs=secs)
+        _emit(written_bytes=written, write_secs=secs)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -225,8 +227,8 @@ def _write(path: Path, count: int) -> tuple[int, float]:
         return written, time.perf_counter() - start
 
 
-def _tell(**said: object) -> None:
-    print(f"\n{MARK}{json.dumps(said)}", flush=True)
+def _emit(**results: object) -> None:
+    print(f"\n{MARK}{json.dumps(results)}", flush=True)
 
 
 def main() -> None:
@@ -236,7 +238,7 @@ def main() -> None:
         _examine(Path(sys.argv[1]))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _tell(error=f"{where}{error.strerror or error}")
+        _emit(error=f"{where}{error.strerror or error}")
         sys.exit(1)
 
 

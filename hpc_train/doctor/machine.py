@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of the machine: its GPUs, its shared memory, its limits."""
+"""What `hpc-train doctor` reports about the machine: its GPUs, its shared memory, its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEBIBYTE = 1 << 20
 
 
 class Gpu(NamedTuple):
-    """One GPU as nvidia-smi lists it; its memory in bytes, None where it does not say."""
+    """One GPU as nvidia-smi lists it; its memory in bytes, None where it reports none."""
 
     name: str
     driver: str
@@ -61,7 +61,7 @@ def gpu_finding(outcome: Outcome, driver: bool) -> Finding:
 
 
 def shared_memory_finding(free_bytes: int | None) -> Finding:
-    """Whether ranks of one node have room to talk to each other. Pure; `free_bytes` None: no /dev/shm at all."""
+    """Whether ranks of one node have room to exchange messages. Pure; `free_bytes` None: no /dev/shm at all."""
     if free_bytes is None:
         advice = "ranks of one node will talk more slowly: mount a tmpfs there"
         return Finding("shared memory", "warning", "there is no /dev/shm", advice)

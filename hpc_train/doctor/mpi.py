@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of MPI: mpi4py's library, mpirun, and two ranks that talk to each other."""
+"""What `hpc-train doctor` reports about MPI: mpi4py's library, mpirun, and messages between two ranks."""
 
 from __future__ import annotations
 
@@ -56,29 +56,29 @@ _HINTS = (
 
 
 def mpi_command() -> list[str]:
-    """The program that says which MPI library mpi4py uses."""
+    """The program that prints which MPI library mpi4py uses."""
     return [sys.executable, "-c", _PROBE]
 
 
 def parse_library(text: str) -> tuple[str, str]:
-    """(vendor, version) of what MPI_Get_library_version says; an unknown vendor is named by the first line. Pure."""
+    """(vendor, version) of what MPI_Get_library_version returns; an unknown vendor is named by the first line. Pure."""
     for vendor, pattern in _LIBRARIES.items():
         if found := re.search(pattern, text):
             return vendor, found.group(1)
     return (text.strip("\0 \n").splitlines() or ["unknown"])[0][:60], ""
 
 
-def mpi_finding(outcome: Outcome, said: Mapping[str, Any]) -> Finding:
+def mpi_finding(outcome: Outcome, results: Mapping[str, Any]) -> Finding:
     """Whether mpi4py can be imported, and its MPI is one that Horovod runs on. Pure.
 
     Args:
-        outcome: Of the program of mpi_command; said: what it has told.
+        outcome: Of the program of mpi_command; results: what it has reported.
     """
-    if "library" not in said:
+    if "library" not in results:
         problem = outcome.failure or "its import ended without a word"
         return Finding("MPI", "fails", problem, advice_for(problem) or SET_UP, needed=True)
-    vendor, version = parse_library(said["library"])
-    found = f"{vendor} {version}".rstrip() + f", mpi4py {said['mpi4py']}"
+    vendor, version = parse_library(results["library"])
+    found = f"{vendor} {version}".rstrip() + f", mpi4py {results['mpi4py']}"
     if usable_mpi(vendor, version):
         return Finding("MPI", "ok", found, needed=True)
     if vendor == "Open MPI" and int(version.split(".")[0]) > 4:
@@ -94,7 +94,7 @@ def mpi_finding(outcome: Outcome, said: Mapping[str, Any]) -> Finding:
 
 
 def mpirun_finding(path: str | None, outcome: Outcome | None, library: str) -> Finding:
-    """Whether there is an mpirun, and whether it starts the ranks of mpi4py's `library` (as said above). Pure.
+    """Whether there is an mpirun, and whether it starts the ranks of mpi4py's `library` (as above). Pure.
 
     Args:
         outcome: Of `mpirun --version`, None where there is no mpirun.
@@ -120,57 +120,57 @@ def mpirun_finding(path: str | None, outcome: Outcome | None, library: str) -> F
     return Finding("mpirun", "ok", found, needed=True)
 
 
-def allreduce_finding(outcome: Outcome | None, said: Mapping[str, Any], in_step: bool) -> Finding:
+def allreduce_finding(outcome: Outcome | None, results: Mapping[str, Any], in_step: bool) -> Finding:
     """Whether Horovod adds up over two ranks. Pure.
 
     Args:
-        outcome: Of the two ranks, None where what they need is missing; said: what they have told.
+        outcome: Of the two ranks, None where what they need is missing; results: what they have reported.
         in_step: Whether srun has started this, so that mpirun's own srun may wait for it to end.
     """
     if outcome is None:
         found = "not tried: TensorFlow, Horovod and mpirun have to work first"
         return Finding("two ranks", "fails", found, needed=True)
-    if "allreduce_secs" not in said:
+    if "allreduce_secs" not in results:
         problem = outcome.failure or "the ranks ended without a word"
         return Finding("two ranks", "fails", problem, _rank_advice(outcome, in_step), needed=True)
-    if len(said.get("libraries", [])) > 1:
-        found = f"Horovod and mpi4py use different MPI libraries: {' and '.join(said['libraries'])}"
+    if len(results.get("libraries", [])) > 1:
+        found = f"Horovod and mpi4py use different MPI libraries: {' and '.join(results['libraries'])}"
         return Finding("two ranks", "fails", found, SET_UP, needed=True)
-    hosts = said.get("hosts", 1)
+    hosts = results.get("hosts", 1)
     found = (
-        f"an allreduce by Horovod takes {duration(said['allreduce_secs'])}, "
-        f"of {size(said['large_bytes'])} {duration(said['large_secs'])}"
+        f"an allreduce by Horovod takes {duration(results['allreduce_secs'])}, "
+        f"of {size(results['large_bytes'])} {duration(results['large_secs'])}"
     )
     if hosts > 1:
         found += f", between {hosts} nodes"
-    if outcome.failure and "gpu_tried" not in said:
+    if outcome.failure and "gpu_tried" not in results:
         advice = f"the ranks did their work and then ended badly, as jobs will: {_rank_advice(outcome, in_step)}"
         return Finding("two ranks", "fails", f"{found}; {outcome.failure}", advice, needed=True)
     return Finding("two ranks", "ok", found, needed=True)
 
 
-def one_sided_finding(outcome: Outcome | None, said: Mapping[str, Any], in_step: bool) -> Finding:
+def one_sided_finding(outcome: Outcome | None, results: Mapping[str, Any], in_step: bool) -> Finding:
     """Whether two ranks read and write each other's memory, as `strategy: async` needs it. Pure; as above."""
     if outcome is None:
         return Finding("one-sided", "fails", "not tried: MPI and mpirun have to work first")
-    if outcome.failure or "put_secs" not in said:
+    if outcome.failure or "put_secs" not in results:
         advice = _hint(outcome, in_step) or (
             "run.strategy: async will not run here, sync may: unset OMPI_MCA_osc and OMPI_MCA_btl, or load another MPI"
         )
         return Finding("one-sided", "fails", outcome.failure or "the ranks ended without a word", advice)
-    where = "memory that ranks share" if said["shared"] else "windows without shared memory"
+    where = "memory that ranks share" if results["shared"] else "windows without shared memory"
     found = (
-        f"Put {duration(said['put_secs'])}, Get {duration(said['get_secs'])}, Fetch_and_op "
-        f"{duration(said['add_secs'])} in {where}"
+        f"Put {duration(results['put_secs'])}, Get {duration(results['get_secs'])}, Fetch_and_op "
+        f"{duration(results['add_secs'])} in {where}"
     )
     return Finding("one-sided", "ok", found)
 
 
-def nccl_finding(gpus: int, nccl: int, said: Mapping[str, Any], outcome: Outcome | None) -> Finding:
+def nccl_finding(gpus: int, nccl: int, results: Mapping[str, Any], outcome: Outcome | None) -> Finding:
     """Whether gradients of GPUs are summed by NCCL. Pure.
 
     Args:
-        nccl: What hvd.nccl_built() says: NCCL's version code, 0 without; said, outcome: of the two ranks.
+        nccl: What hvd.nccl_built() returns: NCCL's version code, 0 without; results, outcome: of the two ranks.
     """
     if not gpus:
         return Finding("NCCL", "not here", "no GPU" + (f" ({nccl_version(nccl)} in Horovod)" if nccl else ""))
@@ -184,9 +184,9 @@ def nccl_finding(gpus: int, nccl: int, said: Mapping[str, Any], outcome: Outcome
             "on the CPU, also for `make demo`"
         )
         return Finding("NCCL", "warning", f"{found}; one GPU", advice)
-    if "gpu_secs" in said:
-        return Finding("NCCL", "ok", f"{found}; an allreduce between two GPUs takes {duration(said['gpu_secs'])}")
-    if "gpu_tried" in said and outcome is not None:
+    if "gpu_secs" in results:
+        return Finding("NCCL", "ok", f"{found}; an allreduce between two GPUs takes {duration(results['gpu_secs'])}")
+    if "gpu_tried" in results and outcome is not None:
         advice = "run `hpc-train doctor` with NCCL_DEBUG=INFO set, and see docs/slurm.md for NCCL's settings"
         problem = outcome.failure or "two ranks on two GPUs ended without a word"
         return Finding("NCCL", "fails", f"{found}; {problem}", advice, needed=True)

@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of Python, TensorFlow and Horovod."""
+"""What `hpc-train doctor` reports about Python, TensorFlow and Horovod."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _PROBE = f"""if True:
     import json
     from importlib import metadata
 
-    def tell(**said):
-        print("\\n{MARK}" + json.dumps(said), flush=True)
+    def emit(**results):
+        print("\\n{MARK}" + json.dumps(results), flush=True)
 
     try:
         import tensorflow as tf
         gpus = [gpu.name for gpu in tf.config.list_physical_devices("GPU")]
-        tell(tensorflow=tf.__version__, tensorflow_gpus=len(gpus), keras=metadata.version("keras"))
+        emit(tensorflow=tf.__version__, tensorflow_gpus=len(gpus), keras=metadata.version("keras"))
     except BaseException as error:
-        tell(tensorflow_error=f"{{type(error).__name__}}: {{error}}")
+        emit(tensorflow_error=f"{{type(error).__name__}}: {{error}}")
         raise SystemExit
     try:
         import horovod
         import horovod.tensorflow as hvd
-        tell(horovod=horovod.__version__, mpi=bool(hvd.mpi_built()), nccl=int(hvd.nccl_built()))
+        emit(horovod=horovod.__version__, mpi=bool(hvd.mpi_built()), nccl=int(hvd.nccl_built()))
     except BaseException as error:
-        tell(horovod_error=f"{{type(error).__name__}}: {{error}}")
+        emit(horovod_error=f"{{type(error).__name__}}: {{error}}")
 """
 SET_UP = "run `make setup` in the checkout of hpc_train"
 _FIND = f"{SET_UP}, or activate the environment that it made (source .venv/bin/activate)"
@@ -53,7 +53,7 @@ _HINTS = (
 
 
 def probe_command() -> list[str]:
-    """The program that imports TensorFlow and Horovod, and says what they are."""
+    """The program that imports TensorFlow and Horovod, and prints what they are."""
     return [sys.executable, "-c", _PROBE]
 
 
@@ -66,18 +66,18 @@ def python_finding(version: Sequence[int], executable: str) -> Finding:
     return Finding("Python", "fails", found, advice, needed=True)
 
 
-def tensorflow_finding(outcome: Outcome, said: Mapping[str, Any], gpus: int, hidden: bool) -> Finding:
+def tensorflow_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int, hidden: bool) -> Finding:
     """Whether TensorFlow can be imported and is one of those that this package runs on. Pure.
 
     Args:
-        outcome: Of the program of probe_command; said: what it has told.
+        outcome: Of the program of probe_command; results: what it has reported.
         gpus: How many there are here; hidden: whether CUDA_VISIBLE_DEVICES keeps them from TensorFlow.
     """
-    if "tensorflow" not in said:
-        found = said.get("tensorflow_error") or outcome.failure or "its import ended without a word"
+    if "tensorflow" not in results:
+        found = results.get("tensorflow_error") or outcome.failure or "its import ended without a word"
         return _failure("TensorFlow", found)
-    version, sees = said["tensorflow"], said.get("tensorflow_gpus", 0)
-    found = f"{version}, Keras {said.get('keras', '?')}, sees {_count(sees, 'GPU')}"
+    version, sees = results["tensorflow"], results.get("tensorflow_gpus", 0)
+    found = f"{version}, Keras {results.get('keras', '?')}, sees {_count(sees, 'GPU')}"
     oldest, newest = _numbers(TENSORFLOW[0])[:2], _numbers(TENSORFLOW[-1])[:2]
     span = f"{'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
     if _numbers(version)[:2] < oldest:
@@ -97,15 +97,15 @@ def tensorflow_finding(outcome: Outcome, said: Mapping[str, Any], gpus: int, hid
     return Finding("TensorFlow", "ok", found, needed=True)
 
 
-def horovod_finding(outcome: Outcome, said: Mapping[str, Any], gpus: int) -> Finding:
+def horovod_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int) -> Finding:
     """Whether Horovod can be imported, and was built with MPI for this TensorFlow. Pure; arguments as above."""
-    if "tensorflow" not in said:
+    if "tensorflow" not in results:
         return Finding("Horovod", "fails", "needs TensorFlow, see there", needed=True)
-    if "horovod" not in said:
-        return _failure("Horovod", said.get("horovod_error") or outcome.failure or "its import ended without a word")
-    version, nccl = said["horovod"], int(said.get("nccl", 0))
-    found = f"{version} with TensorFlow{', MPI' if said['mpi'] else ''}{', NCCL' if nccl else ''}"
-    if not said["mpi"]:
+    if "horovod" not in results:
+        return _failure("Horovod", results.get("horovod_error") or outcome.failure or "its import ended without a word")
+    version, nccl = results["horovod"], int(results.get("nccl", 0))
+    found = f"{version} with TensorFlow{', MPI' if results['mpi'] else ''}{', NCCL' if nccl else ''}"
+    if not results["mpi"]:
         advice = f"it was built without MPI: {SET_UP}, which builds it with the MPI on PATH, or one of its own"
         return Finding("Horovod", "fails", found, advice, needed=True)
     if version != HOROVOD:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.excepthook import tell
+from hpc_train.distributed.excepthook import report_error
 from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
@@ -49,13 +49,13 @@ def allreduce(world: World) -> None:
     small, large = measure("CPU", 1, TIMES), measure("CPU", LARGE_BYTES // 4, LARGE_TIMES)
     libraries = sorted(set(re.findall(r"/\S*/libmpi(?:ch)?\.so\S*", Path("/proc/self/maps").read_text())))
     hosts = len(set(world.all_gather(world.host)))
-    _tell(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
+    _emit(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
     device = [world.host, os.environ.get("CUDA_VISIBLE_DEVICES", "")]
     devices = world.all_gather(device if tf.config.list_physical_devices("GPU") else [])
     own = all(devices) and len({tuple(device) for device in devices}) == world.size
     if own and world.horovod().nccl_built():
-        _tell(world, gpu_tried=True)
-        _tell(world, gpu_secs=measure("GPU", LARGE_BYTES // 4, LARGE_TIMES))
+        _emit(world, gpu_tried=True)
+        _emit(world, gpu_secs=measure("GPU", LARGE_BYTES // 4, LARGE_TIMES))
 
 
 def one_sided(world: World) -> None:
@@ -89,7 +89,7 @@ def one_sided(world: World) -> None:
 
             secs = {"put_secs": _median(put, TIMES), "get_secs": _median(lambda: window.words(0, scratch), TIMES)}
             secs["add_secs"] = _median(lambda: window.add(0, scratch, 1), TIMES)
-            _tell(None, **secs, shared=window.shared)
+            _emit(None, **secs, shared=window.shared)
         window.barrier()
 
 
@@ -102,10 +102,10 @@ def _median(action: Callable[[], Any], times: int) -> float:
     return statistics.median(secs)
 
 
-def _tell(world: World | None, **said: object) -> None:
+def _emit(world: World | None, **results: object) -> None:
     """Prints what has come out, once: as rank 0, or (None) as this rank."""
     if world is None or world.is_chief:
-        print(f"\n{MARK}{json.dumps(said)}", flush=True)
+        print(f"\n{MARK}{json.dumps(results)}", flush=True)
 
 
 def main() -> None:
@@ -120,7 +120,7 @@ def main() -> None:
     try:
         (allreduce if part == "allreduce" else one_sided)(world)
     except Exception as error:
-        sys.exit(tell(world, error))
+        sys.exit(report_error(world, error))
 
 
 def _refuse(error: object) -> int:

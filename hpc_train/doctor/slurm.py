@@ -1,4 +1,4 @@
-"""What `hpc-train doctor` says of Slurm: its version, whether it answers, its partitions, and what srun can start."""
+"""What `hpc-train doctor` reports about Slurm: its version, whether it answers, partitions, and what srun can start."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class SlurmProbe:
         self._tools = {what: tools.start(command, LIMIT_SECS) for what, command in _COMMANDS.items() if self.here}
 
     def findings(self) -> list[Finding]:
-        """What they have said; partitions and PMI only where Slurm answers."""
+        """What they have found; partitions and PMI only where Slurm answers."""
         if not self.here:
             return [Finding("Slurm", "not here", "no sbatch on PATH; jobs run on this machine")]
-        said = {what: tool.outcome() for what, tool in self._tools.items()}
-        slurm = slurm_finding(said["version"], said["ping"])
+        outcomes = {what: tool.outcome() for what, tool in self._tools.items()}
+        slurm = slurm_finding(outcomes["version"], outcomes["ping"])
         if slurm.result != "ok":
             return [slurm]
-        return [slurm, partitions_finding(said["partitions"]), pmi_finding(said["pmi"])]
+        return [slurm, partitions_finding(outcomes["partitions"]), pmi_finding(outcomes["pmi"])]
 
 
 def slurm_finding(version: Outcome, ping: Outcome) -> Finding:

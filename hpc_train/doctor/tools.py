@@ -27,7 +27,7 @@ GRACE_SECS = 3.0
 """How long a program that is ended may take to end its own: mpirun needs one to three seconds."""
 POLL_SECS = 0.02
 _OUTPUT_BYTES = 1 << 20
-_TOLD_CHARACTERS = 300
+_LAST_WORDS_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Outcome:
 
 
 def marked(text: str) -> dict[str, Any]:
-    """All that the lines after MARK in `text` say, taken together. Pure."""
-    said: dict[str, Any] = {}
+    """All that the lines after MARK in `text` report, merged. Pure."""
+    results: dict[str, Any] = {}
     for line in text.splitlines():
         with suppress(ValueError):
             found = json.loads(line.partition(MARK)[2])
-            said.update(found if isinstance(found, dict) else {})
-    return said
+            results.update(found if isinstance(found, dict) else {})
+    return results
 
 
 def last_words(text: str) -> str:
@@ -74,8 +74,8 @@ def last_words(text: str) -> str:
     # mpirun puts its notices between two lines of dashes each, and what happened into their first paragraph.
     inside = [part.strip() for part in re.split(r"(?m)^(?:-{70,}|={70,})$", text)[1::2] if part.strip()]
     notices = [" ".join(part.split("\n\n")[0].split()) for part in inside]
-    told = (errors or notices or lines or [""])[-1].removeprefix("hpc-train: error: ")
-    return told if len(told) <= _TOLD_CHARACTERS else told[:_TOLD_CHARACTERS] + " …"
+    line = (errors or notices or lines or [""])[-1].removeprefix("hpc-train: error: ")
+    return line if len(line) <= _LAST_WORDS_CHARACTERS else line[:_LAST_WORDS_CHARACTERS] + " …"
 
 
 class Tool:
@@ -172,11 +172,11 @@ def _failure(name: str, code: int | None, limit_secs: float, out: str, err: str)
         return None
     if code is None:
         return f"{name} did not end within {limit_secs:g} s"
-    said = last_words(err) or last_words(out)
+    words = last_words(err) or last_words(out)
     if code < 0:
         known = {number.value: number.name for number in signal.Signals}
-        return f"{name} was ended by {known.get(-code, f'signal {-code}')}" + (f" ({said})" if said else "")
-    return said or f"{name} ended with exit code {code}"
+        return f"{name} was ended by {known.get(-code, f'signal {-code}')}" + (f" ({words})" if words else "")
+    return words or f"{name} ended with exit code {code}"
 
 
 def _memory_file() -> BinaryIO:

@@ -17,8 +17,8 @@ from hpc_train.resilience.signals import JobStopped
 from hpc_train.telemetry.metrics import note_failed
 from hpc_train.telemetry.status import mark_failed
 
-OTHERS_TELL_SECS = 10.0
-"""What the rank that tells of a failure is given before another one ends all ranks."""
+OTHERS_REPORT_SECS = 10.0
+"""The time that the rank which reports a failure has before another one ends all ranks."""
 OTHERS_BEGIN_SECS = 300.0
 """What it is given to begin: the chief finishes the checkpoint that it is writing first."""
 
@@ -53,8 +53,8 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
 
 
 def _leave_it_to_others(failure: FailureReport) -> None:
-    """Waits for the rank that tells of the failure, which then ends this one."""
+    """Waits for the rank that reports the failure, which then ends this one."""
     deadline = time.monotonic() + OTHERS_BEGIN_SECS
     while not failure.path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    time.sleep(OTHERS_TELL_SECS)
+    time.sleep(OTHERS_REPORT_SECS)

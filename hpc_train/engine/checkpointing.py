@@ -195,7 +195,7 @@ class Checkpointing:
 
 
 def not_saved(manager: CheckpointManager, error: OSError) -> str:
-    """What to say of a checkpoint that could not be written."""
+    """The message about a checkpoint that could not be written."""
     steps = manager.steps()
     stays = f"the checkpoint of step {steps[-1]} stays" if steps else "there is none before it"
     folder, free = manager.path(0).parent, ""

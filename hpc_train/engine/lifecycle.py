@@ -55,7 +55,7 @@ class Lifecycle:
         self._checkpointing, self.data = checkpointing, data
         self._hooks = context.hooks
         self.runner = EvaluationRunner(
-            world, context.evaluators, context.chief.exporting if context.chief else (), context.hooks
+            world, context.evaluators, context.chief.exporter_runners if context.chief else (), context.hooks
         )
         self.schedule = EvaluationSchedule(context.eval_specs, time.monotonic())
         self.log = RunLog(context, context.chief, checkpointing) if context.chief else None

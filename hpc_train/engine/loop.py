@@ -82,7 +82,7 @@ def train(
     policy: NanPolicy,
     reporter: StepReporter | None,
 ) -> Outcome:
-    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a wish to stop. Collective.
+    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a request to stop. Collective.
 
     Saves nothing at its end: the caller does. Ends with "rollback", too, where `policy` decides so; the caller takes
     the state back and calls again.
@@ -194,7 +194,7 @@ class _Loop:
         return report, time.perf_counter() - begun
 
     def _left_out(self, report: StepReport) -> bool:
-        """The step was not applied: says why; returns whether training goes back. Collective."""
+        """The step was not applied: logs why; returns whether training goes back. Collective."""
         step, world = self._step, self._world
         if report.raised.leave_out:
             if self._reporter:

@@ -37,7 +37,7 @@ class NanPolicy:
         self._in_a_row = 0
 
     def step_was_bad(self, step: int, ranks: Sequence[int]) -> tuple[Literal["skip", "rollback"], str]:
-        """What to do about `step`, and how to say it.
+        """What to do about `step`, and the message about it.
 
         Args:
             ranks: Those whose own loss or gradients were not finite.

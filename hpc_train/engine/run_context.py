@@ -19,7 +19,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.early_stopping import EarlyStopper
 from hpc_train.evaluation.evaluator import Evaluator
-from hpc_train.export.exporters import Exporting
+from hpc_train.export.exporters import ExporterRunner
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -53,7 +53,7 @@ class ChiefServices:
             to `committed`.
         lock: The right to write in the job-dir.
         listeners: The user's saving listeners. stopper: the rules that end training early; None: there are none.
-        exporting: The exporters of each evaluation set.
+        exporter_runners: The exporters of each evaluation set.
         restored: The checkpoint that the run goes on from, without its arrays.
     """
 
@@ -63,7 +63,7 @@ class ChiefServices:
     lock: JobLock
     listeners: SavingListeners
     stopper: EarlyStopper | None
-    exporting: Sequence[Exporting]
+    exporter_runners: Sequence[ExporterRunner]
     restored: Snapshot | None
 
 

@@ -22,12 +22,12 @@ TrainStep = Callable[[Any, "Flags"], "StepReport"]
 
 @dataclass(frozen=True)
 class Flags:
-    """What a rank tells the others in passing: each is known to all of them once any has raised it.
+    """What a rank signals to the others with a step: each is known to all of them once any has raised it.
 
     Attributes:
         stop: A signal asks to stop. save: the chief's clock asks for a checkpoint.
         exhausted: This rank has no further batch. finish: a hook or a rule asks to end training normally.
-        news: The first rank has something to tell the others.
+        news: The first rank has something to send to the others.
         leave_out: The batch is not to change the model.
     """
 
@@ -41,7 +41,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step tells. All but `to_blame` and the seconds are the same on all ranks.
+    """What a step reports. All but `to_blame` and the seconds are the same on all ranks.
 
     Attributes:
         loss: Mean over the ranks, with loss weights and regularisation.

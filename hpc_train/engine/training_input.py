@@ -11,7 +11,7 @@ from typing import Any
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import Means, order_of
+from hpc_train.data.loading.batch_source import ReadResources, order_of
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput, context_for, open_training
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, resumed
 from hpc_train.distributed.world import World
@@ -25,7 +25,7 @@ class TrainingInput:
     """Opens the batches that this rank trains on; one at a time. A context manager.
 
     Args:
-        rank: This one. means: what it may use to read. place: see Place.
+        rank: This one. resources: what it may use to read. place: see Place.
 
     Attributes:
         current: What is open now.
@@ -38,12 +38,12 @@ class TrainingInput:
         plan: RunPlan,
         manager: CheckpointManager,
         rank: int,
-        means: Means,
+        resources: ReadResources,
         place: Place,
     ) -> None:
         self._source, self._shards, self._load = job.train_spec.input_fn, plan.shards[0], job.load
         self._manager, self._place = manager, place
-        self.means = means
+        self.resources = resources
         roles, seed = plan.roles, job.config.tf_random_seed
         self.context: InputContext = context_for(roles.part_of(rank), roles.readers, self._source, seed)
         self._stack = ExitStack()
@@ -68,7 +68,7 @@ class TrainingInput:
             self._stack.close()
             place = self._place(progress)
             return self._stack.enter_context(
-                open_training(self._source, self._shards, self.context, place, self.means, self._load)
+                open_training(self._source, self._shards, self.context, place, self.resources, self._load)
             )
 
         self.current = ranks.each(enter)

@@ -113,7 +113,7 @@ class EarlyStopper:
     def check(self, step: int, now: float) -> Decision | None:
         """The decision that `step`, which is about to be taken, is the last one; `now` is a monotonic clock's.
 
-        Each rule is looked at as often as it says, the first time at once. A decision stands once it is made.
+        Each rule is checked as often as its settings ask, the first time at once. A decision once made is final.
         """
         if self.decision is not None:
             return self.decision

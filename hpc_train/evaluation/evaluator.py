@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import Means
+from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Around:
+class BatchHooks:
     """What is called before and after each batch, with its number on this rank."""
 
     before: Callable[[int], None]
@@ -50,14 +50,14 @@ class Evaluator:
         spec: EvalSpec,
         shards: ShardSet | None,
         context: InputContext,
-        means: Means,
+        resources: ReadResources,
         load: Loader,
         world: World,
     ) -> None:
         import tensorflow as tf
 
         self._model, self._spec, self._shards = model, spec, shards
-        self._context, self._means, self._load, self._world = context, means, load, world
+        self._context, self._resources, self._load, self._world = context, resources, load, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
@@ -66,10 +66,10 @@ class Evaluator:
     def _run(self, batch: Any) -> None:
         self._model.test_step(batch)
 
-    def evaluate(self, moved: Callable[[], None], around: Around | None = None) -> dict[str, float]:
+    def evaluate(self, moved: Callable[[], None], batch_hooks: BatchHooks | None = None) -> dict[str, float]:
         """The model's loss and metrics by name, the same on all ranks. Collective.
 
-        `moved` is called at each batch, and `around` beside it.
+        `moved` is called at each batch, and `batch_hooks` around it.
         """
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
@@ -77,11 +77,11 @@ class Evaluator:
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
             for number, batch in enumerate(batches):
                 moved()
-                if around is not None:
-                    around.before(number)
+                if batch_hooks is not None:
+                    batch_hooks.before(number)
                 self._test_step(batch)
-                if around is not None:
-                    around.after(number)
+                if batch_hooks is not None:
+                    batch_hooks.after(number)
         moved()
         after = [v.numpy() for v in variables]
         gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
@@ -112,7 +112,7 @@ class Evaluator:
 
     def _opened(self) -> AbstractContextManager[OpenInput]:
         spec = self._spec
-        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._means, self._load)
+        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._resources, self._load)
 
 
 def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:

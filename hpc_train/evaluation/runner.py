@@ -10,8 +10,8 @@ from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
-from hpc_train.evaluation.evaluator import Around, Evaluator
-from hpc_train.export.exporters import Exporting
+from hpc_train.evaluation.evaluator import BatchHooks, Evaluator
+from hpc_train.export.exporters import ExporterRunner
 
 Known = Callable[[str, str | None], dict[str, float] | None]
 
@@ -53,7 +53,7 @@ class EvaluationRunner:
     """Evaluates the model as it is, on several sets, and exports it.
 
     Args:
-        world: The ranks that evaluate together. exporting: the exporters of each evaluation set, on the chief.
+        world: The ranks that evaluate together. exporter_runners: the exporters of each evaluation set, on the chief.
         hooks: Those of this rank where it is the one that trains, too.
     """
 
@@ -61,10 +61,10 @@ class EvaluationRunner:
         self,
         world: World,
         evaluators: Sequence[Evaluator],
-        exporting: Sequence[Exporting],
+        exporter_runners: Sequence[ExporterRunner],
         hooks: Hooks | None,
     ) -> None:
-        self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporting, hooks
+        self._world, self.evaluators, self._exporting, self._hooks = world, evaluators, exporter_runners, hooks
 
     def evaluate(
         self,
@@ -97,14 +97,14 @@ class EvaluationRunner:
         metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
         was_known, begun = metrics is not None, time.monotonic()
         if metrics is None:
-            around = None
+            batch_hooks = None
             if hooks is not None:
                 hooks.before_evaluate(step, evaluator.name)
-                around = Around(
+                batch_hooks = BatchHooks(
                     partial(hooks.before_evaluation_batch, step, evaluator.name),
                     partial(hooks.after_evaluation_batch, step, evaluator.name),
                 )
-            metrics = evaluator.evaluate(moved, around)
+            metrics = evaluator.evaluate(moved, batch_hooks)
         secs = time.monotonic() - begun
 
         def export() -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def _uncompiled(model: keras.Model) -> Iterator[None]:
 
 
 def about_job(job: str | None, job_dir: Path, params: Mapping[str, Any], shards: ShardSet | None) -> dict[str, Any]:
-    """What each export's hpc_train.json tells of the job, and of the datasets that it read."""
+    """What each export's hpc_train.json records of the job, and of the datasets that it read."""
     names: dict[str, Any] = {"features": None, "labels": None}
     if shards is not None:
         names = {kind: [column.name for column in getattr(shards, kind)] for kind in names}

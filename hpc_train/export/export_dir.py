@@ -24,7 +24,7 @@ ABOUT_FILE = "hpc_train.json"
 
 @dataclass(frozen=True)
 class Export:
-    """An export, and what its `hpc_train.json` tells."""
+    """An export, and what its `hpc_train.json` records."""
 
     path: Path
     about: dict[str, Any]

@@ -32,7 +32,7 @@ ENDPOINT = "serve"
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """What an exporter did after an evaluation.
 
     Attributes:
@@ -46,7 +46,7 @@ class Exported:
     new: bool = True
 
 
-class Exporting:
+class ExporterRunner:
     """The exporters of one evaluation set.
 
     Args:
@@ -138,7 +138,7 @@ class Exporting:
 
     def after_evaluation(
         self, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
-    ) -> list[Exported]:
+    ) -> list[ExportResult]:
         """Runs the exporters that are due after an evaluation of the checkpoint of `step`; `last`: training has ended.
 
         What an exporter raises becomes its `error`; of that export nothing is left.
@@ -148,20 +148,20 @@ class Exporting:
             try:
                 exported = self._run(exporter, step, checkpoint_time, metrics, last)
             except Exception as error:
-                exported = Exported(exporter.name, None, f"{type(error).__name__}: {error}")
+                exported = ExportResult(exporter.name, None, f"{type(error).__name__}: {error}")
             if exported is not None:
                 done.append(exported)
         return done
 
     def _run(
         self, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
-    ) -> Exported | None:
+    ) -> ExportResult | None:
         if isinstance(exporter, FinalExporter) and not last:
             return None
         folder = self._folders[exporter.name]
         found = folder.exported_from(checkpoint_time)
         if found is not None:
-            return Exported(exporter.name, found, new=False)
+            return ExportResult(exporter.name, found, new=False)
         if isinstance(exporter, BestExporter) and not self._is_best(exporter, metrics):
             return None
         path = self.write(folder, exporter, step, checkpoint_time, metrics)
@@ -171,7 +171,7 @@ class Exporting:
                 write_json(folder.path / BEST_FILE, {**_rule(exporter), **best})
         if not isinstance(exporter, FinalExporter):
             folder.prune(exporter.exports_to_keep)
-        return Exported(exporter.name, path)
+        return ExportResult(exporter.name, path)
 
     def write(
         self, folder: ExportFolder, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float]
@@ -189,15 +189,15 @@ class Exporting:
     def _best(self, exporter: BestExporter) -> dict[str, float] | None:
         """The metrics of the best export that is there; None where there is none.
 
-        best.json tells it, unless it is of an export that is gone or not the newest (as after a crash between the
+        best.json records it, unless it is of an export that is gone or not the newest (as after a crash between the
         export and best.json), or of another metric: then the exports are compared.
         """
         folder = self._folders[exporter.name]
         exports = folder.exports()
         if not exports:
             return None
-        told = read_json(folder.path / BEST_FILE)
-        if told and told.get("export") == exports[-1].path.name and told.items() >= _rule(exporter).items():
+        noted = read_json(folder.path / BEST_FILE)
+        if noted and noted.get("export") == exports[-1].path.name and noted.items() >= _rule(exporter).items():
             return exports[-1].metrics
         best: Export = exports[0]
         for export in exports[1:]:
@@ -237,7 +237,7 @@ class Exporting:
 
 
 def is_better(value: float | None, best: float | None, mode: str) -> bool:
-    """Whether `value` is strictly better than `best`. None stands for no number; NaN is never better."""
+    """Whether `value` is strictly better than `best`. None means no number; NaN is never better."""
     if value is None or math.isnan(value):
         return False
     if best is None or math.isnan(best):
@@ -246,7 +246,7 @@ def is_better(value: float | None, best: float | None, mode: str) -> bool:
 
 
 def _rule(exporter: BestExporter) -> dict[str, Any]:
-    """By what `exporter` compares, as best.json tells it."""
+    """By what `exporter` compares, as best.json records it."""
     compare = exporter.compare_fn
     if compare is not None:
         return {"compare_fn": compare if isinstance(compare, str) else getattr(compare, "__qualname__", repr(compare))}

@@ -20,7 +20,7 @@ from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.contents import about_job
 from hpc_train.export.export_dir import ExportFolder
-from hpc_train.export.exporters import Exporting
+from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of, signature_of_inputs
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import EXPORTS
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Made:
+class CheckpointExport:
     """An export of the checkpoint of `step`."""
 
     step: int
     path: Path
 
 
-def export_checkpoint(job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None) -> Made:
+def export_checkpoint(
+    job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None
+) -> CheckpointExport:
     """Exports from the checkpoint of `step`, the newest where it is None. Local; the job may be running.
 
     Writes `job_dir`/export/`name`/<unix seconds>/, or `out`/<unix seconds>/.
@@ -63,11 +65,11 @@ def export_checkpoint(job_dir: Path, step: int | None = None, name: str = "manua
     _restore(model, snapshot, str(manager.path(step)))
     about = about_job(job.job, job_dir, job.params, shards)
     exporter = FinalExporter(name)
-    exporting = Exporting(job_dir, (exporter,), model, signature, about, job.load, sole=False)
-    exporting.check(())
+    runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False)
+    runner.check(())
     folder = ExportFolder(out.absolute() if out is not None else job_dir / EXPORTS / name, sole=False)
     metrics = left.evaluation_of(snapshot.time, job.kind) or {}
-    return Made(step, exporting.write(folder, exporter, step, snapshot.time, metrics))
+    return CheckpointExport(step, runner.write(folder, exporter, step, snapshot.time, metrics))
 
 
 def _chosen(manager: CheckpointManager, job_dir: Path, step: int | None) -> int:

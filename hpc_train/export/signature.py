@@ -70,7 +70,7 @@ def signature_of(model: keras.Model, element_spec: Any, feature_names: Sequence[
 
 
 def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None = None) -> Signature:
-    """The signature of a model that tells its inputs itself, as all but subclassed ones do.
+    """The signature of a model that declares its inputs itself, as all but subclassed ones do.
 
     Raises:
         UserError: It does not.

@@ -16,8 +16,8 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.sampling.work_split import Piece, dealt, output_paths, part_path, pieces_of
 from hpc_train.data.writing.prediction_files import (
+    InputSpec,
     Origin,
-    Wanted,
     is_whole,
     join_parts,
     read_batches,
@@ -35,7 +35,7 @@ SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionResult:
     """What a prediction did: rows it predicted now, rows of files that were there, and the seconds it took."""
 
     rows: int
@@ -52,7 +52,7 @@ class LoadedExport:
 
     Attributes:
         path: The SavedModel, absolute. inputs: what each input takes, in the order in which the model was given them.
-        datasets: The dataset that each input was trained on, where the export tells another name. step: of the model.
+        datasets: The dataset that each input was trained on, where the export records another name. step: of the model.
 
     Raises:
         UserError: There is no SavedModel, or none with that signature.
@@ -75,9 +75,9 @@ class LoadedExport:
         about = read_json(self.path / ABOUT_FILE)
         order = [name for name in about.get("input_order", []) if name in self._specs]
         names = order if len(order) == len(self._specs) else sorted(self._specs)
-        told = about.get("signature", {}).get("inputs", {})
-        self.datasets = {name: told.get(name, {}).get("dataset", name) for name in names}
-        self.inputs = {name: _wanted(self._specs[name]) for name in names}
+        known = about.get("signature", {}).get("inputs", {})
+        self.datasets = {name: known.get(name, {}).get("dataset", name) for name in names}
+        self.inputs = {name: _input_spec(self._specs[name]) for name in names}
         self.step: int | None = about.get("step")
 
     def digest(self) -> str:
@@ -108,9 +108,9 @@ def newest_export(path: Path) -> Path:
     return max(exports, key=lambda p: int(p.name))
 
 
-def _wanted(spec: Any) -> Wanted:
+def _input_spec(spec: Any) -> InputSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape.as_list()[1:])
-    return Wanted(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
+    return InputSpec(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
 
 
 def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
 
     Args:
         given: `INPUT=DATASET`, or DATASET alone for the inputs in their order; without any, datasets are called as
-            the inputs are, or as the export tells.
+            the inputs are, or as the export records.
 
     Raises:
         UserError: An input that the export has not, or too many or too few datasets.
@@ -148,8 +148,8 @@ def predict_shards(
     batch_size: int = 256,
     features: Sequence[str] = (),
     overwrite: bool = False,
-    say: Callable[[str], None] = print,
-) -> Predicted:
+    report: Callable[[str], None] = print,
+) -> PredictionResult:
     """Predicts all rows of the shards that `patterns` name, a file for each shard. Collective.
 
     Each rank predicts rows of its own, in pieces that lie as hidden files beside the output until their shard is done.
@@ -157,7 +157,7 @@ def predict_shards(
 
     Args:
         out: Where to: see output_paths. overwrite: Replaces files that are there.
-        say: Prints a line, on any rank.
+        report: Prints a line, on any rank.
 
     Raises:
         UserError: The shards do not have what the export takes, or a file that is there holds something else; nothing
@@ -189,7 +189,7 @@ def predict_shards(
     origins, done = [Origin(**origin) for origin in plan["origins"]], plan["done"]
     pieces = [piece for piece in pieces_of(shards.shard_rows, batch_size) if not done[piece.shard]]
     shares = dealt(pieces, world.size)
-    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, say)
+    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, report)
     owned = {shard: [p for p in pieces if p.shard == shard] for shard in sorted({p.shard for p in pieces})}
     mine = shares[world.rank]
     alone = [shard for shard, own in owned.items() if set(own) <= set(mine)]
@@ -198,7 +198,7 @@ def predict_shards(
     world.each(lambda: work.join({shard: owned[shard] for shard in shared}))
     rows = sum(world.all_gather(predicted))
     total = sum(piece.rows for piece in pieces)
-    return Predicted(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
+    return PredictionResult(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
 
 
 def _origin(export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], batch_size: int) -> Origin:
@@ -230,10 +230,10 @@ class _Work:
         inputs: dict[str, str],
         datasets: list[str],
         batch_size: int,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._export, self._shards, self._paths, self._origins = export, shards, paths, origins
-        self._inputs, self._datasets, self._batch_size, self._say = inputs, datasets, batch_size, say
+        self._inputs, self._datasets, self._batch_size, self._report = inputs, datasets, batch_size, report
 
     def predict(self, pieces: Sequence[Piece], whole: Mapping[int, Sequence[Piece]]) -> int:
         """Predicts `pieces` that are not there yet, joins the shards in `whole`, and returns the rows predicted."""
@@ -261,4 +261,4 @@ class _Work:
         """Makes the files of these shards of their parts."""
         for shard, pieces in shards.items():
             join_parts(self._paths[shard], self._origins[shard], pieces)
-            self._say(f"{self._paths[shard]}: {pieces[-1].end:,} rows")
+            self._report(f"{self._paths[shard]}: {pieces[-1].end:,} rows")

@@ -23,7 +23,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class History:
-    """All that a job-dir says of its job. What is not there is empty.
+    """All that a job-dir records of its job. What is not there is empty.
 
     Attributes:
         records: In the order of the file, with those that are superseded.

@@ -18,7 +18,7 @@ from hpc_train.jobs.schedulers.base import Scheduler
 
 @dataclass(frozen=True)
 class Cancellation:
-    """What became of a wish to cancel a job.
+    """What became of a request to cancel a job.
 
     Attributes:
         before: The job as it was.

@@ -23,7 +23,7 @@ from hpc_train.warm_start.source import check_path
 
 
 class Problems:
-    """Gathers what is wrong, so that all of it is told at once."""
+    """Gathers what is wrong, so that all of it is reported at once."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -64,7 +64,7 @@ def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     names = _names(job)
     functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
     assets = [Path(name) for _, kind, name in names if kind == "asset"]
-    return [*functions, *(path for path in assets if path.is_file())]  # check_files tells of the others
+    return [*functions, *(path for path in assets if path.is_file())]  # check_files reports the others
 
 
 def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
@@ -169,10 +169,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def check_limits(wants: Resources, scheduler: Scheduler, say: Callable[[str], None]) -> None:
+def check_limits(wants: Resources, scheduler: Scheduler, report: Callable[[str], None]) -> None:
     """UserError with all that the scheduler's cluster or machine cannot give.
 
-    Where the scheduler does not answer, that is said, and left to it.
+    Where the scheduler does not answer, that is reported, and the check is left to it.
 
     Raises:
         SchedulerError: There is no such scheduler here.
@@ -182,7 +182,7 @@ def check_limits(wants: Resources, scheduler: Scheduler, say: Callable[[str], No
     except AbsentError:
         raise
     except SchedulerError as error:
-        say(f"warning: the partition and its limits are not checked: {error}")
+        report(f"warning: the partition and its limits are not checked: {error}")
         return
     if lacking:
         raise UserError("\n".join(f"resources: {text}" for text in lacking))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
-from hpc_train.jobs.launch.error_excerpt import Printed, last_words
+from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
 from hpc_train.jobs.record.job_record import read_record
 from hpc_train.jobs.record.status import JobStatus
 from hpc_train.jobs.schedulers import backend_of
@@ -55,4 +55,4 @@ def _failure_lines(job_dir: Path, found: JobStatus) -> list[str]:
             return newest.read_text(errors="replace").splitlines()[-20:]
     except OSError:
         pass
-    return list(last_words(Printed(job_dir / LOG_FILE)).lines)
+    return list(last_words(RunOutput(job_dir / LOG_FILE)).lines)

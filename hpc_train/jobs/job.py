@@ -15,7 +15,7 @@ from hpc_train.jobdir.paths import LOG_FILE, LOGS
 if TYPE_CHECKING:
     from hpc_train.jobs.cancel import Cancellation
     from hpc_train.jobs.logs import JobOutput, Line
-    from hpc_train.jobs.prepare import Prepared
+    from hpc_train.jobs.prepare import PreparedJob
     from hpc_train.jobs.record.status import JobStatus
 
 FIRST_WAIT_SECS, LONGEST_WAIT_SECS = 0.5, 10.0
@@ -260,7 +260,7 @@ class Job:
         return JobResult(metrics if step is None else {**metrics, "global_step": step}, list(map(Path, status.exports)))
 
 
-def _queued(prepared: Prepared) -> Job:
+def _queued(prepared: PreparedJob) -> Job:
     from hpc_train.jobs.submit import submit as put_in_queue
 
     put_in_queue(prepared, logger.warning)

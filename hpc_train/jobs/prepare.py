@@ -43,7 +43,7 @@ from hpc_train.jobs.tiers import load_tiers, resources_for
 
 MAX_CODE_BYTES = 64 << 20
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A job that can be queued as far as can be known.
 
     Attributes:
@@ -95,7 +95,7 @@ class Prepared:
     before: str | None = None
 
 
-def prepare(request: Request, say: Say) -> Prepared:
+def prepare(request: Request, report: ReportLine) -> PreparedJob:
     """Checks all of a job, and writes nothing.
 
     Raises:
@@ -115,7 +115,7 @@ def prepare(request: Request, say: Say) -> Prepared:
         plan = plan_snapshot(folder, request.max_code_bytes, [Path(job_file.name), *code_files(job)], data_files(job))
         check_outside(folder, job_dir, plan.rules)
         if plan.rules.note is not None:
-            say(plan.rules.note)
+            report(plan.rules.note)
     draft = Submission(
         token=secrets.token_hex(8),
         name=job_dir.name,
@@ -131,12 +131,12 @@ def prepare(request: Request, say: Say) -> Prepared:
         code={},
         version=_version(),
     )
-    submission = _completed(draft, job, job_dir, request.placement, problems, say)
+    submission = _completed(draft, job, job_dir, request.placement, problems, report)
     problems.refuse()
-    return Prepared(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
+    return PreparedJob(submission, job_dir, plan, scheduler(submission.backend).script(submission, job_dir))
 
 
-def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, say: Say) -> Prepared:
+def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, report: ReportLine) -> PreparedJob:
     """Checks a job that has ended, and is to go on in its job-dir with the code that was copied, and writes nothing.
 
     Args:
@@ -178,10 +178,10 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     with problems.gathered():
         check_code(job, job_dir / CODE)
     placement = replace(placement, backend=placement.backend or before.backend)
-    submission = _completed(draft, job, job_dir, placement, problems, say)
+    submission = _completed(draft, job, job_dir, placement, problems, report)
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
-    return Prepared(submission, job_dir, None, script, before.token)
+    return PreparedJob(submission, job_dir, None, script, before.token)
 
 
 def _completed(
@@ -190,7 +190,7 @@ def _completed(
     job_dir: Path,
     placement: Placement,
     problems: Problems,
-    say: Say,
+    report: ReportLine,
 ) -> Submission:
     """The draft with what it runs on, where, and after what."""
     done, ranks, chosen = draft, least_ranks(job), None  # what the job wants is not known where its tier is not
@@ -204,7 +204,7 @@ def _completed(
             wants = chosen.completed(wants, os.environ)
         done = replace(done, resources=wants.model_dump(mode="json"))
         if chosen is not None:
-            check_limits(wants, chosen, say)
+            check_limits(wants, chosen, report)
     with problems.gathered():
         check_ranks(job, ranks)
     if placement.after is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
-from hpc_train.jobs.prepare import Prepared, Say
+from hpc_train.jobs.prepare import PreparedJob, ReportLine
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
 from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
@@ -24,7 +24,7 @@ from hpc_train.telemetry.json_files import replace_text
 from hpc_train.telemetry.status import mark_queued
 
 
-def submit(prepared: Prepared, say: Say) -> Submission:
+def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
     """Writes the job-dir and puts the job into its queue; the submission with its number.
 
     Nothing is left behind where that fails: no job in the queue, and in the job-dir what was there before.
@@ -48,7 +48,7 @@ def submit(prepared: Prepared, say: Say) -> Submission:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
         if interrupted():
             raise KeyboardInterrupt
-        return scheduler(submission.backend).submit(job_dir, submission, prepared.script, say, interrupted)
+        return scheduler(submission.backend).submit(job_dir, submission, prepared.script, report, interrupted)
 
 
 @contextmanager

@@ -31,14 +31,14 @@ GAP = 2
 """Blanks between columns."""
 LEAST_REASON, LEAST_ABOUT = 16, 20
 LONGEST_MESSAGE = 6
-"""Lines of an error; TensorFlow's have sixty, of which the first and the last tell most."""
+"""Lines of an error; TensorFlow's have sixty, of which the first and the last matter most."""
 DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
 """Columns that are left out where there is no room, in this order."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its title, its cells, and whether they stand on the right."""
+    """A column of a table: its title, its cells, and whether they are aligned right."""
 
     title: str
     cells: tuple[Text, ...]
@@ -68,7 +68,7 @@ def job_table(jobs: Sequence[JobStatus], width: int) -> Table:
         column("name", (job.name for job in jobs), right=False),
         column("number", (job.job_id or "" for job in jobs)),
         Column("state", tuple(Text(job.state, COLOURS[job.state]) for job in jobs)),
-        column("step", map(step_of, jobs)),
+        column("step", map(progress_of, jobs)),
         column("examples/s", (number(rate, ",.0f") for rate in rates)),
         column("loss", (number(job.loss, ".4g") for job in jobs)),
         column("evaluation", (evaluation_of(job, short=True) for job in jobs), right=False),
@@ -173,7 +173,7 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "error", Text(by + "\n".join(shown), "red")
     if job.exit_code is not None:
         yield "exit code", Text(str(job.exit_code))
-    if step := step_of(job):
+    if step := progress_of(job):
         rate = f", {job.examples_per_sec:,.0f} examples/s" if job.examples_per_sec else ""
         loss = f", loss {job.loss:.4g}" if job.loss is not None else ""
         yield "step", Text(f"{step}{rate}{loss}")
@@ -223,7 +223,7 @@ def _why(job: JobStatus) -> str:
     return why.partition("\n")[0]
 
 
-def step_of(job: JobStatus) -> str:
+def progress_of(job: JobStatus) -> str:
     """Such as 120/2,000; empty where no step is known. Pure."""
     if job.step is None:
         return ""

@@ -94,21 +94,21 @@ def load_tiers(env: Mapping[str, str], home: Path) -> dict[str, Tier]:
     for i, (path, content) in enumerate(contents):
         defaults: dict[str, Any] = {}
         for _, later in contents[i:]:
-            defaults = _over(defaults, _said(later.defaults or ResourceOptions()))
+            defaults = _over(defaults, _given(later.defaults or ResourceOptions()))
         for name, section in (content.tiers or {}).items():
             tier = section or _TierSection()
             # All parts are valid. A default that does not fit a tier is a matter of the jobs that use it, not of all.
-            options = ResourceOptions().model_copy(update=_over(defaults, _said(tier)))
+            options = ResourceOptions().model_copy(update=_over(defaults, _given(tier)))
             tiers[name] = Tier(name, tier.about, path, options)
     return tiers
 
 
-def _said(options: ResourceOptions) -> dict[str, Any]:
+def _given(options: ResourceOptions) -> dict[str, Any]:
     return options.model_dump(include=set(ResourceOptions.model_fields), exclude_none=True)
 
 
 def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`base` with what `given` says instead; environments are merged, name by name."""
+    """`base` with what `given` sets instead; environments are merged, name by name."""
     merged = {**base, **given}
     if "environment" in base and "environment" in given:
         merged["environment"] = {**base["environment"], **given["environment"]}

@@ -16,7 +16,7 @@ from hpc_train.config.specs import HDF5Input, RunConfig
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.config.yaml_loader import Document
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import ONE_THREAD, Means
+from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
@@ -51,7 +51,7 @@ class JobModel:
 
     @classmethod
     def of_job(cls, job: JobConfig, job_dir: Path, code: Path | None = None) -> JobModel:
-        """The model of a job file's job; `code` is None where the job-dir says where the code is."""
+        """The model of a job file's job; `code` is None where the job-dir records where the code is."""
         code = code_folder_of(job_dir, job.model) if code is None else code
         inputs, kind = (job.data.eval, job.data.train), job.eval_specs()[0].kind
         return cls(job.name, job.model, job.params, job.run_config(job_dir), code, inputs, kind)
@@ -95,7 +95,7 @@ class JobModel:
         shards: ShardSet | None,
         context: InputContext,
         steps: int | None = 1,
-        means: Means = ONE_THREAD,
+        resources: ReadResources = ONE_THREAD,
     ) -> tuple[keras.Model, Any]:
         """The model, built for the batches of `source`, whose element_spec is returned beside it. Local.
 
@@ -105,7 +105,7 @@ class JobModel:
 
         Raises: As build_model and load_function.
         """
-        with open_evaluation(source, shards, context, steps, means, self.load) as opened:
+        with open_evaluation(source, shards, context, steps, resources, self.load) as opened:
             return build_model(self.estimator(), opened.dataset), opened.dataset.element_spec
 
 

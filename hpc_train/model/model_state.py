@@ -16,7 +16,7 @@ from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.data.sampling.shuffle import derive_seed
-from hpc_train.distributed.tensors import reading, view_of
+from hpc_train.distributed.tensors import reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.outcome import EXIT_NOT_FINITE
@@ -82,7 +82,7 @@ class ModelState:
             self._arena = Arena(
                 {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in everything.items()}
             )
-            self._read = reading(list(everything.values()))
+            self._read = reader_of(list(everything.values()))
 
     def snapshot(
         self,

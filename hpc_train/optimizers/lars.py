@@ -58,7 +58,7 @@ class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
         gradient_accumulation_steps: int | None = None,
         name: str = "lars",
     ) -> None:
-        # Keras's own weight decay stands beside the gradient, not in the ratio: it is given none.
+        # Keras's own weight decay is added to the gradient, not in the ratio: it is given none.
         super().__init__(
             learning_rate=float(learning_rate) if isinstance(learning_rate, int) else learning_rate,
             clipnorm=clipnorm,

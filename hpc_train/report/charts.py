@@ -107,29 +107,29 @@ def _simple(history: History, name: str, title: str, y_label: str) -> LineChart 
 
 def _speed(history: History) -> LineChart | None:
     """Examples a second of each rank; of all together where no more is known."""
-    told = by_rank(history, "examples_per_sec")
-    if told is None:
+    speeds = by_rank(history, "examples_per_sec")
+    if speeds is None:
         return _simple(history, "examples_per_sec", "Speed, all ranks together", "examples/s")
     return LineChart(
-        "Speed of each rank", STEP, "examples/s a rank", tuple(_curves_by_rank(told)), restart_steps(history),
-        note=f"The median of {len(told.ranks)} ranks, and from the slowest to the fastest."
-        if len(told.ranks) > MOST_RANKS else "",
+        "Speed of each rank", STEP, "examples/s a rank", tuple(_curves_by_rank(speeds)), restart_steps(history),
+        note=f"The median of {len(speeds.ranks)} ranks, and from the slowest to the fastest."
+        if len(speeds.ranks) > MOST_RANKS else "",
     )  # fmt: skip
 
 
-def _curves_by_rank(told: ByRank) -> list[Curve]:
-    if len(told.ranks) <= MOST_RANKS:
-        return [Curve(f"rank {rank}", told.of_rank(column), column) for column, rank in enumerate(told.ranks)]
-    low, middle, high = told.over_ranks()
+def _curves_by_rank(values: ByRank) -> list[Curve]:
+    if len(values.ranks) <= MOST_RANKS:
+        return [Curve(f"rank {rank}", values.of_rank(column), column) for column, rank in enumerate(values.ranks)]
+    low, middle, high = values.over_ranks()
     band = [(x, y, top) for (x, y), (_, top) in zip(low, high, strict=True)]
-    return [Curve(f"median of {len(told.ranks)} ranks", middle, 0, band=band)]
+    return [Curve(f"median of {len(values.ranks)} ranks", middle, 0, band=band)]
 
 
 def _shares(history: History) -> LineChart | None:
-    told = shares(history)
-    if len(told) < 2:  # of one part alone, see _input_wait
+    by_part = shares(history)
+    if len(by_part) < 2:  # of one part alone, see _input_wait
         return None
-    parts = {part: dict(curve) for part, curve in told.items()}
+    parts = {part: dict(curve) for part, curve in by_part.items()}
     steps = sorted({x for part in parts.values() for x in part})
     sums = {x: sum(part.get(x) or 0.0 for part in parts.values()) for x in steps}
     curves = [
@@ -146,19 +146,19 @@ def _shares(history: History) -> LineChart | None:
 
 
 def _input_wait(history: History) -> LineChart | None:
-    """Only where the shares do not tell of it."""
+    """Only where the shares do not show it."""
     points = points_of(history.series("train"), "input_wait")
-    told, parts = by_rank(history, "input"), shares(history)
-    if len(parts) > 1 or (told is None and not any(y is not None for _, y in points)):
+    waits, parts = by_rank(history, "input"), shares(history)
+    if len(parts) > 1 or (waits is None and not any(y is not None for _, y in points)):
         return None
-    curves = _curves_by_rank(told) if told else [Curve("the rank that waited longest", points, 0)]
+    curves = _curves_by_rank(waits) if waits else [Curve("the rank that waited longest", points, 0)]
     return LineChart("Waiting for input", STEP, "share of the time", tuple(curves), restart_steps(history), share=True)
 
 
 def _staleness(history: History) -> LineChart | None:
     train = history.series("train")
-    told = [("mean", points_of(train, "staleness_mean")), ("highest", points_of(train, "staleness_max"))]
-    curves = [Curve(label, points, look) for look, (label, points) in enumerate(told) if points]
+    named = [("mean", points_of(train, "staleness_mean")), ("highest", points_of(train, "staleness_max"))]
+    curves = [Curve(label, points, look) for look, (label, points) in enumerate(named) if points]
     if not curves:
         return None
     return LineChart("Staleness", STEP, "updates by others meanwhile", tuple(curves), restart_steps(history))
@@ -166,13 +166,13 @@ def _staleness(history: History) -> LineChart | None:
 
 def _staleness_counts(history: History) -> BarChart | None:
     """From the last record, which counts since its run began."""
-    told = [counts for record in history.series("train") if isinstance(counts := record.values.get("staleness"), dict)]
-    bars = _counts(told[-1]) if told else ()
+    found = [counts for record in history.series("train") if isinstance(counts := record.values.get("staleness"), dict)]
+    bars = _counts(found[-1]) if found else ()
     return BarChart("How stale updates were", "staleness", "updates", bars) if bars else None
 
 
-def _counts(told: Mapping[str, object]) -> tuple[tuple[int, float], ...]:
-    known = [(int(at), as_number(n)) for at, n in told.items() if at.isdecimal() and len(at) < 7]
+def _counts(counts: Mapping[str, object]) -> tuple[tuple[int, float], ...]:
+    known = [(int(at), as_number(n)) for at, n in counts.items() if at.isdecimal() and len(at) < 7]
     return tuple(sorted((at, n) for at, n in known if n is not None and n >= 0))
 
 
@@ -222,8 +222,8 @@ UNITS = (
 
 
 def _end(record: Record) -> str:
-    told = ": ".join(part for part in (record.text("state"), record.text("reason")) if part)
-    return f"step {record.step:,}: {told or 'the end'}"
+    outcome = ": ".join(part for part in (record.text("state"), record.text("reason")) if part)
+    return f"step {record.step:,}: {outcome or 'the end'}"
 
 
 def _runs(history: History, first: float, scale: float) -> list[Happening]:
@@ -232,12 +232,14 @@ def _runs(history: History, first: float, scale: float) -> list[Happening]:
         if record.kind == "start" or not runs:
             runs.append([])
         runs[-1].append(record)
-    told = []
+    happenings = []
     for number, run in enumerate(runs, start=1):
         last, more = run[-1], number < len(runs)
         state = (last.text("state") if last.kind == "end" else None) or (None if more else history.status.get("state"))
         ended = state if isinstance(state, str) else "left no end" if more else "unknown"
         text = f"run {number} from step {run[0].step:,} to {max(r.step for r in run):,}: {ended}"
         bad = ended == "failed"
-        told.append(Happening(max(0.0, run[0].time - first) / scale, max(0.0, last.time - first) / scale, text, bad))
-    return told
+        happenings.append(
+            Happening(max(0.0, run[0].time - first) / scale, max(0.0, last.time - first) / scale, text, bad)
+        )
+    return happenings

@@ -29,7 +29,7 @@ from hpc_train.report.tables import Table
 from hpc_train.telemetry.json_files import replace_text
 
 MOST_JOBS = 36
-"""As many curves can be told apart."""
+"""As many curves can be distinguished."""
 OWN_KEYS = ("name",)
 """Keys of a job that are shown anyway."""
 GIVEN_BY_NAME = ("params.", "eval.exporters.", "eval[", "evals.", "train.early_stopping.", "warm_start_from.")
@@ -80,7 +80,7 @@ def labels_of(histories: Sequence[History]) -> list[str]:
 
 
 def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
-    """A column for each job: how it stands and what it reached."""
+    """A column for each job: its status and what it reached."""
     rows = [
         ("state", *map(state_of, histories)),
         ("steps", *map(_steps, histories)),
@@ -101,8 +101,8 @@ def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
         rows.append((title, *(words.number(last_of(history, kind, name)) for history in histories)))
         bests = [best_of(history, kind, name) for history in histories]
         if any(bests):
-            told = (f"{words.number(b.value)} (step {b.step:,})" if b else words.UNKNOWN for b in bests)
-            rows.append((words.label(f"{title}, best"), *told))
+            cells = (f"{words.number(b.value)} (step {b.step:,})" if b else words.UNKNOWN for b in bests)
+            rows.append((words.label(f"{title}, best"), *cells))
     return Table(("", *labels), rows)
 
 
@@ -134,8 +134,8 @@ def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Ta
     rows = []
     for key in keys:
         values = [settings.get(key) for settings in flat]
-        told = {value for value, settings in zip(values, flat, strict=True) if settings}
-        known = told if key.startswith(GIVEN_BY_NAME) else told - {None}
+        given = {value for value, settings in zip(values, flat, strict=True) if settings}
+        known = given if key.startswith(GIVEN_BY_NAME) else given - {None}
         if len(known) > 1:
             rows.append((key, *(words.UNKNOWN if value is None else value for value in values)))
     return Table(("setting", *labels), rows)

@@ -83,8 +83,8 @@ def draw(chart: Chart, key: str) -> Markup:
         figure = _figure(chart, size)
         text = StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
-        title, told = str(escape(chart.title)), str(escape(chart.description))
-        drawn.append(for_page(text.getvalue(), f"{key}{size.name[0]}", title, told, size.name))
+        title, description = str(escape(chart.title)), str(escape(chart.description))
+        drawn.append(for_page(text.getvalue(), f"{key}{size.name[0]}", title, description, size.name))
     return Markup("".join(drawn))
 
 
@@ -194,7 +194,7 @@ def _curve(axes: Axes, curve: Curve, size: Size) -> None:
 
 
 def _lonely(ys: Sequence[float], marker: str) -> str:
-    """A marker where a point stands between gaps, and no line could show it."""
+    """A marker where a point is between gaps, and no line could show it."""
     gaps = [True, *map(math.isnan, ys), True]
     return marker if any(not gaps[i] and gaps[i - 1] and gaps[i + 1] for i in range(1, len(gaps) - 1)) else ""
 

@@ -11,7 +11,7 @@ from hpc_train.report.thin import Points
 
 STEP = "step"
 MOST_AT_AN_END = 3
-"""Happenings told at the beginning of a row, and at its end."""
+"""Happenings described at the beginning of a row, and at its end."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class BarChart:
     @property
     def description(self) -> str:
         """The chart in words."""
-        told = "; ".join(f"{at}: {share}" for at, _, share in self.rows[:12])
-        return f"{self.y_label} by {self.x_label}. {told}."
+        listed = "; ".join(f"{at}: {share}" for at, _, share in self.rows[:12])
+        return f"{self.y_label} by {self.x_label}. {listed}."
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def roles_of(history: History) -> dict[int, str]:
 
 
 def setting(history: History, *path: str) -> Any:
-    """What the resolved job says at `path`; None where it says nothing."""
+    """The value at `path` in the resolved job; None where there is none."""
     value: Any = history.job
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
@@ -151,12 +151,12 @@ def elapsed_of(history: History) -> float | None:
 
 @dataclass(frozen=True)
 class ByRank:
-    """What `by_rank` says of one quantity.
+    """What `by_rank` records of one quantity.
 
     Attributes:
         ranks: Those that it is known of.
         values: float64 [records, ranks], NaN where unknown.
-        secs: float64 [records], how long a time each record tells of.
+        secs: float64 [records], how long a time each record covers.
     """
 
     ranks: tuple[int, ...]
@@ -187,8 +187,8 @@ class ByRank:
         return {rank: float(sums[c] / total[c]) if total[c] > 0 else None for c, rank in enumerate(self.ranks)}
 
     def _curve(self, values: np.ndarray) -> list[tuple[float, float | None]]:
-        told = values.tolist()
-        return [(float(step), None if y != y else y) for step, y in zip(self.steps, told, strict=True)]
+        ys = values.tolist()
+        return [(float(step), None if y != y else y) for step, y in zip(self.steps, ys, strict=True)]
 
 
 @contextmanager
@@ -203,8 +203,8 @@ def by_rank(history: History, name: str) -> ByRank | None:
     """One quantity of each training rank over the steps; None where no record has it."""
     steps, rows, secs, before = [], [], [], 0.0
     for record in history.series("train"):
-        told = record.values.get("by_rank")
-        values = told.get(name) if isinstance(told, dict) else None
+        quantities = record.values.get("by_rank")
+        values = quantities.get(name) if isinstance(quantities, dict) else None
         if isinstance(values, list) and values:
             steps.append(record.step)
             rows.append(values)
@@ -240,5 +240,5 @@ def _as_array(rows: list[list[Any]]) -> np.ndarray:
 
 def shares(history: History) -> dict[str, list[tuple[float, float | None]]]:
     """The share of the time (0 to 1) that went to each part, the mean of the training ranks, by step."""
-    known = {part: told for part in PARTS if (told := by_rank(history, part)) is not None}
-    return {part: told.mean_over_ranks() for part, told in known.items()}
+    known = {part: ranks for part in PARTS if (ranks := by_rank(history, part)) is not None}
+    return {part: ranks.mean_over_ranks() for part, ranks in known.items()}

@@ -18,7 +18,7 @@ from hpc_train.report.figure import Chart, LineChart
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart as it stands in a page."""
+    """A chart as it appears in a page."""
 
     chart: Chart
     svg: Markup
@@ -54,8 +54,8 @@ def _legend(chart: Chart) -> tuple[tuple[Markup, str], ...]:
     """A swatch and its meaning for each curve, where it is not clear without, and for the lines at restarts."""
     if not isinstance(chart, LineChart):
         return ()
-    told = len(chart.curves) > 1 or any(curve.label != chart.y_label for curve in chart.curves)
-    entries = [(_swatch(curve.look, curve.marked, chart.stacked), curve.label) for curve in chart.curves if told]
+    labelled = len(chart.curves) > 1 or any(curve.label != chart.y_label for curve in chart.curves)
+    entries = [(_swatch(curve.look, curve.marked, chart.stacked), curve.label) for curve in chart.curves if labelled]
     if chart.restarts:
         line = '<path d="M13 0V12" stroke="var(--bad)" stroke-width="1.4" stroke-dasharray="2 2"/>'
         entries.append((_small(line), "restart"))

@@ -16,11 +16,11 @@ _FONT = re.compile(r"font: (?:(\d+) )?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? 
 
 
 def for_page(drawn: str, prefix: str, title: str, description: str, css_class: str) -> str:
-    """An `<svg>` element to stand in a page.
+    """An `<svg>` element to be put into a page.
 
     Args:
         drawn: A whole SVG document as matplotlib writes it, with texts as texts.
-        prefix: Of its ids; title, description: What it says, as escaped text.
+        prefix: Of its ids; title, description: What it shows, as escaped text.
     """
     body = drawn[drawn.index("<svg") :]
     width, height = (float(number) for number in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', body)[0])

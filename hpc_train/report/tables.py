@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Fact:
-    """A key number: what it is, and what else to say of it."""
+    """A key number: what it is, and a remark on it."""
 
     name: str
     value: str
@@ -72,10 +72,10 @@ def key_numbers(history: History) -> list[Fact]:
 
 
 def export_paths(history: History) -> list[tuple[str, str, str]]:
-    """Exporter, step and path of each export, from the metrics, or from status.json where they do not tell."""
-    told = history.all_of("export")
-    if told:
-        return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", _path_of(history, r)) for r in told]
+    """Exporter, step and path of each export, from the metrics, or from status.json where they have none."""
+    records = history.all_of("export")
+    if records:
+        return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", _path_of(history, r)) for r in records]
     paths = history.status.get("exports")
     return [(words.UNKNOWN, words.UNKNOWN, str(path)) for path in paths] if isinstance(paths, list) else []
 
@@ -94,26 +94,28 @@ def _is_gone(history: History, record: Record) -> bool:
 
 def export_errors(history: History) -> list[tuple[str, str, str]]:
     """Exporter, step and error of each export that failed."""
-    told = [(r.text("exporter"), r.step, r.text("error")) for r in history.all_of("export_failed")]
+    failures = [(r.text("exporter"), r.step, r.text("error")) for r in history.all_of("export_failed")]
     errors = history.status.get("export_errors")
-    for entry in errors if isinstance(errors, list) and not told else []:
+    for entry in errors if isinstance(errors, list) and not failures else []:
         if isinstance(entry, dict):
-            told.append((str(entry.get("exporter")), int(as_number(entry.get("step")) or 0), str(entry.get("error"))))
-    return [(name or words.UNKNOWN, f"{step:,}", error or words.UNKNOWN) for name, step, error in told]
+            failures.append(
+                (str(entry.get("exporter")), int(as_number(entry.get("step")) or 0), str(entry.get("error")))
+            )
+    return [(name or words.UNKNOWN, f"{step:,}", error or words.UNKNOWN) for name, step, error in failures]
 
 
 def _less_exports(history: History) -> str:
     failed, gone = len(export_errors(history)), sum(_is_gone(history, r) for r in history.all_of("export"))
-    told = [f"{gone:,} removed since"] if gone else []
-    return "; ".join([*told, *([f"{words.count(failed, 'export')} failed"] if failed else [])])
+    counted = [f"{gone:,} removed since"] if gone else []
+    return "; ".join([*counted, *([f"{words.count(failed, 'export')} failed"] if failed else [])])
 
 
 def _lag(history: History) -> Fact | None:
     lag = history.status.get("evaluation_lag")
     steps, secs = (as_number(lag.get(name)) for name in ("steps", "secs")) if isinstance(lag, dict) else (None, None)
-    told = [r for kind in history.evaluation_sets for r in history.series(kind) if "lag_steps" in r.values]
-    if steps is None and told:
-        last = max(told, key=lambda record: record.time)
+    records = [r for kind in history.evaluation_sets for r in history.series(kind) if "lag_steps" in r.values]
+    if steps is None and records:
+        last = max(records, key=lambda record: record.time)
         steps, secs = last.number("lag_steps"), last.number("lag_secs")
     if steps is None:
         return None
@@ -150,12 +152,12 @@ def restarts(history: History) -> Table:
 
 def shares_by_rank(history: History) -> Table | None:
     """The mean share of the time that each rank spent on each part."""
-    told = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
-    if not told:
+    by_part = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
+    if not by_part:
         return None
-    names = sorted({rank for means in told.values() for rank in means})[:MOST_RANKS]
-    rows = [(f"rank {rank}", *(words.percent(means.get(rank)) for means in told.values())) for rank in names]
-    return Table(("", *told), rows)
+    names = sorted({rank for means in by_part.values() for rank in means})[:MOST_RANKS]
+    rows = [(f"rank {rank}", *(words.percent(means.get(rank)) for means in by_part.values())) for rank in names]
+    return Table(("", *by_part), rows)
 
 
 def ranks(history: History) -> Table | None:
@@ -171,20 +173,20 @@ def ranks(history: History) -> Table | None:
 
 
 def versions(history: History) -> list[tuple[str, str]]:
-    """Of this package, of what it stands on, and of the user's code."""
+    """Of this package, of what it depends on, and of the user's code."""
     environment = history.environment
     packages = environment.get("packages")
-    told = [("hpc_train", environment.get("hpc_train")), ("Python", environment.get("python"))]
-    told += list(packages.items()) if isinstance(packages, dict) else []
-    told += [("MPI", environment.get("mpi")), ("platform", environment.get("platform"))]
-    told += [("commit of the code", environment.get("commit"))]
-    return [(str(name), str(value)) for name, value in told if value]
+    rows = [("hpc_train", environment.get("hpc_train")), ("Python", environment.get("python"))]
+    rows += list(packages.items()) if isinstance(packages, dict) else []
+    rows += [("MPI", environment.get("mpi")), ("platform", environment.get("platform"))]
+    rows += [("commit of the code", environment.get("commit"))]
+    return [(str(name), str(value)) for name, value in rows if value]
 
 
 def variables(history: History) -> list[tuple[str, str]]:
     """The environment variables that environment.json notes."""
-    told = history.environment.get("environment")
-    return [(str(name), str(value)) for name, value in told.items()] if isinstance(told, dict) else []
+    known = history.environment.get("environment")
+    return [(str(name), str(value)) for name, value in known.items()] if isinstance(known, dict) else []
 
 
 def warm_start(history: History) -> list[tuple[str, str]]:

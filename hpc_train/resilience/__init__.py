@@ -1,1 +1,1 @@
-"""Signals and failures: a job ends in bounded time and says why."""
+"""Signals and failures: a job ends in bounded time and reports why."""

@@ -9,7 +9,7 @@ from hpc_train.errors import JobEndedError
 
 
 class FailureReport:
-    """The failure of one run, told by the first rank that fails.
+    """The failure of one run, reported by the first rank that fails.
 
     Args:
         logs: A folder that all ranks share.

@@ -31,7 +31,7 @@ SETTLE_SECS = 2.0
 """After taking over a lock that was watched: how long to wait for another who may have done so in the same moment."""
 
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-"""What flock says where the file system has none."""
+"""The errors of flock where the file system has none."""
 
 Record = dict[str, Any]
 Verdict = Literal["take", "watch"]
@@ -74,7 +74,7 @@ def describe(record: Record) -> str:
 
 
 def refusal(job_dir: Path, holder: Record) -> str:
-    """What a job is told that finds its job-dir in use by `holder`."""
+    """The message for a job that finds its job-dir in use by `holder`."""
     since = ""
     if isinstance(holder.get("started"), int | float):
         when = datetime.fromtimestamp(holder["started"]).astimezone().isoformat(" ", "seconds")

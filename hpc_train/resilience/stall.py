@@ -1,4 +1,4 @@
-"""Who is to blame when a job stands still: a verdict from what the ranks say of themselves. Pure."""
+"""Who is to blame when a job makes no progress: a verdict from what the ranks report of themselves. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = "waiting for "
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank says of its main thread: the phase and step it is in, for how many `secs` it has not moved on."""
+    """What a rank reports of its main thread: the phase and step it is in, for how many `secs` it has not moved on."""
 
     rank: int
     host: str
@@ -56,8 +56,8 @@ def judge(
     silent = [rank for rank in ranks if rank not in reports]
     if silent:
         they = "it" if len(silent) == 1 else "them"
-        said = f"{_named(silent, places)} stopped answering: no word of {they} for {stood_secs:.0f} s"
-        return Verdict(f"{said}; {_others(reports, silent)}", tuple(silent))
+        message = f"{_named(silent, places)} stopped answering: no word of {they} for {stood_secs:.0f} s"
+        return Verdict(f"{message}; {_others(reports, silent)}", tuple(silent))
     if min(report.secs for report in reports.values()) < timeout_secs:
         return None
     blamed = _singled_out(reports)

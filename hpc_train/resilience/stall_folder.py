@@ -1,4 +1,4 @@
-"""The folder where ranks tell each other, through files alone, that they stand still or that they do not.
+"""The folder where ranks report to each other, through files alone, whether they make progress.
 
     logs/stall-<run_id>/
       rank-<r>.json      rank r has not moved for half of stall_timeout_secs: host, pid, phase, step, secs, stacks
@@ -36,11 +36,11 @@ class StallFolder:
         self._wrote = False
 
     def report(self, fields: Mapping[str, Any]) -> None:
-        """Says that this rank stands still."""
+        """Reports that this rank makes no progress."""
         self._write(_STALLED, _ANSWER, fields)
 
     def answer(self, fields: Mapping[str, Any]) -> None:
-        """Says that this rank moves, if another stands still; else takes away what this one has written.
+        """Reports that this rank moves, if another does not; else takes away what this one has written.
 
         Once there is a verdict, what led to it stays: ranks that are being ended may move again.
         """
@@ -61,7 +61,7 @@ class StallFolder:
             self.path.rmdir()
 
     def lower(self, most: int) -> int:
-        """How many ranks below this one stand still and could judge in its place; counts to `most`."""
+        """How many ranks below this one make no progress and could judge in its place; counts to `most`."""
         count, now = 0, self._now()
         for rank in sorted(rank for rank in self._ranks(_STALLED) if rank < self._rank):
             if count == most:
@@ -70,7 +70,7 @@ class StallFolder:
         return count
 
     def read(self) -> dict[int, Report]:
-        """What the ranks that run say of themselves, `secs` as of now. `report` must have been called just before."""
+        """What the running ranks report of themselves, `secs` as of now. `report` must have been called just before."""
         reports: dict[int, Report] = {}
         now = self._now()
         for kind in (_ANSWER, _STALLED):
@@ -124,17 +124,17 @@ class StallFolder:
             # Opening it makes a network file system ask its server.
             with open(path) as file:
                 age = now - os.fstat(file.fileno()).st_mtime
-                said = json.load(file)
+                report = json.load(file)
         except (FileNotFoundError, ValueError):
             return None
         if age > self._stale_secs:
             return None
-        step, secs = said["step"], float(said["secs"]) + max(0.0, age)
+        step, secs = report["step"], float(report["secs"]) + max(0.0, age)
         return Report(
-            int(said["rank"]),
-            str(said["host"]),
-            int(said["pid"]),
-            str(said["phase"]),
+            int(report["rank"]),
+            str(report["host"]),
+            int(report["pid"]),
+            str(report["phase"]),
             None if step is None else int(step),
             secs,
         )

@@ -1,9 +1,9 @@
-"""Watchdog: a job in which a rank stops answering ends in bounded time, and says which rank it was.
+"""Watchdog: a job in which a rank stops answering ends in bounded time, and reports which rank it was.
 
-A collective call cannot tell why another rank does not come. So the main thread says what it begins (`at`), and a
+A collective call cannot know why another rank does not come. So the main thread notes what it begins (`at`), and a
 thread beside it looks whether that goes on. While all ranks move, nothing is sent and nothing is written. A rank that
-has not moved for half of the time says so in a file (see stall_folder.py); the others answer it. At the full time the
-lowest of those that stand still judges (see stall.py) and ends the job, or another in its place a little later.
+has not moved for half of the time reports it in a file (see stall_folder.py); the others answer it. At the full time
+the lowest rank without progress judges (see stall.py) and ends the job, or another in its place a little later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Mark = tuple[str, int | None, float]
 STAND_INS = 4
 """Ranks that may judge: the lowest ones, each a second after the one before it, in case that is no longer able to."""
 GRACE_SECS = 10.0
-"""What another rank is given to end the job once it has said that it will, and MPI to do it."""
+"""The time that another rank has to end the job once it has announced it, and MPI to do it."""
 
 _OTHERS = f"{WAITS}the others ("
 
@@ -61,7 +61,7 @@ class Watchdog:
     Args:
         rank, size: This rank, and how many there are.
         host: This rank's node.
-        folder: All ranks see it; made when a rank stands still, removed when all move again or at a normal end.
+        folder: All ranks see it; made when a rank makes no progress, removed when all move again or at a normal end.
         timeout_secs: The time without a call of `at` on any of the ranks after which the job is ended, within
             about 15 s. A rank that moves while others wait for it is waited for. 0: no thread, no watch.
         end: Called with a message and the lowest blamed rank, None where nobody can be blamed; ends the job.
@@ -96,10 +96,10 @@ class Watchdog:
     def at(self, phase: str, step: int | None) -> None:
         """The main thread moves on to `phase` of `step`. Costs some 0.3 µs.
 
-        Steps tell who is behind; None in jobs whose ranks do not keep step.
+        Steps show who is behind; None in jobs whose ranks do not keep step.
 
         Phases are free text that fits "rank 1 has not moved for 600 s: <phase> at step 41". Those that begin with
-        "waiting for " say that others have to come: "waiting for input", "waiting for the chief".
+        "waiting for " mean that others have to come: "waiting for input", "waiting for the chief".
         """
         self._mark = (phase, step, time.monotonic())
 
@@ -147,7 +147,7 @@ class Watchdog:
             if standing != self._standing or now >= self._next_round:
                 self._standing, self._next_round = standing, now + self._poll
                 try:
-                    self._ask(partial(self._tell, mark, secs, standing))
+                    self._ask(partial(self._report, mark, secs, standing))
                 except (OSError, TimeoutError):
                     self._next_round = now + self._period
             if secs < self._timeout:
@@ -172,19 +172,19 @@ class Watchdog:
         finally:
             self._woke(self._files.limit_secs)
 
-    def _tell(self, mark: Mark, secs: float, standing: bool) -> None:
-        told: dict[str, Any] = {
+    def _report(self, mark: Mark, secs: float, standing: bool) -> None:
+        report: dict[str, Any] = {
             "rank": self._rank,
             "host": self._host,
             "pid": os.getpid(),
             "phase": mark[0],
             "step": mark[1],
         }
-        told["secs"] = round(secs, 3)
+        report["secs"] = round(secs, 3)
         if standing:
-            self._folder.report({**told, "stacks": stacks()})
+            self._folder.report({**report, "stacks": stacks()})
         else:
-            self._folder.answer(told)
+            self._folder.answer(report)
 
     def _judge(self, mark: Mark, secs: float) -> None:
         try:
@@ -216,11 +216,11 @@ class Watchdog:
 
     def _decide(self, mark: Mark, secs: float) -> Verdict | float:
         """The verdict, or the seconds until it is to be looked for again."""
-        said = self._folder.verdict()
-        if said is not None:  # another rank is ending the job, and may not succeed
+        message = self._folder.verdict()
+        if message is not None:  # another rank is ending the job, and may not succeed
             self._claimed_since = self._claimed_since or time.monotonic()
-            return Verdict(said) if time.monotonic() - self._claimed_since > GRACE_SECS else self._period
-        self._tell(mark, secs, standing=True)
+            return Verdict(message) if time.monotonic() - self._claimed_since > GRACE_SECS else self._period
+        self._report(mark, secs, standing=True)
         before = self._folder.lower(STAND_INS)
         if before == STAND_INS:
             return self._period if secs < self._timeout + GRACE_SECS else self._poll
@@ -250,7 +250,7 @@ def stacks() -> dict[str, list[str]]:
 
 
 def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
-    """A function that ends all ranks with code 6 after telling why, unless a rank has told of a failure before."""
+    """A function that ends all ranks with code 6 after logging why, unless a rank has reported a failure before."""
 
     def end(message: str, blamed: int | None) -> None:
         def claim() -> bool:
@@ -267,7 +267,7 @@ def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
         with suppress(OSError, TimeoutError):
             first = Bounded(GRACE_SECS / 2).call(claim)
         if not first:
-            time.sleep(GRACE_SECS)  # a rank that has told of a failure is ending this one
+            time.sleep(GRACE_SECS)  # a rank that has reported a failure is ending this one
         _leave_after(GRACE_SECS)
         if first:
             os.write(2, f"hpc-train: error: {message}\n".encode())

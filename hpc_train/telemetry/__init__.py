@@ -1,1 +1,1 @@
-"""What a job tells: metrics, status, progress, and the environment it ran in. Written by the chief alone."""
+"""What a job reports: metrics, status, progress, and the environment it ran in. Written by the chief alone."""

@@ -1,4 +1,4 @@
-"""What is said of a run: standard `logging`. The chief shows it on standard output, above the live bar.
+"""The log of a run: standard `logging`. The chief shows it on standard output, above the live bar.
 
 Each module logs to the logger of its name, below "hpc_train". Which records are shown is up to LEVELS_VARIABLE, a list
 such as "info,hpc_train.checkpoint=debug": a level for all, and levels of single loggers.

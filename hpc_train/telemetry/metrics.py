@@ -33,7 +33,7 @@ class MetricsWriter:
 
     One line of metrics.jsonl is one JSON object: `kind` ("train", "eval", "eval_<name>", "start" and others), `step`,
     `time` (seconds since 1970) and what was measured. A "start" line begins each run: records with a larger step that
-    stand above it were made after the checkpoint from which it went on.
+    are above it were made after the checkpoint from which it went on.
 
     Nothing here raises where a disk is full. Methods are for one thread, but `note` for any.
     """
@@ -56,7 +56,7 @@ class MetricsWriter:
         self._events.close()
 
     def start(self, step: int, **about: Any) -> None:
-        """Notes that a run begins at `step`. TensorBoard forgets what earlier runs told of later steps."""
+        """Notes that a run begins at `step`. TensorBoard forgets what earlier runs recorded of later steps."""
         self.note("start", step, **about)
         self._events.begin(step)
 

@@ -65,7 +65,7 @@ class StatusFile:
 
 
 def read_status(job_dir: Path) -> dict[str, Any]:
-    """What status.json says; empty where there is none, or none that can be read."""
+    """The content of status.json; empty where there is none, or none that can be read."""
     return read_json(job_dir / STATUS_FILE)
 
 
@@ -92,7 +92,7 @@ def sound(status: dict[str, Any]) -> dict[str, Any]:
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
-"""What Slurm's own variables say, for jobs that this machine's queue runs."""
+"""The values of Slurm's own variables, for jobs that this machine's queue runs."""
 
 
 def job_fields(env: Mapping[str, str]) -> dict[str, Any]:
@@ -145,10 +145,10 @@ def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:
 
 
 def mark_ended(job_dir: Path, rank: int | None, signal_name: str | None, message: str) -> bool:
-    """A job has failed that says it is running. For its launcher, once no rank runs any more, and for the watchdog.
+    """A job has failed whose status is running. For its launcher, once no rank runs any more, and for the watchdog.
 
-    What the job itself has said of its end stays. `rank` and `signal_name` ("SIGKILL") are left out of the `error`
-    where None. Returns whether the status was changed; no error where it cannot be.
+    What the job itself has reported of its end is kept. `rank` and `signal_name` ("SIGKILL") are left out of the
+    `error` where None. Returns whether the status was changed; no error where it cannot be.
     """
     if read_status(job_dir).get("state") != "running":
         return False
@@ -166,12 +166,12 @@ def mark_outcome(
 
     `error` and `exit_code` are taken out where None; `run` has more fields. No error where the file cannot be written.
     """
-    with suppress(OSError):  # as in mark_failed; the job's output says the same
+    with suppress(OSError):  # as in mark_failed; the job's output has the same
         _change(job_dir, **run, state=state, exit_code=exit_code, error=error)
 
 
 def mark_exit_code(job_dir: Path, exit_code: int) -> None:
-    """As mark_outcome, of ranks that have said themselves how they ended."""
+    """As mark_outcome, of ranks that have reported themselves how they ended."""
     with suppress(OSError):
         _change(job_dir, exit_code=exit_code)
 

@@ -25,7 +25,7 @@ SECS_BETWEEN_FLUSHES = 5.0
 class EventFiles:
     """Event files in folders of a job-dir, opened when first written to; for one thread. Its owner closes it.
 
-    A file that cannot be written is given up, and another begun a minute later, so that nothing stands behind the
+    A file that cannot be written is given up, and another begun a minute later, so that nothing follows the
     torn end of a record, where readers stop.
 
     Args:
@@ -100,7 +100,7 @@ class EventFiles:
     def replace(self, folder: str, name: str, event: Event | None) -> None:
         """Puts `event` into a file of its own, in the place of the one called `name` that an earlier run has written.
 
-        Of what stands once in a run (graph, text, hyper-parameters) TensorBoard shows the first that it meets. With
+        Of what is once in a run (graph, text, hyper-parameters) TensorBoard shows the first that it meets. With
         None the old file goes.
         """
         import tensorflow as tf
@@ -135,7 +135,7 @@ class EventFiles:
 
 
 def _restart(step: int) -> Event:
-    """Tells readers to forget what they have of `step` and later ones."""
+    """Has readers forget what they have of `step` and later ones."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     event = event_at(step)

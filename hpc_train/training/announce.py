@@ -23,7 +23,7 @@ from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.reporter import Reporter, StatusLists
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
-from hpc_train.warm_start.apply import WarmStarted
+from hpc_train.warm_start.apply import WarmStartResult
 
 if TYPE_CHECKING:
     import keras
@@ -39,7 +39,7 @@ def start_reporting(
     data: OpenInput,
     failure: FailureReport,
     ranks: list[dict[str, Any]],
-    warm: Sequence[WarmStarted],
+    warm: Sequence[WarmStartResult],
 ) -> Iterator[Reporter]:
     """Reports that a run begins, and gives what reports the rest. Writes into the job-dir.
 

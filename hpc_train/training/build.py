@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.callbacks.hook import Hook
-from hpc_train.callbacks.hook_list import OfEvaluation, SavingListeners, resolve_listeners
-from hpc_train.callbacks.tensorboard import Profiled, WeightsShown
+from hpc_train.callbacks.hook_list import EvaluationHook, SavingListeners, resolve_listeners
+from hpc_train.callbacks.tensorboard import ProfilerHook, WeightHistograms
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.data.loading.batch_source import share_of_node
@@ -44,14 +44,14 @@ from hpc_train.training.components import (
 )
 from hpc_train.training.data_check import check_labels
 from hpc_train.training.job_dir import about_rank, begin_job_dir
-from hpc_train.warm_start.apply import WarmStarted, warm_start
+from hpc_train.warm_start.apply import WarmStartResult, warm_start
 
 if TYPE_CHECKING:
     import keras
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _TrainingSetup:
     """The model with its first state, and what evaluates it; warm: what a warm start has done."""
 
     model: keras.Model
@@ -59,7 +59,7 @@ class _Trained:
     evaluations: Evaluations
     restorer: Restorer
     restored: Any
-    warm: tuple[WarmStarted, ...]
+    warm: tuple[WarmStartResult, ...]
 
 
 @contextmanager
@@ -85,10 +85,10 @@ def build(
     """
     with ExitStack() as stack:
         device = set_up_tensorflow(world)
-        means = world.each(lambda: share_of_node(world.cores, world.local_size))
+        resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         data = stack.enter_context(
             TrainingInput(
-                job, plan, manager, world.rank, means, lambda progress: strategy.place(job, plan.roles, progress)
+                job, plan, manager, world.rank, resources, lambda progress: strategy.place(job, plan.roles, progress)
             )
         )
         data.open(world, plan.progress)
@@ -99,7 +99,7 @@ def build(
             lambda: resolve_listeners(job.train_spec.saving_listeners, job.load) if world.is_chief else []
         )
         profiler = stack.enter_context(profiler_for(world.rank, plan.roles, job.config))
-        own_hooks: list[Hook] = [Profiled(profiler)] if profiler.wanted else []
+        own_hooks: list[Hook] = [ProfilerHook(profiler)] if profiler.wanted else []
 
         ranks = world.all_gather(about_rank(world, plan, device, data.context, data.current))
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
@@ -110,7 +110,7 @@ def build(
             reporting = start_reporting(job, plan, trained.model, data.current, failure, ranks, trained.warm)
             reporter = stack.enter_context(reporting)
             if job.config.save_histograms_steps and not plan.roles.idle:
-                own_hooks.append(WeightsShown(reporter.metrics, trained.model, job.config.save_histograms_steps))
+                own_hooks.append(WeightHistograms(reporter.metrics, trained.model, job.config.save_histograms_steps))
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
@@ -118,7 +118,7 @@ def build(
         if reporter is not None:
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
-            hooks = [hook for hook in hooks if isinstance(hook, OfEvaluation)]
+            hooks = [hook for hook in hooks if isinstance(hook, EvaluationHook)]
         yield RunContext(
             world,
             job,
@@ -143,7 +143,7 @@ def _chief_services(
     plan: RunPlan,
     manager: CheckpointManager,
     lock: JobLock,
-    trained: _Trained,
+    trained: _TrainingSetup,
     reporter: Reporter,
     listeners: Sequence[Any],
 ) -> Iterator[ChiefServices]:
@@ -157,25 +157,25 @@ def _chief_services(
             lock,
             SavingListeners(listeners),
             early_stopper(job, plan),
-            trained.evaluations.exporting,
+            trained.evaluations.exporter_runners,
             trained.restored,
         )
 
 
 def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, manager: CheckpointManager, data: TrainingInput
-) -> _Trained:
+) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
     opened = data.current
     model = world.each(lambda: build_model(job.estimator, opened.dataset))
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
     about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
-    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.means)
+    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.resources)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
     state = ModelState(model, world)
     world.each(state.check_ranks)
-    warm: list[WarmStarted] = []
+    warm: list[WarmStartResult] = []
     if plan.restored_step is None and (settings := job.estimator.warm_start) is not None:
         world.each(lambda: warm.append(warm_start(model, settings, job.job_dir)) if world.is_chief else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers)
@@ -190,4 +190,4 @@ def _build_model(
         data,
         lambda: build_model(job.estimator, data.current.dataset),
     )
-    return _Trained(model, parts, evaluations, restorer, restored, tuple(warm))
+    return _TrainingSetup(model, parts, evaluations, restorer, restored, tuple(warm))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.callbacks.hook_list import Hooks, OfEvaluation, resolve_hooks
+from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
 from hpc_train.callbacks.profiler import Profiler
 from hpc_train.config.specs import HDF5Input, RunConfig, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import Means
+from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
@@ -25,7 +25,7 @@ from hpc_train.evaluation.early_stopping import (
     read_decision,
 )
 from hpc_train.evaluation.evaluator import Evaluator
-from hpc_train.export.exporters import Exporting
+from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
 from hpc_train.jobdir.job_dir import JobDir
 
@@ -38,7 +38,7 @@ class Evaluations:
     """All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
 
     evaluators: tuple[Evaluator, ...]
-    exporting: tuple[Exporting, ...]
+    exporter_runners: tuple[ExporterRunner, ...]
 
     @property
     def metric_names(self) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ def prepare_evaluations(
     element_spec: Any,
     model: keras.Model,
     about: dict[str, Any],
-    means: Means,
+    resources: ReadResources,
 ) -> Evaluations:
     """Opens and tries out each evaluation set and exporter, and checks the names of metrics. Collective.
 
@@ -73,14 +73,14 @@ def prepare_evaluations(
             spec,
             found,
             context_for(together.rank, together.size, spec.input_fn, config.tf_random_seed),
-            means,
+            resources,
             job.load,
             together,
         )
         for spec, found in zip(job.eval_specs, plan.shards[1:], strict=True)
     )
 
-    def check() -> tuple[Exporting, ...]:
+    def check() -> tuple[ExporterRunner, ...]:
         for evaluator in evaluators:
             if world.is_chief or not alone:
                 evaluator.check()
@@ -91,7 +91,7 @@ def prepare_evaluations(
             return ()
         signature, unknown = _signature(model, element_spec, job.train_spec, plan.shards[0])
         made = tuple(
-            Exporting(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
+            ExporterRunner(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
             for s in job.eval_specs
         )
         for own, evaluator in zip(made, evaluators, strict=True):
@@ -165,7 +165,7 @@ def user_hooks(
             )
         if world.is_chief or not roles.idle:
             for spec in job.eval_specs:
-                found += [OfEvaluation(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
+                found += [EvaluationHook(hook, spec.name) for hook in resolve_hooks(spec.hooks, load, "eval.hooks")]
         return found
 
     return world.each(resolve)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import keras
 
 Shards = Sequence["ShardSet | None"]
-"""Of training, then of each evaluation set; None stands for an input that is a function."""
+"""Of training, then of each evaluation set; None means an input that is a function."""
 
 
 def parts_of(eval_specs: Sequence[EvalSpec]) -> list[str]:

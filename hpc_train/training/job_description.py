@@ -15,7 +15,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 
 
 def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> dict[str, Any]:
-    """A job of a program as its job.yaml tells it, functions by name. Pure."""
+    """A job of a program as its job.yaml describes it, functions by name. Pure."""
     first, *further = eval_specs
     described: dict[str, Any] = {
         "model": _name_of(estimator.model_fn),

@@ -21,7 +21,7 @@ from hpc_train.training.data_check import parts_of
 
 
 def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput) -> dict[str, Any]:
-    """What the table at the start and environment.json say of this rank. Local."""
+    """What the table at the start and environment.json show of this rank. Local."""
     roles, shards = plan.roles, plan.shards[0]
     number, count = context.input_pipeline_id, context.num_input_pipelines
     seed, part = str(context.seed), f"input_fn, part {number + 1} of {count}"

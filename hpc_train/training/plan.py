@@ -82,7 +82,7 @@ def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> Non
     try:
         began = json.loads(record.read_text())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # there is no job yet, or find_checkpoint has said so
+        return  # there is no job yet, or find_checkpoint has reported it
     except (OSError, ValueError) as error:
         raise UserError(
             f"{record}: cannot be read: {error}; remove it to go on with the data as they are now"

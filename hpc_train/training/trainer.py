@@ -11,7 +11,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
-from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world
 from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
@@ -65,7 +65,7 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     with StopSignals() as signals:
         world = join_world(strategy_of(estimator.config.strategy).threads)
         if world.size > 1:
-            tell_uncaught(world)
+            install_excepthook(world)
         return run_job(world, job, signals)
 
 

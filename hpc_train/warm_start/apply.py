@@ -12,7 +12,7 @@ import numpy as np
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
-from hpc_train.warm_start.plan import Plan, Shaped, plan, some
+from hpc_train.warm_start.plan import Plan, VariableType, plan, some
 from hpc_train.warm_start.source import Source, by_path, check_path, read_source
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WarmStarted:
+class WarmStartResult:
     """What a warm start has done.
 
     Attributes:
@@ -33,7 +33,7 @@ class WarmStarted:
     lines: tuple[str, ...]
 
 
-def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStarted:
+def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult:
     """Gives variables of `model`, which is built, the values that `settings` name. Local: for the chief.
 
     Only for a job without a checkpoint. The optimizer keeps its initial state, and steps count from 0.
@@ -44,16 +44,17 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     """
     check_path(settings.ckpt_to_initialize_from, job_dir)
     source = read_source(settings.ckpt_to_initialize_from)
-    there = {name: Shaped(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
+    there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
     made = plan(described(model), there, settings, numbered_layers(model))
     apply(made, source, model)
-    return WarmStarted(record(made, source, settings), lines(made, source))
+    return WarmStartResult(record(made, source, settings), lines(made, source))
 
 
-def described(model: keras.Model) -> dict[str, Shaped]:
+def described(model: keras.Model) -> dict[str, VariableType]:
     """Shape and dtype of each variable of a model, by path."""
     return {
-        name: Shaped(tuple(variable.shape), str(variable.dtype)) for name, variable in by_path(model.variables).items()
+        name: VariableType(tuple(variable.shape), str(variable.dtype))
+        for name, variable in by_path(model.variables).items()
     }
 
 
@@ -98,7 +99,7 @@ def _spoilt(given: np.ndarray, cast: np.ndarray) -> bool:
 
 
 def record(made: Plan, source: Source, settings: WarmStartSettings) -> dict[str, Any]:
-    """What warm_start.json holds; see WarmStarted."""
+    """What warm_start.json holds; see WarmStartResult."""
     return {
         "from": str(source.path),
         "kind": source.kind,

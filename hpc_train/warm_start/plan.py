@@ -18,7 +18,7 @@ Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Shaped:
+class VariableType:
     """A variable's shape and the name of its dtype."""
 
     shape: tuple[int, ...]
@@ -51,7 +51,10 @@ class Plan:
 
 
 def plan(
-    here: Mapping[str, Shaped], there: Mapping[str, Shaped], settings: WarmStartSettings, numbered: Collection[str] = ()
+    here: Mapping[str, VariableType],
+    there: Mapping[str, VariableType],
+    settings: WarmStartSettings,
+    numbered: Collection[str] = (),
 ) -> Plan:
     """Pairs the variables `here` of the new model with those `there` by path, each in its model's order.
 
@@ -88,7 +91,7 @@ def plan(
     )
 
 
-def is_random_state(name: str, shaped: Shaped) -> bool:
+def is_random_state(name: str, shaped: VariableType) -> bool:
     """Whether a variable is the state of a keras.random.SeedGenerator, which each job draws anew."""
     last = name.rpartition("/")[2].partition("#")[0]
     return last == "seed_generator_state" and shaped.shape == (2,) and shaped.dtype in ("uint32", "int64")
@@ -161,7 +164,7 @@ def _below(names: Iterable[str], above: str) -> dict[str, str]:
 
 
 def matched(here: list[str], there: list[str], numbered: Collection[str]) -> dict[str, str]:
-    """Names there by names here, where the paths tell; see `plan`."""
+    """Names there by names here, where the paths show it; see `plan`."""
     ours, theirs = _canonical(here, there, numbered)
     by_path = {path: name for name, path in theirs.items()}
     pairs = {name: by_path[path] for name, path in ours.items() if path in by_path}
@@ -173,7 +176,7 @@ def matched(here: list[str], there: list[str], numbered: Collection[str]) -> dic
 def _canonical(
     here: list[str], there: list[str], numbered: Collection[str]
 ) -> tuple[dict[str, Parts], dict[str, Parts]]:
-    """Paths without Keras's numbers, which count from where the process stood; they are kept where that is unclear."""
+    """Paths without Keras's numbers, which count on in a process; they are kept where that is unclear."""
     counts: tuple[dict[str, set[int]], dict[str, set[int]]] = (defaultdict(set), defaultdict(set))
     for found, names in zip(counts, (here, there), strict=True):
         for name in names:
@@ -191,7 +194,7 @@ def _canonical(
                 if len(own[base]) == len(other[base]):
                     part = f"{base}#{sorted(own[base]).index(count)}"
                 elif min(own[base]) != min(other[base], default=None):
-                    part = f"{part}#{side}"  # some layers more and another beginning: which is which cannot be told
+                    part = f"{part}#{side}"  # some layers more and another beginning: which is which cannot be known
             parts.append(part)
         return (*parts, last)
 
@@ -223,7 +226,10 @@ def _ending_alike(here: dict[str, Parts], there: dict[str, Parts]) -> dict[str, 
 
 
 def _check_alike(
-    here: Mapping[str, Shaped], there: Mapping[str, Shaped], taken: dict[str, str], settings: WarmStartSettings
+    here: Mapping[str, VariableType],
+    there: Mapping[str, VariableType],
+    taken: dict[str, str],
+    settings: WarmStartSettings,
 ) -> None:
     differing = []
     for name, other in taken.items():

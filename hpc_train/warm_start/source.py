@@ -185,7 +185,7 @@ def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
-    """From its variables' own checkpoint, which tells their names: no graph is loaded."""
+    """From its variables' own checkpoint, which has their names: no graph is loaded."""
     import tensorflow as tf
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 

@@ -154,9 +154,9 @@ class BackEnd:
 
     def submit_file(self, job_file: Path, name: str, *options: object) -> Submitted:
         """Submits a job file as `name`."""
-        (told,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
-        assert (told["name"], told["job_dir"], told["backend"]) == (name, str(self.root / name), self.name)
-        return self.job(name, told["job_id"])
+        (found,) = self.run("submit", job_file, "--name", name, "--json", *options).json()
+        assert (found["name"], found["job_dir"], found["backend"]) == (name, str(self.root / name), self.name)
+        return self.job(name, found["job_id"])
 
     def job(self, name: str, number: str) -> Submitted:
         """A job that was submitted."""
@@ -184,37 +184,37 @@ class Submitted:
 
     def again(self, *options: object) -> Submitted:
         """Resumes it."""
-        (told,) = self.back_end.run("resume", self.name, "--json", *options).json()
-        return self.back_end.job(self.name, told["job_id"])
+        (found,) = self.back_end.run("resume", self.name, "--json", *options).json()
+        return self.back_end.job(self.name, found["job_id"])
 
-    def stands(self) -> dict[str, Any]:
-        """What describe says."""
-        (told,) = self.back_end.run("describe", self.name, "--json").json()
-        return told
+    def status(self) -> dict[str, Any]:
+        """What `hpc-train describe` reports."""
+        (found,) = self.back_end.run("describe", self.name, "--json").json()
+        return found
 
-    def wait_for(self, state: str, is_so: Callable[[dict[str, Any]], object] = lambda stands: True) -> dict[str, Any]:
-        """How it stands, once it is in `state`, and so."""
+    def wait_for(self, state: str, is_so: Callable[[dict[str, Any]], object] = lambda status: True) -> dict[str, Any]:
+        """Its status, once it is in `state`, and so."""
 
         def as_wanted() -> dict[str, Any] | None:
-            stands = self.stands()
-            found = stands["state"] == state and is_so(stands)
-            assert found or stands["exit_code"] is None or stands["state"] == state, self._and_log(state, stands)
-            return stands if found else None
+            status = self.status()
+            found = status["state"] == state and is_so(status)
+            assert found or status["exit_code"] is None or status["state"] == state, self._and_log(state, status)
+            return status if found else None
 
-        found = wait_for(as_wanted, lambda: self._and_log(state, self.stands()), every=0.5)
+        found = wait_for(as_wanted, lambda: self._and_log(state, self.status()), every=0.5)
         assert found is not None
         return found
 
-    def _and_log(self, state: str, stands: dict[str, Any]) -> str:
-        return f"{self.name}: not {state} as it should be: {stands}\n{self.log()}"
+    def _and_log(self, state: str, status: dict[str, Any]) -> str:
+        return f"{self.name}: not {state} as it should be: {status}\n{self.log()}"
 
     def end(self) -> tuple[str, int]:
         """Waits for its end: the state, and the exit code of `hpc-train wait`."""
         done = self.back_end.run("wait", self.name, "--json", code=None)
-        (stands,) = done.json()
-        assert stands["exit_code"] == done.code
-        self.ends.append(stands["state"])
-        return stands["state"], done.code
+        (status,) = done.json()
+        assert status["exit_code"] == done.code
+        self.ends.append(status["state"])
+        return status["state"], done.code
 
     def let_go(self) -> None:
         """A program that was told `--until {job_dir}/go` ends."""

@@ -27,5 +27,5 @@ def test_the_examples_run_as_jobs(slurm_cluster: SlurmCluster, tmp_path: Path) -
         assert job.end() == ("SUCCEEDED", 0), job.log()
         metrics = json.loads((job.job_dir / "model/metrics.json").read_text())
         assert metrics["accuracy"] > 0.7, metrics
-    assert [job.stands()["ranks"] for job in jobs] == [1, 2, 2]
+    assert [job.status()["ranks"] for job in jobs] == [1, 2, 2]
     assert [slurm_cluster.fields(job.number)["NodeList"] for job in jobs[1:]] == ["n[1-2]", "n[1-2]"]

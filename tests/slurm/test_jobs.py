@@ -94,8 +94,8 @@ def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
     assert [row.split()[:3] for row in rows if name in row] == [[name, number, "SUCCEEDED"]]
     assert back_end.run("cancel", name).out == f"{name}: nothing to cancel: SUCCEEDED\n"
 
-    (listed,) = [stands for stands in back_end.run("list", "--json").json() if stands["name"] == name]
-    assert listed == job.stands()
+    (listed,) = [status for status in back_end.run("list", "--json").json() if status["name"] == name]
+    assert listed == job.status()
     assert (listed["state"], listed["exit_code"], listed["job_id"], listed["ranks"]) == ("SUCCEEDED", 0, number, 2)
     assert (listed["backend"], listed["kind"], listed["tier"]) == (back_end.name, "program", "CUSTOM")
     assert listed["submitted"] <= listed["started"] <= listed["updated"]
@@ -109,10 +109,10 @@ def test_a_queued_job_says_why_and_keeps_the_code_that_was_submitted(back_end: B
     follower = back_end.submit("follower", after="waiting")
     unwanted = back_end.submit("unwanted")
 
-    stands = waiting.stands()
-    assert stands["state"] == "QUEUED"
-    assert re.match("Resources|Priority", stands["reason"]), stands
-    assert follower.stands()["reason"].startswith("Dependency")
+    status = waiting.status()
+    assert status["state"] == "QUEUED"
+    assert re.match("Resources|Priority", status["reason"]), status
+    assert follower.status()["reason"].startswith("Dependency")
     queued = back_end.run("list", "--state", "queued").out.splitlines()[1:]
     assert [row.split()[0] for row in queued] == ["follower", "unwanted", "waiting"]
     told = back_end.run("logs", "waiting")
@@ -129,7 +129,7 @@ def test_a_queued_job_says_why_and_keeps_the_code_that_was_submitted(back_end: B
     assert holder.end() == ("SUCCEEDED", 0)
     assert follower.end() == ("SUCCEEDED", 0)
     assert waiting.log().splitlines()[-1] == "rank 0 of 1 says the old word"
-    assert follower.stands()["started"] >= waiting.stands()["updated"]
+    assert follower.status()["started"] >= waiting.status()["updated"]
 
 
 def test_a_failure_names_the_rank_and_its_error_and_takes_along_what_waits_for_it(back_end: BackEnd) -> None:
@@ -138,9 +138,9 @@ def test_a_failure_names_the_rank_and_its_error_and_takes_along_what_waits_for_i
     job.let_go()
 
     assert job.end() == ("FAILED", 1)
-    stands = job.stands()
-    assert (stands["error"]["rank"], stands["error"]["message"]) == (1, "ValueError: no such data")
-    assert '    raise ValueError("no such data")' in stands["error"]["lines"]
+    status = job.status()
+    assert (status["error"]["rank"], status["error"]["message"]) == (1, "ValueError: no such data")
+    assert '    raise ValueError("no such data")' in status["error"]["lines"]
     described = back_end.run("describe", "failing").out
     assert re.search(r"^error +rank 1: ValueError: no such data *$", described, re.M), described
     assert re.search(r'^ +raise ValueError\("no such data"\)$', described, re.M), described
@@ -166,20 +166,20 @@ def test_submit_wait_shows_the_output_and_exits_as_the_job_does(back_end: BackEn
 
 def test_ctrl_c_leaves_the_job_running_and_cancel_ends_all_its_ranks(back_end: BackEnd) -> None:
     job = back_end.submit("cancelled", *FOREVER, ranks_per_node=2, time="00:30:00")
-    stands = job.wait_for("RUNNING", lambda _: len(job.pids()) == 2)
-    assert 0 < stands["limit_secs_left"] <= 1800
+    status = job.wait_for("RUNNING", lambda _: len(job.pids()) == 2)
+    assert 0 < status["limit_secs_left"] <= 1800
     with back_end.start("logs", "-f", "cancelled") as shown:
         shown.wait_until_it_says("rank 1 of 2")
         shown.interrupt()
         assert (shown.end().code, shown.end().err) == (130, "hpc-train: stopped showing; cancelled goes on\n")
-    assert job.stands()["state"] == "RUNNING"
+    assert job.status()["state"] == "RUNNING"
     refused = back_end.run("resume", "cancelled", code=2)
     assert "cancelled: is RUNNING; only a job that has ended can be resumed" in refused.err
 
     assert back_end.run("cancel", "cancelled").out == "cancelled: cancelled (it was RUNNING)\n"
 
     assert job.end() == ("CANCELLED", 11)
-    assert job.stands()["reason"].startswith("cancelled by ")
+    assert job.status()["reason"].startswith("cancelled by ")
     wait_for(lambda: all(map(is_gone, job.pids())), "its ranks have ended")
     job.let_go()
     assert job.again().end() == ("SUCCEEDED", 0)
@@ -205,7 +205,7 @@ def test_stopped_and_saved_jobs_go_on(back_end: BackEnd) -> None:
     after = back_end.submit("after_saved", after=saved.again().number)
     assert stopped.again().end() == ("SUCCEEDED", 0)
     assert after.end() == ("SUCCEEDED", 0)
-    assert saved.stands()["state"] == "SUCCEEDED"
+    assert saved.status()["state"] == "SUCCEEDED"
 
 
 @pytest.fixture(scope="module")
@@ -216,9 +216,9 @@ def requeued(back_end: BackEnd) -> Submitted:
     holder = back_end.submit("second", *FOREVER, **back_end.all_cores)
     job.send(signal.SIGUSR1)
     holder.wait_for("RUNNING")
-    stands = job.wait_for("REQUEUED")
-    assert (stands["requeues"], stands["exit_code"]) == (1, None)
-    assert stands["reason"], "why it waits"
+    status = job.wait_for("REQUEUED")
+    assert (status["requeues"], status["exit_code"]) == (1, None)
+    assert status["reason"], "why it waits"
     assert (job.job_dir / "saved-0").exists()
     job.let_go()
     holder.let_go()
@@ -239,10 +239,10 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
 
     job.wait_for("PREPARING")
     wait_for(lambda: newest_step(job.job_dir) >= 20, "it saves")
-    stands = job.wait_for("RUNNING", lambda stands: (stands["step"] or 0) >= 20 and stands["evaluation"])
-    assert (stands["kind"], stands["max_steps"], stands["tier"]) == ("model", 100_000, "BASIC")
-    assert stands["loss"] > 0 and stands["examples_per_sec"] > 0 and stands["secs_left"] > 10
-    assert 0 < stands["limit_secs_left"] <= 3600
+    status = job.wait_for("RUNNING", lambda status: (status["step"] or 0) >= 20 and status["evaluation"])
+    assert (status["kind"], status["max_steps"], status["tier"]) == ("model", 100_000, "BASIC")
+    assert status["loss"] > 0 and status["examples_per_sec"] > 0 and status["secs_left"] > 10
+    assert 0 < status["limit_secs_left"] <= 3600
     described = back_end.run("describe", "trained").out
     for pattern in (
         r"step +[\d,]+/100,000, [\d,.]+ examples/s, loss \d.*",
@@ -257,24 +257,24 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
 
     (job.job_dir / "code/fail").touch()
     assert job.end() == ("FAILED", 1), job.log()
-    stands = job.stands()
-    assert (stands["error"]["rank"], "no such luck" in stands["error"]["message"]) == (1, True), stands
-    assert "no such luck" in "\n".join(stands["error"]["lines"]), stands
+    status = job.status()
+    assert (status["error"]["rank"], "no such luck" in status["error"]["message"]) == (1, True), status
+    assert "no such luck" in "\n".join(status["error"]["lines"]), status
 
     (job.job_dir / "code/fail").unlink()
     set_step_secs(job.job_dir / "code", 0)
     saved = newest_step(job.job_dir)
     assert job.again("--set", f"train.max_steps={saved + 10}").end() == ("SUCCEEDED", 0), job.log()
-    stands = job.stands()
-    assert (stands["step"], stands["max_steps"], stands["error"]) == (saved + 10, saved + 10, None)
+    status = job.status()
+    assert (status["step"], status["max_steps"], status["error"]) == (saved + 10, saved + 10, None)
     assert starts(job.job_dir) == [0, saved]
-    assert [Path(path).is_dir() for path in stands["exports"]] == [True]
+    assert [Path(path).is_dir() for path in status["exports"]] == [True]
 
 
 def test_a_requeued_job_comes_back(requeued: Submitted) -> None:
     assert requeued.end() == ("SUCCEEDED", 0)
-    stands = requeued.stands()
-    assert (stands["requeues"], stands["restarts"]) == (1, 1)
+    status = requeued.status()
+    assert (status["requeues"], status["restarts"]) == (1, 1)
     assert requeued.log().count("rank 0 of 1 says one\n") == 2
 
 
@@ -290,8 +290,8 @@ def test_a_job_that_its_queue_has_forgotten_is_lost(back_end: BackEnd) -> None:
         os.kill(job.runner(), signal.SIGKILL)
 
     assert job.end() == ("LOST", 10)
-    assert job.stands()["reason"]
-    assert ended.stands()["state"] == "SUCCEEDED", "an end that was written stays known"
+    assert job.status()["reason"]
+    assert ended.status()["state"] == "SUCCEEDED", "an end that was written stays known"
     if back_end.cluster is None:
         assert "lost: processes of it still run" in back_end.run("resume", "lost", code=2).err
         assert back_end.run("cancel", "lost").out == "lost: cancelled (it was LOST)\n"
@@ -302,7 +302,7 @@ def test_a_job_that_its_queue_has_forgotten_is_lost(back_end: BackEnd) -> None:
     other = back_end.submit("other", *FOREVER)
     assert (other.number == job.number) == (back_end.cluster is not None)
     other.wait_for("RUNNING")
-    assert job.stands()["state"] == ended_as
+    assert job.status()["state"] == ended_as
     other.let_go()
     job.let_go()
     assert other.end() == ("SUCCEEDED", 0)

@@ -99,9 +99,9 @@ def test_a_job_started_again_stops_early_as_if_it_had_run_through_and_exports_on
     (folder / "hold").unlink()
 
     assert ended_as(slurm_cluster.wait(job)) == ("COMPLETED", 0, 2), log(folder)
-    stands = status(job_dir)
-    assert (stands["state"], stands["step"]) == ("succeeded", LAST)
-    assert stands["stopped_early"] == {"step": LAST, "reason": json.loads(decision)["reason"]}
+    current = status(job_dir)
+    assert (current["state"], current["step"]) == ("succeeded", LAST)
+    assert current["stopped_early"] == {"step": LAST, "reason": json.loads(decision)["reason"]}
     assert f"best 0 at step {PEAK}, now at {LAST - 1}" in decision
     assert (job_dir / "early_stop.json").read_text() == decision
     assert starts(job_dir) == [0, warned, LAST]
@@ -111,5 +111,5 @@ def test_a_job_started_again_stops_early_as_if_it_had_run_through_and_exports_on
     assert [record["step"] for record in records_of(job_dir, "eval")] == sorted(evaluated)
     assert exported(job_dir, "best") == [10, PEAK]
     assert exported(job_dir, "final") == [LAST]
-    assert stands["evaluations"]["eval"]["score"] == PEAK - LAST
-    assert Path(stands["report"]).is_file()
+    assert current["evaluations"]["eval"]["score"] == PEAK - LAST
+    assert Path(current["report"]).is_file()

@@ -173,8 +173,8 @@ def test_each_task_of_an_array_has_its_own_settings_and_job_dir(started: Started
         result = started.cluster.wait(f"{started.array}_{task}")
         assert ended_as(result) == ("COMPLETED", 0, 0), started.out(f"array-{task}")
         job_dir = started.folder / f"runs/tiny-{started.array}_{task}"
-        stands = status(job_dir)
-        assert (stands["state"], stands["step"]) == ("succeeded", steps)
+        current = status(job_dir)
+        assert (current["state"], current["step"]) == ("succeeded", steps)
         assert re.search(rf"^ *units: {units}$", (job_dir / "job.yaml").read_text(), re.M)
 
 
@@ -213,8 +213,8 @@ def test_the_ranks_of_a_heterogeneous_job_are_on_all_of_its_components(started: 
     """The chief, which holds the parameters, on the first one."""
     result = started.cluster.wait(started.heterogeneous)
     assert ended_as(result) == ("COMPLETED", 0, 0), started.out("het")
-    stands = status(started.folder / "both/runs/tiny")
-    assert (stands["state"], stands["ranks"], stands["steps_by_rank"].keys()) == ("succeeded", 3, {"1", "2"})
+    current = status(started.folder / "both/runs/tiny")
+    assert (current["state"], current["ranks"], current["steps_by_rank"].keys()) == ("succeeded", 3, {"1", "2"})
     maps = re.findall(r"Data for node: (\S+).*Num procs: (\d)", started.out("het"))
     assert maps[:2] == [("n1", "1"), ("n2", "2")]
 
@@ -222,10 +222,10 @@ def test_the_ranks_of_a_heterogeneous_job_are_on_all_of_its_components(started: 
 def test_the_rank_of_a_program_that_fails_is_named_with_its_error(started: Started) -> None:
     job = started.programs["fails"]
     assert ended_as(job.result()) == ("FAILED", 1, 0), job.log()
-    stands = job.status()
-    assert (stands["state"], stands["exit_code"], stands["ranks"]) == ("failed", 1, 2)
-    assert (stands["error"]["rank"], stands["error"]["message"]) == (1, "ValueError: no such data")
-    assert 'raise ValueError("no such data")' in "\n".join(stands["error"]["lines"])
+    current = job.status()
+    assert (current["state"], current["exit_code"], current["ranks"]) == ("failed", 1, 2)
+    assert (current["error"]["rank"], current["error"]["message"]) == (1, "ValueError: no such data")
+    assert 'raise ValueError("no such data")' in "\n".join(current["error"]["lines"])
     assert "no such data" in job.rank_prints(0, 1, "stderr")
 
 
@@ -239,9 +239,9 @@ def test_a_program_that_runs_alone_has_no_rank_but_0(started: Started) -> None:
 def test_a_program_that_saves_at_the_warning_goes_on(started: Started) -> None:
     job = started.programs["saves"]
     assert ended_as(job.result()) == ("COMPLETED", 0, 1), job.log()
-    stands = job.status()
-    assert (stands["state"], stands["exit_code"], stands["job_id"]) == ("succeeded", 0, str(job.number))
-    assert (stands["program"], stands["requeues"], stands["restarts"]) == (True, 1, 1)
+    current = job.status()
+    assert (current["state"], current["exit_code"], current["job_id"]) == ("succeeded", 0, str(job.number))
+    assert (current["program"], current["requeues"], current["restarts"]) == (True, 1, 1)
     assert "the job is back in the queue (warning)" in job.log()
     for run in (0, 1):
         assert [job.rank_prints(run, rank) for rank in (0, 1)] == ["rank 0 has both\n", "rank 1 has both\n"]
@@ -256,7 +256,7 @@ def test_a_program_that_the_warning_kills_goes_back_all_the_same(started: Starte
 def test_a_program_that_is_cancelled_says_so(started: Started) -> None:
     job = started.programs["cancelled"]
     assert job.result().state == "CANCELLED", job.log()
-    stands = job.status()
-    assert stands["state"] == "cancelled", job.log()
-    assert 0 < stands["exit_code"] < 256
-    assert "error" not in stands
+    current = job.status()
+    assert current["state"] == "cancelled", job.log()
+    assert 0 < current["exit_code"] < 256
+    assert "error" not in current

@@ -174,7 +174,7 @@ def test_a_controller_that_is_down_gets_the_job_once(slurm: BackEnd, job_file: P
         ):
             interrupted.wait_until_it_says("trying again")
             interrupted.interrupt()
-            interruption, gave_up, stands, refusal = (
+            interruption, gave_up, status, refusal = (
                 command.end() for command in (interrupted, giving_up, describing, cancelling)
             )
             submitting.wait_until_it_says("trying again")
@@ -186,7 +186,7 @@ def test_a_controller_that_is_down_gets_the_job_once(slurm: BackEnd, job_file: P
             cluster.start_controller()
     for given_up in (interruption, gave_up):
         assert (given_up.code, "; the job is not queued" in given_up.err) == (12, True), given_up.err
-    assert "Slurm does not answer" in stands.json()[0]["note"]
+    assert "Slurm does not answer" in status.json()[0]["note"]
     assert (refusal.code, "not cancelled: Slurm does not answer" in refusal.err) == (12, True)
     assert not (slurm.root / "interrupted").exists()
     assert not (slurm.root / "given_up").exists()
@@ -252,8 +252,8 @@ def test_a_job_that_sbatch_was_given_by_hand_is_known_too(slurm: BackEnd, tmp_pa
 
     at = {"HPC_TRAIN_ROOT": str(folder / "runs")}
     assert re.search(rf"(?m)^tiny +{number} +RUNNING +[\d,]+/100,000 ", slurm.run("list", **at).out)
-    (stands,) = slurm.run("describe", number, "--json", **at).json()
-    assert (stands["name"], stands["backend"], stands["kind"], stands["ranks"]) == ("tiny", "slurm", "model", 1)
+    (status,) = slurm.run("describe", number, "--json", **at).json()
+    assert (status["name"], status["backend"], status["kind"], status["ranks"]) == ("tiny", "slurm", "model", 1)
     assert slurm.run("cancel", number, **at).out == "tiny: cancelled (it was RUNNING)\n"
     assert slurm.run("wait", "tiny", code=11, **at).err.startswith("hpc-train: tiny: CANCELLED (cancelled by ")
 

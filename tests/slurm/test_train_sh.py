@@ -30,8 +30,8 @@ def test_trains_a_job_file_on_two_nodes(slurm_cluster: SlurmCluster, submit: Cal
     result = slurm_cluster.wait(job)
 
     assert (result.state, result.exit_code, result.signal) == ("COMPLETED", 0, 0), log(folder)
-    stands = status(folder / "out dir")
-    assert (stands["state"], stands["step"], stands["max_steps"]) == ("succeeded", 20, 20)
+    current = status(folder / "out dir")
+    assert (current["state"], current["step"], current["max_steps"]) == ("succeeded", 20, 20)
     assert (folder / "out dir/checkpoints/step-00000020").is_dir()
     assert len(list((folder / "out dir/export/final").iterdir())) == 1
     assert re.findall(r"Data for node: (\S+)", log(folder)) == ["n1", "n2"], log(folder)
@@ -111,8 +111,8 @@ def test_alone_it_runs_the_demo(slurm_cluster: SlurmCluster, submit: Callable[..
 
     result = slurm_cluster.wait(job)
     assert (result.state, result.exit_code) == ("COMPLETED", 0), log(checkout)
-    stands = status(checkout / f"runs/fashion_mnist-{job}")
-    assert (stands["state"], stands["step"]) == ("succeeded", 50)
+    current = status(checkout / f"runs/fashion_mnist-{job}")
+    assert (current["state"], current["step"]) == ("succeeded", 50)
 
 
 def test_a_copy_elsewhere_asks_for_the_checkout(

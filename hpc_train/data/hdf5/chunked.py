@@ -273,7 +273,7 @@ class ChunkedColumn:
                 out[mine] = self._cache.rows[places]
 
     def expect(self, part: np.ndarray, local: np.ndarray) -> None:
-        """Tells that these rows will be read next: their chunks are decoded meanwhile."""
+        """Announces that these rows will be read next: their chunks are decoded meanwhile."""
         band = local // self._band_rows[part]
         _, first = np.unique(self._first_key[part] + band, return_index=True)
         first.sort()

@@ -136,7 +136,7 @@ class Decoder:
         """Decodes one stored chunk, `raw`, into `out`: uint8 `[chunk_bytes]`, C-contiguous, filled completely.
 
         Args:
-            filter_mask: The chunk's own: bit i says that it was written without the i-th filter.
+            filter_mask: The chunk's own: bit i means that it was written without the i-th filter.
 
         Raises:
             ValueError: The chunk is damaged; the message says what is wrong with it.

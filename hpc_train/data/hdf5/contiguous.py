@@ -28,7 +28,7 @@ class ContiguousColumn:
 
     Columns of a few megabytes, such as labels, are read once and kept. Rows of others are copied from a memory map.
     Where that fails, or where rows are large, they are read with preadv. As long as reads are slow, runs of rows are
-    read with preadv, and the kernel is told ahead of single ones.
+    read with preadv, and the kernel is advised ahead of single ones.
     """
 
     def __init__(self, parts: Sequence[Part], row_bytes: int, held: bool, random: bool) -> None:
@@ -68,7 +68,7 @@ class ContiguousColumn:
                     self._note(time.perf_counter() - start, len(out))
                     return
             except OSError:
-                pass  # reading the file itself tells what is wrong
+                pass  # reading the file itself reports what is wrong
             self._replace(table)
         for number, row, target in zip(part.tolist(), local.tolist(), out, strict=True):
             place = self._parts[number]
@@ -93,7 +93,7 @@ class ContiguousColumn:
         self._note(time.perf_counter() - start, len(out))
 
     def expect(self, part: np.ndarray, local: np.ndarray) -> None:
-        """Tells that these rows will be read next."""
+        """Announces that these rows will be read next."""
         if self.is_slow:
             for number, row in zip(part.tolist(), local.tolist(), strict=True):
                 place = self._parts[number]
@@ -101,7 +101,7 @@ class ContiguousColumn:
 
     @property
     def is_slow(self) -> bool:
-        """Whether rows come from a disk or a network, as far as the last read told."""
+        """Whether rows come from a disk or a network, as far as the last read has shown."""
         return self._slow and not self._held
 
     def fetch(self, runs: Sequence[tuple[int, int, int]]) -> None:

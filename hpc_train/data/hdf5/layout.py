@@ -38,7 +38,7 @@ class Chunked:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Only the HDF5 library can read it, one thread at a time; `reason` says why. Not `readable`: not even that."""
+    """Only the HDF5 library can read it, one thread at a time; `reason` is why. Not `readable`: not even that."""
 
     dtype: str
     reason: str

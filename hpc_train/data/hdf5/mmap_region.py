@@ -1,7 +1,7 @@
-"""Memory maps of files whose read errors can be told: a failed page does not end the process.
+"""Memory maps of files whose read errors can be reported: a failed page does not end the process.
 
 Where the kernel cannot read a mapped page (an I/O error, a stale handle, a file cut short), the thread that touches
-it gets SIGBUS, which ends the process without a word of which file. Here a handler puts a page of zeros in the place
+it gets SIGBUS, which ends the process without naming the file. Here a handler puts a page of zeros in the place
 of the failed one, and notes that the region has failed; whoever reads looks at that note afterwards, and reads the
 files themselves to learn the reason. The handler runs in the thread that touched the page, which was copying memory
 then and held no lock. A SIGBUS anywhere else goes to whoever handled the signal before.

@@ -76,7 +76,7 @@ class Reader:
         again when they and all views of them are gone.
 
         Raises:
-            OSError: A file cannot be read; it tells path and errno, or what is damaged.
+            OSError: A file cannot be read; it has path and errno, or names what is damaged.
             RuntimeError: The reader is closed. Closing waits for reads under way: they use memory maps.
         """
         with self._idle:
@@ -116,7 +116,7 @@ class Reader:
         return [future for column in self._columns for future in column.begin(self._executor, parts)]
 
     def expect(self, rows: np.ndarray) -> None:
-        """Tells that `rows` will be read next: chunks are decoded meanwhile, and slow files begin to be fetched."""
+        """Announces that `rows` will be read next: chunks are decoded meanwhile, and slow files begin to be fetched."""
         waiting = [column for column in self._columns if column.wants_to_know]
         if waiting:
             part = self._shards.starts.searchsorted(rows, side="right") - 1

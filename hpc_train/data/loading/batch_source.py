@@ -32,7 +32,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Means:
+class ReadResources:
     """What a rank may use to read.
 
     Attributes:
@@ -50,18 +50,18 @@ MEMORY_PART = 0.5
 """Of the memory that is free when a job starts, what all ranks of a node may fill with decoded data."""
 
 
-def share_of_node(cores: int, local_ranks: int) -> Means:
+def share_of_node(cores: int, local_ranks: int) -> ReadResources:
     """A rank's share of its node, which `local_ranks` ranks use; `cores` are its own. Local."""
     memory = MEMORY_PART * available_bytes()
-    return Means(cores, int(memory / local_ranks), int(memory))
+    return ReadResources(cores, int(memory / local_ranks), int(memory))
 
 
-ONE_THREAD = Means()
+ONE_THREAD = ReadResources()
 BEGINNING = DataProgress()
 
 
 @dataclass(frozen=True)
-class Reading:
+class BatchReader:
     """Batches that can be read, in any order, though best in theirs. Threads may share it.
 
     Attributes:
@@ -111,14 +111,14 @@ def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
 
 
 @contextmanager
-def training_reading(
+def training_reader(
     source: HDF5Input,
     shards: ShardSet,
     rank: int,
     size: int,
     progress: DataProgress = BEGINNING,
-    means: Means = ONE_THREAD,
-) -> Iterator[Reading]:
+    resources: ReadResources = ONE_THREAD,
+) -> Iterator[BatchReader]:
     """Opens what `rank` trains on from `progress` on. Local.
 
     Raises:
@@ -127,9 +127,9 @@ def training_reading(
     sampler = training_sampler(source, shards, rank, size, progress)
     end = sampler.last_step(source.epochs)
     steps = _group_steps(source, shards)
-    ahead = _groups_ahead(source, shards, means, steps)
-    plan = _plan(shards, sampler, means, steps * (ahead + 1))
-    with Reader(shards, means.threads, plan.rows, plan.runs, plan.scattered) as reader:
+    ahead = _groups_ahead(source, shards, resources, steps)
+    plan = _plan(shards, sampler, resources, steps * (ahead + 1))
+    with Reader(shards, resources.threads, plan.rows, plan.runs, plan.scattered) as reader:
         windows = None
         if source.shuffle == "block" and not plan.scattered:
             windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
@@ -147,19 +147,19 @@ def training_reading(
 
         with GroupReader(progress.step, end, steps, rows_of, read, ahead) as groups:
             order = order_of(source, shards)
-            yield Reading(groups, sampler.augmentation_seed, progress.step, end, sampler, order, tuple(plan.notes))
+            yield BatchReader(groups, sampler.augmentation_seed, progress.step, end, sampler, order, tuple(plan.notes))
 
 
 @contextmanager
-def evaluation_reading(
-    source: HDF5Input, shards: ShardSet, rank: int, size: int, steps: int | None, means: Means = ONE_THREAD
-) -> Iterator[Reading]:
+def evaluation_reader(
+    source: HDF5Input, shards: ShardSet, rank: int, size: int, steps: int | None, resources: ReadResources = ONE_THREAD
+) -> Iterator[BatchReader]:
     """Opens `rank`'s part of an evaluation over `steps` batches of all ranks together, or over all rows. Local."""
     batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
     group = _group_steps(source, shards)
-    ahead = _groups_ahead(source, shards, means, group)
+    ahead = _groups_ahead(source, shards, resources, group)
     held = group * (ahead + 1)
-    with Reader(shards, means.threads, held * source.batch_size, held) as reader:
+    with Reader(shards, resources.threads, held * source.batch_size, held) as reader:
 
         def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
             reader.expect(rows)
@@ -173,16 +173,16 @@ def evaluation_reading(
             return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
 
         with GroupReader(0, len(batches), group, rows_of, read, ahead) as groups:
-            yield Reading(groups, seed_of, 0, len(batches))
+            yield BatchReader(groups, seed_of, 0, len(batches))
 
 
 def _group_steps(source: HDF5Input, shards: ShardSet) -> int:
     return min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // max(1, source.batch_size * shards.row_bytes)))
 
 
-def _groups_ahead(source: HDF5Input, shards: ShardSet, means: Means, group_steps: int) -> int:
-    limit = AHEAD_BYTES if means.memory_bytes is None else min(AHEAD_BYTES, means.memory_bytes // 4)
-    return max(1, min(means.threads, limit // max(1, group_steps * source.batch_size * shards.row_bytes)))
+def _groups_ahead(source: HDF5Input, shards: ShardSet, resources: ReadResources, group_steps: int) -> int:
+    limit = AHEAD_BYTES if resources.memory_bytes is None else min(AHEAD_BYTES, resources.memory_bytes // 4)
+    return max(1, min(resources.threads, limit // max(1, group_steps * source.batch_size * shards.row_bytes)))
 
 
 @dataclass
@@ -195,13 +195,13 @@ class _Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def _plan(shards: ShardSet, sampler: Sampler, means: Means, held: int) -> _Plan:
+def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: int) -> _Plan:
     """For so many batches held at the same time."""
-    limit = means.memory_bytes
+    limit = resources.memory_bytes
     if sampler.shuffle == "none":
         return _Plan(held * sampler.batch_size, held)
     if sampler.shuffle == "global":
-        large = means.node_bytes is not None and sum(shards.file_bytes) > means.node_bytes
+        large = resources.node_bytes is not None and sum(shards.file_bytes) > resources.node_bytes
         whole = cache_bytes(shards, shards.rows, len(shards.paths))
         if limit is None or whole <= limit:
             return _Plan(shards.rows, len(shards.paths), large)

@@ -16,10 +16,10 @@ from hpc_train.data.hdf5.shards import Column, ShardSet
 from hpc_train.data.loading.batch_source import (
     BEGINNING,
     ONE_THREAD,
-    Means,
-    Reading,
-    evaluation_reading,
-    training_reading,
+    BatchReader,
+    ReadResources,
+    evaluation_reader,
+    training_reader,
 )
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.sampling.shuffle import derive_seed
@@ -40,7 +40,7 @@ FUNCTION_ADVICE = (
 
 @dataclass(frozen=True)
 class InputContext:
-    """Tells an `input_fn` which of the job's input pipelines it is asked for (as tf.distribute.InputContext does).
+    """Which of the job's input pipelines an `input_fn` is asked for (as tf.distribute.InputContext does).
 
     Attributes:
         input_pipeline_id: This pipeline's number, from 0: the rank.
@@ -96,7 +96,7 @@ def open_training(
     shards: ShardSet | None,
     context: InputContext,
     progress: DataProgress = BEGINNING,
-    means: Means = ONE_THREAD,
+    resources: ReadResources = ONE_THREAD,
     load: Loader = refuse_name,
 ) -> Iterator[OpenInput]:
     """Opens the batches that this rank trains on from `progress` on. Local.
@@ -108,13 +108,13 @@ def open_training(
     """
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context).skip(progress.step)
-        yield OpenInput(_to_device(_with_own_threads(dataset, means.threads)), FUNCTION_ADVICE)
+        yield OpenInput(_to_device(_with_own_threads(dataset, resources.threads)), FUNCTION_ADVICE)
         return
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     with (
-        training_reading(source, shards, rank, size, progress, means) as reading,
-        _opened(source, shards, reading, means.threads, load) as opened,
+        training_reader(source, shards, rank, size, progress, resources) as reader,
+        _opened(source, shards, reader, resources.threads, load) as opened,
     ):
         yield opened
 
@@ -125,7 +125,7 @@ def open_evaluation(
     shards: ShardSet | None,
     context: InputContext,
     steps: int | None,
-    means: Means = ONE_THREAD,
+    resources: ReadResources = ONE_THREAD,
     load: Loader = refuse_name,
 ) -> Iterator[OpenInput]:
     """Opens the batches that this rank evaluates; all ranks together evaluate `steps` batches, or all rows. Local.
@@ -136,12 +136,12 @@ def open_evaluation(
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context)
         part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
-        yield OpenInput(_to_device(_with_own_threads(part, means.threads)), FUNCTION_ADVICE)
+        yield OpenInput(_to_device(_with_own_threads(part, resources.threads)), FUNCTION_ADVICE)
         return
     assert shards is not None
     with (
-        evaluation_reading(source, shards, rank, size, steps, means) as reading,
-        _opened(source, shards, reading, means.threads, load) as opened,
+        evaluation_reader(source, shards, rank, size, steps, resources) as reader,
+        _opened(source, shards, reader, resources.threads, load) as opened,
     ):
         yield opened
 
@@ -157,7 +157,7 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
 
 @contextmanager
 def _opened(
-    source: HDF5Input, shards: ShardSet, reading: Reading, threads: int, load_map_fn: Loader
+    source: HDF5Input, shards: ShardSet, reader: BatchReader, threads: int, load_map_fn: Loader
 ) -> Iterator[OpenInput]:
     import tensorflow as tf
 
@@ -167,7 +167,7 @@ def _opened(
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
     failures: list[BaseException] = []
     # TensorFlow keeps the functions below for as long as the process lives; what they read from must go before.
-    box = [reading]
+    box = [reader]
 
     def load(number: np.int64) -> list[np.ndarray]:
         try:
@@ -198,8 +198,8 @@ def _opened(
         return tf.data.Dataset.range(steps).map(step_of)
 
     count = np.iinfo(np.int64).max
-    if reading.end is not None:
-        count = max(0, -(-(reading.end - reading.first) // reading.groups.steps))
+    if reader.end is not None:
+        count = max(0, -(-(reader.end - reader.first) // reader.groups.steps))
     dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
     if map_fn is not None:
         takes_seed = "seed" in inspect.signature(map_fn).parameters
@@ -213,7 +213,7 @@ def _opened(
     options.autotune.enabled = False
     dataset = _to_device(_with_own_threads(dataset.prefetch(depth).with_options(options), threads))
     try:
-        yield OpenInput(dataset, _advice(source, shards), reading.sampler, reading.order, reading.notes, failures)
+        yield OpenInput(dataset, _advice(source, shards), reader.sampler, reader.order, reader.notes, failures)
     finally:
         box.clear()
 

@@ -32,8 +32,8 @@ def output_paths(shards: Sequence[str], patterns: Sequence[str], out: str) -> li
 
     Args:
         shards: The files; patterns: what they were named by.
-        out: A path with at most one `*`, in its last part. It stands for what the `*` of the pattern stands for in the
-            shard's name, or where that is not clear (several patterns, or no single `*` in the last part of one) for
+        out: A path with at most one `*`, in its last part. It is replaced by what the `*` of the pattern matches in the
+            shard's name, or where that is not clear (several patterns, or no single `*` in the last part of one) by
             the shard's name without its suffix. A path without `*` is for a single shard.
 
     Raises:
@@ -59,7 +59,7 @@ def output_paths(shards: Sequence[str], patterns: Sequence[str], out: str) -> li
 
 
 def _star(shard: Path, pattern: str) -> str:
-    """What the `*` of `--out` stands for."""
+    """What replaces the `*` of `--out`."""
     before, star, after = pattern.partition("*")
     if star and not any(sign in before + after for sign in "*?[") and shard.name.startswith(before):
         return shard.name[len(before) : len(shard.name) - len(after)]

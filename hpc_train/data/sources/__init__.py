@@ -48,7 +48,7 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
-    """Opens a file as what its first bytes, or its name, say that it is.
+    """Opens a file as the kind that its first bytes, or its name, show.
 
     Raises:
         UserError: Of no kind that is known, not readable, or a NAME given or missing.

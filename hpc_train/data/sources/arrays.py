@@ -155,7 +155,7 @@ class InFile:
         for first in range(0, len(rows), MAPPED_ROWS):
             some = slice(first, first + MAPPED_ROWS)
             out[some] = array[rows[some]]
-            self._map.madvise(mmap.MADV_DONTNEED)  # else the whole file ends up in this process, as far as rss tells
+            self._map.madvise(mmap.MADV_DONTNEED)  # else the whole file counts as memory of this process (RSS)
         return out
 
 

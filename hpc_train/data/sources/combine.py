@@ -1,4 +1,4 @@
-"""Tables from files: those with the same columns follow each other, those with other columns stand side by side."""
+"""Tables from files: those with the same columns follow each other, those with other columns are joined by row."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.data.sources.recipe import Output, Part, Prepared, Range, Recipe, convert
+from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, convert
 from hpc_train.data.sources.table import Block, Field, Table, in_order
 from hpc_train.errors import UserError
 
 
-def combine(parts: Sequence[Part], recipe: Recipe) -> list[Joined]:
+def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
     """The tables that `recipe` makes of `parts`, their rows still to be compared where they are not known yet.
 
     Raises:
@@ -27,7 +27,7 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[Joined]:
                 available = dict.fromkeys(name for part in parts for name in part.names)
                 raise UserError(f"{option}: nothing gives a column {name!r}; the columns are {listed(available)}")
     kept = [(part, _kept(part, chosen[part.name], recipe)) for part in parts]
-    groups: dict[frozenset[str], list[Prepared]] = {}
+    groups: dict[frozenset[str], list[PreparedTable]] = {}
     for part, outputs in kept:
         here = [output.name for output in outputs]
         for there, others in groups.items():
@@ -36,8 +36,8 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[Joined]:
                     f"{part.name} gives {listed(here)}, but {others[0].name} gives {listed(others[0].fields)}: files "
                     "that follow each other have the same columns (--columns chooses some), others have none in common"
                 )
-        groups.setdefault(frozenset(here), []).append(Prepared(part, outputs))
-    return [Joined(group) for group in groups.values()]
+        groups.setdefault(frozenset(here), []).append(PreparedTable(part, outputs))
+    return [JoinedTable(group) for group in groups.values()]
 
 
 def listed(names: Any, most: int = 12) -> str:
@@ -100,10 +100,10 @@ def check_name(name: str) -> None:
         )
 
 
-class Joined:
+class JoinedTable:
     """The rows of several tables with the same columns, one after the other."""
 
-    def __init__(self, parts: Sequence[Prepared]) -> None:
+    def __init__(self, parts: Sequence[PreparedTable]) -> None:
         self._parts = parts
         first = parts[0]
         fields = dict(first.fields)
@@ -125,7 +125,7 @@ class Joined:
                 yield from part.blocks(max(0, start - int(first)))
 
     def share(self) -> float | None:
-        """How much of it `blocks` has read, 0 to 1, where the files tell."""
+        """How much of it `blocks` has read, 0 to 1, where the files allow to know."""
         share = self._parts[self._reading].share()
         return None if share is None else (self._reading + share) / len(self._parts)
 
@@ -145,7 +145,7 @@ class Joined:
         return in_order(rows, read)
 
 
-def _common(a: Field, b: Field, first: Prepared, part: Prepared) -> Field:
+def _common(a: Field, b: Field, first: PreparedTable, part: PreparedTable) -> Field:
     numbers = {a.dtype, b.dtype} == {np.dtype(np.int64), np.dtype(np.float64)}
     if a.shape == b.shape and (a.dtype == b.dtype or (numbers and first.rows is None and part.rows is None)):
         return a if a.dtype.kind == "f" else b
@@ -154,7 +154,7 @@ def _common(a: Field, b: Field, first: Prepared, part: Prepared) -> Field:
     )
 
 
-class OfKind:
+class ConvertedTable:
     """A table whose columns of floats ("f"), or of integers ("i"), are converted to one type."""
 
     def __init__(self, table: Table, kinds: Mapping[str, np.dtype[Any]], fixed: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class CSV:
-    """A CSV file (tab-separated where its name says .tsv): a `Part`.
+    """A CSV file (tab-separated where its name ends in .tsv): a `Part`.
 
     Args:
         header: Whether the first line names the columns; else they are c0, c1, ….

@@ -1,4 +1,4 @@
-"""Which columns are made of a file's columns, as the options --columns, --stack and --dtype say it.
+"""Which columns are made of a file's columns, as the options --columns, --stack and --dtype define it.
 
 - `--columns a,b`: only these columns, after stacking.
 - `--stack image=pixel1..pixel784`: one column `[rows, 784]` of all from pixel1 to pixel784, in the file's order;
@@ -84,7 +84,7 @@ class Part(Protocol):
     def refused(self) -> Mapping[str, str]: ...
 
     def rows_of(self, names: Sequence[str]) -> int | None:
-        """How many rows these columns have; None where only reading will tell."""
+        """How many rows these columns have; None where only reading can show it."""
         ...
 
     def random_of(self, names: Sequence[str]) -> bool:
@@ -96,7 +96,7 @@ class Part(Protocol):
         ...
 
     def share(self) -> float | None:
-        """How much of the file `blocks` has read so far, 0 to 1; None where the rows tell, or nothing does."""
+        """How much of the file `blocks` has read so far, 0 to 1; None where the rows show it, or nothing does."""
         ...
 
     def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
@@ -172,7 +172,7 @@ class Output:
     target: Target | None = None
 
 
-class Prepared:
+class PreparedTable:
     """One file's table after stacking, choosing and converting columns."""
 
     def __init__(self, part: Part, outputs: Sequence[Output]) -> None:
@@ -210,7 +210,7 @@ class Prepared:
             yield self._make(block, lambda i, first=first: first + i)  # type: ignore[misc]
 
     def share(self) -> float | None:
-        """How much of it `blocks` has read, where the file tells."""
+        """How much of it `blocks` has read, where the file allows to know."""
         return self._part.share()
 
     def gather(self, rows: np.ndarray) -> Block:

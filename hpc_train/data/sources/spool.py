@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hpc_train.data.sources.arrays import InFile
-from hpc_train.data.sources.combine import Joined
+from hpc_train.data.sources.combine import JoinedTable
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
 from hpc_train.errors import UserError
 
@@ -20,7 +20,7 @@ EXACT = 2**53
 """Whole numbers to here are exact in float64."""
 
 Report = Callable[[str, int, int], None]
-"""Is told what is being done, how many bytes of it are, and of how many, or 0 where that is not known."""
+"""Called with what is being done, how many bytes are done, and of how many, or 0 where that is not known."""
 
 
 class Spool:
@@ -61,7 +61,7 @@ class Spool:
         return cls(path, value["name"], fields, value["rows"])
 
 
-def fill(table: Joined, path: Path, report: Report) -> Spool:
+def fill(table: JoinedTable, path: Path, report: Report) -> Spool:
     """Reads all of `table` into a spool at `path`, which appears by rename when it is whole.
 
     Raises:

@@ -44,7 +44,7 @@ class Table(Protocol):
     Attributes:
         name: What messages call it: its files.
         fields: Its columns, by name. Where `rows` is None an int64 column may turn out to be float64.
-        rows: How many rows, or None where only reading all of it will tell.
+        rows: How many rows, or None where only reading all of it can show it.
         random: Whether `gather` works.
     """
 
@@ -79,7 +79,7 @@ def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) ->
     return {name: array[back] for name, array in read_ascending(rows[order]).items()}
 
 
-class Shuffled:
+class ShuffledTable:
     """A table's rows in another order."""
 
     def __init__(self, table: Table, order: Order) -> None:

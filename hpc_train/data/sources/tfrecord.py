@@ -1,6 +1,6 @@
 """TFRecord files of tf.train.Example, plain or gzipped, parsed in bulk by TensorFlow.
 
-The first records tell what each feature holds: integers, floats, or bytes that --dtype says how to take apart.
+The first records show what each feature holds: integers, floats, or bytes that --dtype defines how to split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
 from hpc_train.errors import UserError
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""Set where they are not yet, before TensorFlow is imported: it says nothing and takes no GPU."""
+"""Set where they are not yet, before TensorFlow is imported: it logs nothing and takes no GPU."""
 
 SAMPLE_RECORDS = 64
 FRAME_BYTES = 16

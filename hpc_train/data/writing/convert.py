@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.data.sources import Named, expand, open_part
-from hpc_train.data.sources.combine import Joined, OfKind, combine
+from hpc_train.data.sources.combine import ConvertedTable, JoinedTable, combine
 from hpc_train.data.sources.idx import read_idx
 from hpc_train.data.sources.recipe import parse_recipe
 from hpc_train.data.sources.spool import Report, Spool
@@ -86,9 +86,9 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
 
     Args:
         prefix: Folder and beginning of the file names.
-        sources: FILE or NAME=FILE each; files with the same columns follow each other, others stand side by side.
+        sources: FILE or NAME=FILE each; files with the same columns follow each other, others are joined by row.
         options: What to write and how.
-        report: Is told of the progress.
+        report: Called with the progress.
 
     Raises:
         UserError: Options or sources that cannot be used, or shards of another command there.
@@ -106,7 +106,9 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
         try:
             here = _begin(prefix, options, files)
             filled = _fill(prefix, tables, options, here, report)
-            typed: list[Table] = [OfKind(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled]
+            typed: list[Table] = [
+                ConvertedTable(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled
+            ]
             rows, kept = check_rows(typed, options.shards), len(resume_plan.shards(prefix))
             paths = write_tables(prefix, typed, options.shards, storage, options.shuffle, options.seed, report)
             clean(prefix, resume_plan.spools(prefix))
@@ -148,10 +150,10 @@ def _begin(prefix: Path, options: Options, files: Sequence[Named]) -> resume_pla
 
 
 def _fill(
-    prefix: Path, tables: Sequence[Joined], options: Options, here: resume_plan.Plan, report: Report
-) -> list[Joined | Spool]:
+    prefix: Path, tables: Sequence[JoinedTable], options: Options, here: resume_plan.Plan, report: Report
+) -> list[JoinedTable | Spool]:
     """The tables, those that need a spool in one: the one of an earlier run where it is whole."""
-    filled: list[Joined | Spool] = []
+    filled: list[JoinedTable | Spool] = []
     for number, table in enumerate(tables):
         path = prefix.parent / f".{prefix.name}.spool-{number}"
         if str(number) in here.spools and path.exists():

@@ -25,7 +25,7 @@ class DatasetReport:
     """One dataset at a file's top level.
 
     Attributes:
-        shape: Of a row; `dtype` without its byte order, which `byte_order` tells ("" where there is none).
+        shape: Of a row; `dtype` without its byte order, which is `byte_order` ("" where there is none).
         layout: "contiguous", "chunked", or what else HDF5 has; `chunk` with its rows first.
         compression: The filters' names, or "none".
         read_by: "memory map", "parallel chunks" or "through HDF5", and then `reason` says why; "not at all" where it

@@ -56,8 +56,8 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What an input takes: numpy's name of its dtype, and the shape of a row; None stands for any number, or shape."""
+class InputSpec:
+    """What an input takes: numpy's name of its dtype, and the shape of a row; None means any number, or shape."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -67,7 +67,7 @@ class Wanted:
         return f"{self.dtype} [rows{shape}]"
 
 
-def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, Wanted]) -> ShardSet:
+def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec]) -> ShardSet:
     """The shards that `patterns` name, with the datasets of `wanted` as features.
 
     Raises:
@@ -82,7 +82,7 @@ def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, Wanted]) -> 
     return find_shards(HDF5Input(tuple(patterns), features=tuple(wanted), label=()))
 
 
-def _mistakes(path: str, wanted: Mapping[str, Wanted]) -> list[str]:
+def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
     problems = []
     try:
         with open_file(path) as file:
@@ -96,11 +96,11 @@ def _mistakes(path: str, wanted: Mapping[str, Wanted]) -> list[str]:
                     own = f"{dtype} [rows{''.join(f', {n}' for n in found[name].shape[1:])}]"
                     problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
     except HDF5_ERRORS:
-        return []  # find_shards tells
+        return []  # find_shards reports it
     return problems
 
 
-def _takes(wanted: Wanted, dataset: Any) -> bool:
+def _takes(wanted: InputSpec, dataset: Any) -> bool:
     """Whether the input takes the dataset as it is, or in a wider dtype that holds all of its values."""
     dtype = np.dtype(wanted.dtype)
     if dtype.kind == "O" or not np.can_cast(dataset.dtype, dtype, "safe"):
@@ -144,10 +144,10 @@ def why_not_ours(path: Path, origin: Origin) -> str:
     """What the file that is there in place of the predictions of `origin` is, in words."""
     try:
         with open_file(path) as file:
-            told = json.loads(file.attrs[ATTRIBUTE])["origin"]
+            recorded = json.loads(file.attrs[ATTRIBUTE])["origin"]
     except HDF5_ERRORS:
         return "is no file of predictions"
-    differing = [key for key, value in asdict(origin).items() if told.get(key) != value]
+    differing = [key for key, value in asdict(origin).items() if recorded.get(key) != value]
     names = {"shard_bytes": "shard", "shard_time_ns": "shard", "export_digest": "export", "step": "export"}
     kinds = sorted({names.get(key, key) for key in differing})
     return f"holds predictions of another {' and '.join(kinds)}" if kinds else "is not whole"

@@ -105,7 +105,7 @@ def write_shard(
     storage: Storage,
     count: Callable[[int], None],
 ) -> None:
-    """Writes the next `rows` rows of `cursors`, side by side, and tells `count` the bytes written so far.
+    """Writes the next `rows` rows of `cursors`, side by side, and calls `count` with the bytes written so far.
 
     Raises:
         OSError: The file cannot be written; the message is a sentence with path and cause.

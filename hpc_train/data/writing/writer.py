@@ -10,10 +10,10 @@ import numpy as np
 
 from hpc_train.data.sampling.shuffle import Shuffle
 from hpc_train.data.sources.arrays import Arrays, InMemory, Slices, plain_or_refused
-from hpc_train.data.sources.combine import Joined, check_name, combine
+from hpc_train.data.sources.combine import JoinedTable, check_name, combine
 from hpc_train.data.sources.recipe import Recipe
 from hpc_train.data.sources.spool import Report, Spool, fill
-from hpc_train.data.sources.table import Cursor, Shuffled, Table
+from hpc_train.data.sources.table import Cursor, ShuffledTable, Table
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage, check_shard, write_shard
 from hpc_train.errors import UserError
@@ -85,7 +85,7 @@ def clean(prefix: Path, more: Iterable[Path] = ()) -> None:
         path.unlink(missing_ok=True)
 
 
-def spooled(table: Joined, prefix: Path, number: int, shuffle: bool, report: Report) -> Joined | Spool:
+def spooled(table: JoinedTable, prefix: Path, number: int, shuffle: bool, report: Report) -> JoinedTable | Spool:
     """`table`, or its rows in a spool where its rows are not counted, or `shuffle` needs them at random."""
     if table.rows is not None and (table.random or not shuffle):
         return table
@@ -127,7 +127,7 @@ def write_tables(
     fields = [field for table in tables for field in table.fields.values()]
     if shuffle:
         order = Shuffle(rows, seed)
-        tables = [Shuffled(table, order) for table in tables]
+        tables = [ShuffledTable(table, order) for table in tables]
     bounds = [rows * i // shards for i in range(shards + 1)]
     paths = [prefix.parent / f"{prefix.name}-{i:05d}.h5" for i in range(shards)]
     row_bytes = sum(field.row_bytes for field in fields)

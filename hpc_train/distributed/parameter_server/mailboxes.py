@@ -1,4 +1,4 @@
-"""What is said at the ends of one-sided communication: views of a server's window, by name."""
+"""The two ends of one-sided communication: views of a server's window, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the window of an asynchronous job, and tries it out: an MPI that cannot do it is told of before training."""
+"""Opens the window of an asynchronous job, and tries it out: an MPI that cannot do it is reported before training."""
 
 from __future__ import annotations
 

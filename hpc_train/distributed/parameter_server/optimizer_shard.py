@@ -1,4 +1,4 @@
-"""KerasPart: a server's part of a model's trainable variables, updated by the user's own Keras optimizer."""
+"""OptimizerShard: a server's part of a model's trainable variables, updated by the user's own Keras optimizer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hpc_train.distributed.optimizer_variables import OptimizerVariables, build,
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import places
-from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reading, tensor_of, view_of
+from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reader_of, tensor_of, view_of
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
 
-class KerasPart:
+class OptimizerShard:
     """The pieces of one server as variables, and the optimizer built on them. All lies in the host's memory.
 
     Whole variables are used as they are; a piece of one that is cut becomes a variable of its own.
@@ -67,11 +67,11 @@ class KerasPart:
             _scale_learning_rate(optimizer, self._rate)
         self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
         self._tensors: dict[int, list[Any]] = {}
-        self._looked = self._copies = False
-        self._read = reading(self.variables)
+        self._checked_copies = self._copies = False
+        self._read = reader_of(self.variables)
         slots, common = self.optimizer_variables.slots, self.optimizer_variables.common
         self.state = [*self.variables, *(slot for own in slots for slot in own), *common]
-        self._read_state = reading(self.state)
+        self._read_state = reader_of(self.state)
         self._places, self.state_nbytes = places([nbytes_of(v) for v in self.state])
 
     def load(self, variables: Sequence[Any], whole: OptimizerVariables) -> None:
@@ -97,9 +97,9 @@ class KerasPart:
             self._rate.assign(rate)
         with on_host():
             self._apply(given if self._mean else given[0])
-        if not self._looked:
-            self._looked = True
-            self._part_from(boxes[0])
+        if not self._checked_copies:
+            self._checked_copies = True
+            self._detach_from(boxes[0])
 
     def _gradients(self, box: Mailbox) -> list[Any]:
         tensors = list(self._tensors[box.worker])
@@ -110,7 +110,7 @@ class KerasPart:
                 tensors[place] = tensor_of(gradient.values[:count]), tensor_of(gradient.numbers[:count])
         return self._tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
 
-    def _part_from(self, box: Mailbox) -> None:
+    def _detach_from(self, box: Mailbox) -> None:
         """Where the optimizer has kept a gradient as it is, it has kept the mailbox: gives it copies from now on."""
         arrays = [g.values if isinstance(g, Rows) else g for g in box.gradients]
         bounds = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays]
@@ -176,9 +176,9 @@ def _variable_of(variable: Any, piece: Piece) -> Any:
     return keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
 
 
-def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], part: KerasPart) -> None:
-    """Weight decay leaves out the pieces of the variables that it was told to leave out (exclude_from_weight_decay)."""
-    cut = [(h, variables[p.variable]) for p, h in zip(part.pieces, part.variables, strict=True)]
+def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], shard: OptimizerShard) -> None:
+    """Weight decay leaves out the pieces of the variables that it leaves out itself (exclude_from_weight_decay)."""
+    cut = [(h, variables[p.variable]) for p, h in zip(shard.pieces, shard.variables, strict=True)]
     left_out = {optimizer._var_key(held) for held, whole in cut if not optimizer._use_weight_decay(whole.value)}
     if left_out:
         optimizer._exclude_from_weight_decay = getattr(optimizer, "_exclude_from_weight_decay", set()) | left_out

@@ -45,11 +45,11 @@ from hpc_train.distributed.parameter_server.window_layout import (
 )
 
 
-class Part(Protocol):
+class Shard(Protocol):
     """The parameters of one server."""
 
     def bind(self, boxes: Sequence[Mailbox]) -> None:
-        """Says where gradients will come from."""
+        """Sets where gradients will come from."""
         ...
 
     def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
@@ -118,12 +118,12 @@ class Server:
         layout: ServerLayout,
         partition: Partition,
         server: int,
-        part: Part,
+        shard: Shard,
         carried_nbytes: int = 0,
         bound: int | None = None,
         scale: bool = False,
     ) -> None:
-        self._window, self._layout, self._part = window, layout, part
+        self._window, self._layout, self._shard = window, layout, shard
         self._bound, self._scale = bound, scale
         memory = window.memory
         self._control = control_words(memory, layout)
@@ -141,7 +141,7 @@ class Server:
         self.version = self._published = 0
         self.clocks = Clocks(layout.workers)
         self.carried: list[np.ndarray | None] = [None] * layout.workers
-        part.bind(self._boxes)
+        shard.bind(self._boxes)
         self.publish()
 
     def publish(self) -> None:
@@ -154,7 +154,7 @@ class Server:
         head, copy = self._copies[publication % 2]
         head[0] = publication
         self._window.sync()
-        self._part.write_parameters(copy)
+        self._shard.write_parameters(copy)
         head[1] = self._published = self.version
         self._window.sync()
         self._control[PUBLICATION] = publication
@@ -191,7 +191,7 @@ class Server:
                 self._window.progress()
             if self._control[STATE_WANTED] != self._control[STATE_READY] and self.version >= self._control[STATE_AGE]:
                 wanted = int(self._control[STATE_WANTED])
-                self._part.write_state(self._state)
+                self._shard.write_state(self._state)
                 self._window.sync()
                 self._control[STATE_READY] = wanted
             if not self._control[HOLD] and self._take_what_has_come(events):
@@ -211,7 +211,7 @@ class Server:
         have = np.flatnonzero(self._flags > self._taken)
         if not have.size:
             return False
-        self._window.sync()  # what the flags stand for is read after them
+        self._window.sync()  # what the flags announce is read after them
         first = int(np.searchsorted(have, self._next))
         for worker in np.roll(have, -first).tolist():
             box = self._boxes[worker]
@@ -257,7 +257,7 @@ class Server:
         staleness = max(self.version - int(box.header[VERSION]) for box in boxes)
         if not bad:
             assert all(box.kind == GRADIENT for box in boxes)
-            self._part.apply(boxes, 1 / staleness if self._scale and staleness > 1 else 1.0)
+            self._shard.apply(boxes, 1 / staleness if self._scale and staleness > 1 else 1.0)
             for box in boxes:
                 self.carried[box.worker] = _copied(self.carried[box.worker], box.carried)
         self.version += 1

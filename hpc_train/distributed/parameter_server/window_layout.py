@@ -31,7 +31,7 @@ FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION = range(9)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, and the seconds that SPENT names."""
 SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
-"""What a worker tells of the time since its push before: all of it, and what of it went where; 0 where not known."""
+"""What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed."""

@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class State:
-    """What servers tell: whether to leave, and the clock of the slowest worker."""
+    """What servers report: whether to leave, and the clock of the slowest worker."""
 
     stop: bool
     slowest: int
@@ -78,7 +78,7 @@ class Worker:
         return self._window.add(FIRST, self._layouts[FIRST].word(TICKETS), 1)
 
     def state(self) -> State:
-        """What the servers tell now; a gradient that has not reached all of them does not count."""
+        """What the servers report now; a gradient that has not reached all of them does not count."""
         words = self._window.words(FIRST, 0, APPLIED)
         others = list(enumerate(self._layouts))[1:]
         slowest = [int(self._window.words(server, layout.word(SLOWEST))[0]) for server, layout in others]
@@ -152,11 +152,11 @@ class Worker:
             self._announce(GRADIENT, loss, examples, spent)
 
     def push_bad(self, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
-        """Tells that the gradient is not finite, and sends none."""
+        """Reports that the gradient is not finite, and sends none."""
         self._announce(BAD, loss, examples, spent)
 
     def leave(self) -> None:
-        """Tells the servers that this worker pushes no more."""
+        """Informs the servers that this worker pushes no more."""
         self._announce(LEAVES, 0.0, 0, None)
 
     def _put_whole(self, variable: int, gradient: np.ndarray) -> None:
@@ -189,7 +189,7 @@ class Worker:
         return self._layouts[server].mailbox(self._worker) + piece.offset - self._partition.cuts[server]
 
     def _announce(self, kind: int, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
-        """The header, then its flag, once all that it stands for has arrived."""
+        """The header, then its flag, once all that it announces has arrived."""
         self.pushed += 1
         header = self._header
         header[KIND] = kind

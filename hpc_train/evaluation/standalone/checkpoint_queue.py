@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Training = Literal["awaited", "running", "away", "ended", "lost"]
-"""How the training that is followed stands: awaited: it has not begun; away: it has saved and left, and will come back
-(a requeue); ended: for good, however; lost: it was killed and left no word."""
+"""The status of the training that is followed. awaited: it has not begun; away: it has saved and left, and will come
+back (a requeue); ended: for good, however; lost: it was killed and reported no end."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Checkpoint:
     """One checkpoint of a job-dir.
 
     Attributes:
-        time: When it was taken, seconds since 1970: it tells checkpoints of the same step apart, where a job-dir was
+        time: When it was taken, seconds since 1970: it distinguishes checkpoints of the same step, where a job-dir was
             trained anew.
         averaged: To be evaluated, or evaluated, with the averages that the optimizer keeps of the weights (use_ema).
     """
@@ -26,7 +26,7 @@ class Checkpoint:
     averaged: bool = False
 
 
-class Follower:
+class CheckpointQueue:
     """Chooses the newest checkpoint, or each in turn, and none twice.
 
     A checkpoint that was evaluated as it was saved is evaluated once more, where it turns out to be the job's last and
@@ -50,7 +50,7 @@ class Follower:
         """Takes note of the checkpoints that are there now.
 
         Returns:
-            Those that it meant to evaluate (all new ones, with `every`) and that have gone since; each is told once.
+            Those that it meant to evaluate (all new ones, with `every`) and that are gone since; each is returned once.
         """
         before, self._there = self._there, {(c.step, c.time): c for c in there}
         if not self._every:

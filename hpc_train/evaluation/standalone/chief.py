@@ -14,8 +14,8 @@ from typing import Any
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError, FormatError
 from hpc_train.errors import UserError
-from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Follower, Training
-from hpc_train.evaluation.standalone.job_watcher import Ask, Followed
+from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, CheckpointQueue, Training
+from hpc_train.evaluation.standalone.job_watcher import Ask, JobWatcher
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import is_evaluation
 from hpc_train.model.model_state import ModelState
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Wishes:
+class EvaluationRequest:
     """What `hpc-train evaluate` was asked for.
 
     Args:
@@ -54,7 +54,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Order:
+class EvaluatorCommand:
     """What all ranks do next: leave with `code`, evaluate a checkpoint as `kinds`, or wait."""
 
     code: int | None = None
@@ -77,16 +77,16 @@ class EvaluatorChief:
         stack: Closes what `begin` opens.
     """
 
-    def __init__(self, wishes: Wishes, ask: Ask, stack: ExitStack) -> None:
-        self._wishes, self._stack = wishes, stack
-        self._followed = Followed(wishes.job_dir, self.say, ask)
-        self._follower = Follower(wishes.every_checkpoint)
+    def __init__(self, request: EvaluationRequest, ask: Ask, stack: ExitStack) -> None:
+        self._request, self._stack = request, stack
+        self._job = JobWatcher(request.job_dir, self.report, ask)
+        self._queue = CheckpointQueue(request.every_checkpoint)
         self._kinds: list[str] = []
         self._done: dict[str, list[Checkpoint]] = {}
-        self._count, self._said, self._seen = 0, "", 0
+        self._count, self._last_line, self._seen = 0, "", 0
         self._new_at, self._looked_at = time.monotonic(), float("-inf")
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Prints a line."""
         log.info(text)
 
@@ -96,8 +96,8 @@ class EvaluatorChief:
         Raises:
             UserError: `out` cannot be written, or another evaluator writes there.
         """
-        out, follow = self._wishes.out, self._wishes.follow
-        self._kinds, self._followed.averages = list(kinds), averages
+        out, follow = self._request.out, self._request.follow
+        self._kinds, self._job.averages = list(kinds), averages
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -113,66 +113,66 @@ class EvaluatorChief:
             self._done = {}
         known = [set(_keys(self._done.get(kind, []))) for kind in kinds]
         whole = set.intersection(*known)
-        self._follower = Follower(self._wishes.every_checkpoint, whole)
+        self._queue = CheckpointQueue(self._request.every_checkpoint, whole)
         lenient = _Strict()
         self._metrics = self._stack.enter_context(MetricsWriter(out, lenient))
         self._events = EventFiles(out, lenient)
         self._stack.callback(self._events.close)
-        self.say(f"evaluating {self._wishes.job_dir}; results in {out}")
+        self.report(f"evaluating {self._request.job_dir}; results in {out}")
         if whole:
-            self.say(f"{len({(c.step, c.time) for c in whole})} checkpoints were evaluated earlier")
+            self.report(f"{len({(c.step, c.time) for c in whole})} checkpoints were evaluated earlier")
 
-    def order(self) -> Order:
+    def command(self) -> EvaluatorCommand:
         """What to do now.
 
         Raises:
             UserError: Nothing is followed, and there is no such checkpoint, or none that is whole.
         """
         training = self._look()
-        chosen = self._follower.next()
+        chosen = self._queue.next()
         if chosen is not None:
             return self._to_evaluate(chosen)
-        if not self._wishes.follow:
+        if not self._request.follow:
             if self._count == 0:
                 self._complain()
-            return Order(0)
-        if self._follower.is_over(training):
-            return self._last_order(training)
-        limit = self._wishes.idle_timeout_secs
+            return EvaluatorCommand(0)
+        if self._queue.is_over(training):
+            return self._last_command(training)
+        limit = self._request.idle_timeout_secs
         if limit is not None and time.monotonic() - self._new_at >= limit:
-            self.say(f"nothing new for {limit:.0f} s (--idle-timeout-secs): training is {training}")
-            return Order(EXIT_FAILED)
-        self._say_what_is_awaited(training)
-        return Order()
+            self.report(f"nothing new for {limit:.0f} s (--idle-timeout-secs): training is {training}")
+            return EvaluatorCommand(EXIT_FAILED)
+        self._report_wait(training)
+        return EvaluatorCommand()
 
     def _look(self) -> Training:
         self._looked_at = time.monotonic()
-        training, there = self._followed.look()
+        training, there = self._job.look()
         self._see(there)
         return training
 
     def _see(self, there: list[Checkpoint]) -> None:
-        wanted = self._wishes.step
+        wanted = self._request.step
         there = [c for c in there if wanted is None or c.step == wanted]
         if (seen := hash(tuple(there))) != self._seen:
             self._seen, self._new_at = seen, time.monotonic()
-        for gone in self._follower.see(there):
-            self.say(f"skipped the checkpoint of step {gone.step}: it was removed before its turn")
+        for gone in self._queue.see(there):
+            self.report(f"skipped the checkpoint of step {gone.step}: it was removed before its turn")
 
-    def _to_evaluate(self, chosen: Checkpoint) -> Order:
+    def _to_evaluate(self, chosen: Checkpoint) -> EvaluatorCommand:
         def is_open(kind: str) -> bool:
-            follower = Follower(False, self._done.get(kind, []))
-            follower.see([chosen])
-            return follower.next() is not None
+            queue = CheckpointQueue(False, self._done.get(kind, []))
+            queue.see([chosen])
+            return queue.next() is not None
 
         kinds = [kind for kind in self._kinds if is_open(kind)]
-        return Order(None, chosen.step, chosen.time, chosen.averaged, kinds)
+        return EvaluatorCommand(None, chosen.step, chosen.time, chosen.averaged, kinds)
 
     def _complain(self) -> None:
-        folder, wanted = self._followed.job_dir.checkpoints_path, self._wishes.step
-        steps = self._followed.manager.steps()
-        if not self._wishes.job_dir.is_dir():
-            raise UserError(f"{self._wishes.job_dir}: no such job-dir; --follow waits for one")
+        folder, wanted = self._job.job_dir.checkpoints_path, self._request.step
+        steps = self._job.manager.steps()
+        if not self._request.job_dir.is_dir():
+            raise UserError(f"{self._request.job_dir}: no such job-dir; --follow waits for one")
         if wanted is not None and steps and wanted not in steps:
             raise UserError(f"--step: there is no checkpoint of step {wanted}; there are: {', '.join(map(str, steps))}")
         if wanted in steps:
@@ -181,38 +181,38 @@ class EvaluatorChief:
             raise UserError(f"{folder}: no checkpoint is whole")
         raise UserError(f"{folder}: there is no checkpoint yet; --follow waits for one")
 
-    def _last_order(self, training: Training) -> Order:
+    def _last_command(self, training: Training) -> EvaluatorCommand:
         counted = f"evaluated {self._count} checkpoint{'' if self._count == 1 else 's'}"
         if training == "lost":
-            self.say(f"training was killed and left no word ({self._followed.why}); {counted}")
-            return Order(EXIT_LOST)
-        self.say(f"training has ended ({self._followed.why}); {counted}")
-        return Order(0)
+            self.report(f"training was killed and left no word ({self._job.why}); {counted}")
+            return EvaluatorCommand(EXIT_LOST)
+        self.report(f"training has ended ({self._job.why}); {counted}")
+        return EvaluatorCommand(0)
 
-    def _say_what_is_awaited(self, training: Training) -> None:
-        state, step = self._followed.status.get("state"), self._followed.status.get("step")
+    def _report_wait(self, training: Training) -> None:
+        state, step = self._job.status.get("state"), self._job.status.get("step")
         text = {
-            "awaited": f"waiting for the job in {self._wishes.job_dir} to begin",
+            "awaited": f"waiting for the job in {self._request.job_dir} to begin",
             "away": f"training is {state} at step {step}; waiting for it to go on",
         }.get(training, "waiting for the first checkpoint" if not self._count and not self._done else "")
-        if text and text != self._said:
-            self.say(text)
-        self._said = text
+        if text and text != self._last_line:
+            self.report(text)
+        self._last_line = text
 
     def watch(self) -> None:
-        """To be called amid an evaluation: so that checkpoints which come and go meanwhile are told."""
-        if self._wishes.every_checkpoint and time.monotonic() - self._looked_at >= self._wishes.poll_secs:
+        """To be called during an evaluation, so that checkpoints which come and go meanwhile are reported."""
+        if self._request.every_checkpoint and time.monotonic() - self._looked_at >= self._request.poll_secs:
             self._looked_at = time.monotonic()
-            with suppress(UserError):  # the next look tells
-                self._see(self._followed.checkpoints())
+            with suppress(UserError):  # the next look reports it
+                self._see(self._job.checkpoints())
 
-    def load(self, order: Order, state: ModelState) -> Snapshot | None:
-        """The checkpoint that `order` names; None, which has been told where it matters, where it is gone or damaged.
+    def load(self, command: EvaluatorCommand, state: ModelState) -> Snapshot | None:
+        """The checkpoint that `command` names; None (logged where it matters) where it is gone or damaged.
 
         Raises:
             UserError: It is of another model, or cannot be read.
         """
-        checkpoint, manager = order.checkpoint, self._followed.manager
+        checkpoint, manager = command.checkpoint, self._job.manager
         path = manager.path(checkpoint.step)
         try:
             with manager.reading(checkpoint.step):
@@ -230,33 +230,33 @@ class EvaluatorChief:
             self._passed(checkpoint, str(error))
             return None
         state.check(snapshot, str(path))
-        self._follower.take(checkpoint)
+        self._queue.take(checkpoint)
         return snapshot
 
     def _passed(self, checkpoint: Checkpoint, why: str) -> None:
-        if self._followed.manager.path(checkpoint.step).is_dir():  # else removed, which the next look sees
-            self._follower.pass_over(checkpoint)
-            self.say(f"the checkpoint of step {checkpoint.step} is damaged and passed over: {why}")
+        if self._job.manager.path(checkpoint.step).is_dir():  # else removed, which the next look sees
+            self._queue.pass_over(checkpoint)
+            self.report(f"the checkpoint of step {checkpoint.step} is damaged and passed over: {why}")
 
-    def record(self, order: Order, kind: str, metrics: dict[str, float], secs: float) -> None:
+    def record(self, command: EvaluatorCommand, kind: str, metrics: dict[str, float], secs: float) -> None:
         """Prints and keeps what an evaluation gave, having taken `secs`.
 
         Raises:
             UserError: It cannot be written.
         """
-        checkpoint = order.checkpoint
-        lag_steps, lag_secs = self._followed.lag(checkpoint)
+        checkpoint = command.checkpoint
+        lag_steps, lag_secs = self._job.lag(checkpoint)
         values: dict[str, Any] = {**metrics, "secs": secs, "lag_steps": lag_steps, "lag_secs": lag_secs}
         about = {"checkpoint_time": checkpoint.time, **({"last": True} if checkpoint.averaged else {})}
         self._metrics.note(kind, checkpoint.step, **values, **about)
         self._events.write(kind, checkpoint.step, tensorboard_events.scalars(values))
         shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self.say(f"{kind} at step {checkpoint.step}: {shown}  lag {lag_steps} steps, {lag_secs:.0f} s")
+        self.report(f"{kind} at step {checkpoint.step}: {shown}  lag {lag_steps} steps, {lag_secs:.0f} s")
         self._done.setdefault(kind, []).append(checkpoint)
 
-    def evaluated(self, order: Order) -> None:
+    def evaluated(self, command: EvaluatorCommand) -> None:
         """All kinds of a checkpoint are done."""
-        self._follower.evaluated(order.checkpoint)
+        self._queue.evaluated(command.checkpoint)
         self._count += 1
         self._new_at = time.monotonic()
 

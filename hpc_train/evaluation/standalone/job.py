@@ -16,7 +16,7 @@ from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World, set_up_tensorflow
 from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
-from hpc_train.evaluation.standalone.chief import EvaluatorChief, Order, Wishes
+from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
 from hpc_train.evaluation.standalone.job_watcher import Ask
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.model.job_model import JobModel, job_in_job_dir
@@ -28,14 +28,14 @@ from hpc_train.telemetry.logs import set_up_logging
 SLEEP_SECS = 0.2
 
 
-def evaluate_job(world: World, wishes: Wishes, signals: StopSignals, ask: Ask) -> int:
-    """Evaluates what `wishes` asks for; returns the exit code, the same on all ranks. Collective.
+def evaluate_job(world: World, request: EvaluationRequest, signals: StopSignals, ask: Ask) -> int:
+    """Evaluates what `request` asks for; returns the exit code, the same on all ranks. Collective.
 
     Args:
         signals: Once one has come, this leaves, with its code; what has not been evaluated to its end is dropped.
-        ask: See Followed.
+        ask: See JobWatcher.
 
-    Writes, in `wishes.out`: metrics.jsonl, with the records of hpc-train train and `checkpoint_time` in each, event
+    Writes, in `request.out`: metrics.jsonl, with the records of hpc-train train and `checkpoint_time` in each, event
     files in eval/ or eval_<name>/, and lock.json while it runs. Nothing in the job-dir.
 
     Raises:
@@ -45,34 +45,36 @@ def evaluate_job(world: World, wishes: Wishes, signals: StopSignals, ask: Ask) -
     """
     world.each(lambda: set_up_logging(world.is_chief, world.rank))
     with ExitStack() as stack:
-        chief = EvaluatorChief(wishes, ask, stack) if world.is_chief else None
+        chief = EvaluatorChief(request, ask, stack) if world.is_chief else None
         job: LoadedJob | None = None
         while True:
-            order = Order(**world.on_chief(lambda: asdict(chief.order()) if chief else {}))
+            command = EvaluatorCommand(**world.on_chief(lambda: asdict(chief.command()) if chief else {}))
             if any(received := world.all_gather(signals.received)):
                 name = next(name for name in STOP_CODES if name in received)
                 if chief:
-                    chief.say(f"stopped by {name}")
+                    chief.report(f"stopped by {name}")
                 return STOP_CODES[name]
-            if order.code is not None:
-                return order.code
-            if order.step is None:
-                _sleep(wishes.poll_secs, signals)
+            if command.code is not None:
+                return command.code
+            if command.step is None:
+                _sleep(request.poll_secs, signals)
             elif job is None:
-                config = JobConfig.model_validate(world.on_chief(lambda: _job_for(wishes).model_dump(mode="json")))
-                job = LoadedJob(world, config, wishes)
+                config = JobConfig.model_validate(world.on_chief(lambda: _job_for(request).model_dump(mode="json")))
+                job = LoadedJob(world, config, request)
                 kinds, averages = [e.kind for e in job.evaluators], job.keeps_averages
                 world.each(lambda: chief.begin(kinds, averages) if chief else None)  # noqa: B023
             else:
-                _evaluate(world, job, order, chief, signals)
+                _evaluate(world, job, command, chief, signals)
 
 
-def _evaluate(world: World, job: LoadedJob, order: Order, chief: EvaluatorChief | None, signals: StopSignals) -> None:
-    snapshot = world.each(lambda: chief.load(order, job.state) if chief else None)
+def _evaluate(
+    world: World, job: LoadedJob, command: EvaluatorCommand, chief: EvaluatorChief | None, signals: StopSignals
+) -> None:
+    snapshot = world.each(lambda: chief.load(command, job.state) if chief else None)
     if not world.broadcast(snapshot is not None):
         return
     job.state.share(snapshot, 0)
-    if order.averaged:
+    if command.averaged:
         job.model.optimizer.finalize_variable_values(job.model.trainable_variables)
 
     def moved() -> None:
@@ -82,17 +84,17 @@ def _evaluate(world: World, job: LoadedJob, order: Order, chief: EvaluatorChief 
             chief.watch()
 
     for evaluator in job.evaluators:
-        if evaluator.kind in order.kinds:
+        if evaluator.kind in command.kinds:
             began = time.monotonic()
             metrics = evaluator.evaluate(moved)
             secs = time.monotonic() - began
-            world.each(lambda: chief.record(order, evaluator.kind, metrics, secs) if chief else None)  # noqa: B023
+            world.each(lambda: chief.record(command, evaluator.kind, metrics, secs) if chief else None)  # noqa: B023
     if chief:
-        chief.evaluated(order)
+        chief.evaluated(command)
 
 
 def _leave_now(world: World, name: str) -> None:
-    """Leaves amid an evaluation, whose other ranks must not be left waiting; nothing is lost but its result."""
+    """Leaves during an evaluation, whose other ranks must not be left waiting; nothing is lost but its result."""
     print(f"stopped by {name}; this evaluation is dropped", flush=True)
     if world.size > 1:
         world.abort(STOP_CODES[name])
@@ -105,14 +107,14 @@ def _sleep(secs: float, signals: StopSignals) -> None:
         time.sleep(min(SLEEP_SECS, left))
 
 
-def _job_for(wishes: Wishes) -> JobConfig:
-    document = JobDir(wishes.job_dir).job()
+def _job_for(request: EvaluationRequest) -> JobConfig:
+    document = JobDir(request.job_dir).job()
     if "name" not in document.value:
         raise UserError(
             f"{document.path}: is of a program that calls train_and_evaluate; hpc-train evaluate takes the job-dirs of "
             "job files, which say where the model function is"
         )
-    return job_in_job_dir(document, wishes.settings)
+    return job_in_job_dir(document, request.settings)
 
 
 class LoadedJob:
@@ -124,18 +126,20 @@ class LoadedJob:
     Raises: As evaluate_job.
     """
 
-    def __init__(self, world: World, config: JobConfig, wishes: Wishes) -> None:
-        specs = _named(config.eval_specs(), wishes.name)
-        job = JobModel.of_job(config, wishes.job_dir)
+    def __init__(self, world: World, config: JobConfig, request: EvaluationRequest) -> None:
+        specs = _named(config.eval_specs(), request.name)
+        job = JobModel.of_job(config, request.job_dir)
         found = [world.on_chief(lambda spec=spec: _shards_of(spec)) for spec in specs]  # type: ignore[misc]
         shards = [None if json is None else ShardSet.from_json(json) for json in found]
         set_up_tensorflow(world)
-        means = world.each(lambda: share_of_node(world.cores, world.local_size))
+        resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         seed = job.config.tf_random_seed
         contexts = [context_for(world.rank, world.size, spec.input_fn, seed) for spec in specs]
-        self.model, _ = world.each(lambda: job.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, means))
+        self.model, _ = world.each(
+            lambda: job.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, resources)
+        )
         self.evaluators = [
-            Evaluator(self.model, spec, own, context, means, job.load, world)
+            Evaluator(self.model, spec, own, context, resources, job.load, world)
             for spec, own, context in zip(specs, shards, contexts, strict=True)
         ]
         for evaluator in self.evaluators:

@@ -1,4 +1,4 @@
-"""A job-dir seen from outside: how its training stands and which checkpoints are there. Reads, and never writes."""
+"""A job-dir seen from outside: the status of its training and which checkpoints are there. Reads, and never writes."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ _ENDED = ("succeeded", "failed", "cancelled")
 _AWAY = ("stopped", "requeued")
 
 
-class Followed:
+class JobWatcher:
     """The job in `job_dir`, which need not be there yet.
 
     Args:
-        ask: Called where the job says that it is not at its end, and nothing is heard of it.
+        ask: Called where status.json reports no end, and the job gives no sign of life.
 
     Attributes:
         manager: Its checkpoints, to be read.
-        status: What status.json said at the last `look`.
+        status: The content of status.json at the last `look`.
         why: How training ended, in words, once it has.
         averages: Whether the last evaluation takes averaged weights (use_ema).
     """
 
-    def __init__(self, job_dir: Path, say: Callable[[str], None], ask: Ask) -> None:
-        self.job_dir, self._say, self._ask = JobDir(job_dir), say, ask
+    def __init__(self, job_dir: Path, report: Callable[[str], None], ask: Ask) -> None:
+        self.job_dir, self._report, self._ask = JobDir(job_dir), report, ask
         self.manager = CheckpointManager(self.job_dir.checkpoints_path, Retention())
         self.status: dict[str, Any] = {}
         self.why = ""
         self.averages = False
-        self._told: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, int]] = set()
         self._beat: tuple[int, int] | None = None
         self._beat_at, self._asked_at = time.monotonic(), float("-inf")
 
     def look(self) -> tuple[Training, list[Checkpoint]]:
-        """How training stands, and the checkpoints that were there afterwards, so that none is overlooked at its end.
+        """The status of training, and the checkpoints that are there afterwards, so that none is overlooked at its end.
 
         Raises: As `checkpoints`.
         """
@@ -77,9 +77,9 @@ class Followed:
                 except DamagedError as error:
                     with suppress(FileNotFoundError):  # it was removed just now
                         folder = path.stat()
-                        if (step, folder.st_ino) not in self._told:
-                            self._told.add((step, folder.st_ino))
-                            self._say(f"the checkpoint of step {step} is damaged and passed over: {error}")
+                        if (step, folder.st_ino) not in self._reported:
+                            self._reported.add((step, folder.st_ino))
+                            self._report(f"the checkpoint of step {step} is damaged and passed over: {error}")
                 except FormatError as error:
                     raise UserError(f"{error}; use the version that wrote it") from None
         except (FileNotFoundError, NotADirectoryError):
@@ -112,7 +112,7 @@ class Followed:
         quiet_secs = self._quiet_secs()
         if state in _ENDED:
             if state == "failed" and self._beat is not None and quiet_secs < WATCH_SECS:
-                return "running"  # the rank that failed has said so; the chief may still be writing a checkpoint
+                return "running"  # the rank that failed has reported it; the chief may still be writing a checkpoint
             self.why = str(state)
             error = self.status.get("error")
             if isinstance(error, dict) and error.get("message"):

@@ -1,4 +1,4 @@
-"""What the ranks of a job printed before they failed: the lines that tell of the error, and which rank's they are."""
+"""What the ranks of a job printed before they failed: the lines that report the error, and which rank's they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class Printed:
+class RunOutput:
     """Where the output of a run is kept.
 
     Attributes:
@@ -48,7 +48,7 @@ class LastWords:
     lines: tuple[str, ...]
 
 
-def last_words(printed: Printed, rank: int | None = None) -> LastWords:
+def last_words(printed: RunOutput, rank: int | None = None) -> LastWords:
     """What the run has printed of its failure. Files that cannot be read are taken as empty.
 
     `rank` is the one that failed, where that is known otherwise than by what mpirun has printed.
@@ -71,7 +71,7 @@ def last_words(printed: Printed, rank: int | None = None) -> LastWords:
 
 
 def error_in(text: str) -> tuple[tuple[str, ...], str | None]:
-    """The lines that tell of an error, and the one that names it; else the last lines, and None. Pure.
+    """The lines that report an error, and the one that names it; else the last lines, and None. Pure.
 
     An error is the last traceback of Python, or what hpc-train has complained of.
     """
@@ -85,9 +85,9 @@ def error_in(text: str) -> tuple[tuple[str, ...], str | None]:
         if raised < len(lines):
             first = max(starts[-1], raised - MAX_LINES * 3 // 4)  # a message may have several lines
             return tuple(lines[first : first + MAX_LINES]), lines[raised]
-    told = [line for line in lines if line.startswith(_OWN_ERROR)][-MAX_LINES:]
-    if told:
-        return tuple(told), told[0].removeprefix(_OWN_ERROR)
+    errors = [line for line in lines if line.startswith(_OWN_ERROR)][-MAX_LINES:]
+    if errors:
+        return tuple(errors), errors[0].removeprefix(_OWN_ERROR)
     return tuple(lines[-MAX_LINES:]), None
 
 

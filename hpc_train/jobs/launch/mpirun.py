@@ -20,7 +20,7 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
-from hpc_train.jobs.launch.supervisor import Ended, supervise
+from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
@@ -113,7 +113,7 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
 
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
     other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
-    leaves without a word, it is named, and status.json in `job_dir` says so.
+    leaves without reporting, it is named, and status.json in `job_dir` says so.
 
     Raises:
         UserError: There is no mpirun.
@@ -138,7 +138,7 @@ def run_supervised(
     given = os.environ.get(RESTARTS_VARIABLE, "")
     earlier = int(given) if given.isdecimal() else 0
 
-    def run(restarts: int) -> Ended:
+    def run(restarts: int) -> RunEnd:
         with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
             session = {} if SESSION_VARIABLES & os.environ.keys() else {SESSION_VARIABLE: own}
             settings = {**start.settings, **session, RESTARTS_VARIABLE: str(earlier + restarts)}
@@ -150,10 +150,10 @@ def run_supervised(
             time.sleep(POLL_SECS)
         return signals.received is None
 
-    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _say)
+    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _report)
 
 
-def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> Ended:
+def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> RunEnd:
     """Runs all ranks to their end, and leaves no process behind."""
     before = _run_in(read_status(job_dir))
     read_end, write_end = os.pipe()
@@ -190,20 +190,21 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     writer.join(LEFT_OVER_SECS)
     status, end, rank = read_status(job_dir), output.end, output.end.rank if output.end else None
     fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
-    told = output.told or (fresh and status.get("state") != "running")
+    reported = output.reported or (fresh and status.get("state") != "running")
     if killed:
-        code, why, told, end, rank = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False, None, None
+        code, why, reported = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False
+        end = rank = None
     elif times and signals.received and code == EXIT_STOPPED:
-        code, why, told = STOP_CODES[signals.received], "stopped", True
+        code, why, reported = STOP_CODES[signals.received], "stopped", True
     elif times and signals.received and code == 128 + signal.SIGUSR1:
-        code, why, told = STOP_CODES[signals.received], "stopped before the ranks had begun", False
-    elif end is not None and (end.signal is not None or not told):
-        why, told = str(end), False
+        code, why, reported = STOP_CODES[signals.received], "stopped before the ranks had begun", False
+    elif end is not None and (end.signal is not None or not reported):
+        why, reported = str(end), False
     else:
         why, end = f"the job ended with exit code {code}", None
     if code != 0 and fresh:
         mark_ended(job_dir, rank, end.signal_name if end else None, why)
-    return Ended(code, why, told or code == 0)
+    return RunEnd(code, why, reported or code == 0)
 
 
 def _has_ended(pid: int) -> bool:
@@ -226,5 +227,5 @@ def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(status.get(name) for name in ("host", "pid", "started"))
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"hpc-train: {text}", file=sys.stderr, flush=True)

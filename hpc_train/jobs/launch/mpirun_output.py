@@ -26,13 +26,13 @@ _REMARK = re.compile(
     rb"Please see the FAQ page for debugging suggestions)\r?\n"
 )
 _EXIT_STRING = re.compile(rb"WITH THE EXIT STRING: .*\(signal (\d+)\)")
-_TOLD = re.compile(rb"rank \d+ failed:|hpc-train: error: |Traceback \(most recent call last\)")
+_FAILURE = re.compile(rb"rank \d+ failed:|hpc-train: error: |Traceback \(most recent call last\)")
 _NOTICE_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How the first rank to end did so, as far as mpirun tells.
+    """How the first rank to end did so, as far as mpirun reports it.
 
     `signal` is the number of the signal that killed it; `code` its exit code where it left by itself, None where mpirun
     does not say.
@@ -59,7 +59,7 @@ class RankEnd:
 
 
 def understand(notice: str) -> RankEnd | None:
-    """What the text of one of mpirun's notices says of a rank's end. Pure."""
+    """What the text of one of mpirun's notices reports of a rank's end. Pure."""
     patterns = (
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
         r"has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+) ",
@@ -80,12 +80,12 @@ class MpirunOutput:
 
     Attributes:
         end: How the first rank to end did so, or None.
-        told: Whether a rank has told of a failure itself.
+        reported: Whether a rank has reported a failure itself.
     """
 
     def __init__(self) -> None:
         self.end: RankEnd | None = None
-        self.told = False
+        self.reported = False
         self._held = b""
 
     @property
@@ -124,15 +124,15 @@ class MpirunOutput:
         return self._passed(text)
 
     def _passed(self, text: bytes) -> bytes:
-        if _TOLD.search(text):
-            self.told = True
+        if _FAILURE.search(text):
+            self.reported = True
         if (found := _EXIT_STRING.search(text)) and self.end is not None:
             self.end = RankEnd(self.end.rank, self.end.host, signal=int(found[1]))
         return _REMARK.sub(b"", text)
 
     def _learn(self, notice: bytes) -> None:
         if b"MPI_ABORT was invoked" in notice:
-            self.told = True
+            self.reported = True
         if self.end is None:
             self.end = understand(notice.decode(errors="replace"))
 

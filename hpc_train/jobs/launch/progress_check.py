@@ -62,7 +62,7 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
         job_dir: None where it is not known.
         step: The newest checkpoint.
         program: It is a program of the user's own, which has saved where it has left files in `job_dir`.
-        env: With what the queue says of the job.
+        env: With what the queue reports of the job.
     """
     queue = job_fields(env)
     job = str(queue["job_id"])

@@ -12,7 +12,7 @@ from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import SUBMISSION_FILE
-from hpc_train.jobs.launch.error_excerpt import Printed, last_words
+from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
 from hpc_train.telemetry.json_files import read_json
@@ -36,7 +36,7 @@ def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence
 
 
 def is_own(job_dir: Path, submission: str) -> bool:
-    """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE says."""
+    """Whether `job_dir` was made by the submission with this token, as its SUBMISSION_FILE records."""
     return bool(read_json(job_dir / SUBMISSION_FILE).get("token") == submission)
 
 
@@ -59,7 +59,7 @@ def record_end(
     requeue: Requeue | None,
     submission: str | None = None,
     program: bool = False,
-    printed: Printed | None = None,
+    printed: RunOutput | None = None,
     cancelled: bool = False,
 ) -> int:
     """Notes in `job_dir` that the ranks have ended with `code` (EXIT_NOT_REQUEUED: stopped, and not requeued either).
@@ -69,8 +69,8 @@ def record_end(
         submission: The token that `job_dir` has to be of; otherwise it is left alone. All ends of a submission are
             noted; EXIT_BAD_INPUT means of others that the job-dir may be another job's.
         program: The ranks ran a program of the user's own, which writes no status.json.
-        printed: Where to look for the error, if the ranks did not tell it.
-        cancelled: The queue has ended the job since somebody asked for that; what the ranks said of it is no error.
+        printed: Where to look for the error, if the ranks did not report it.
+        cancelled: The queue has ended the job since somebody asked for that; what the ranks reported of it is no error.
 
     Returns:
         0; or EXIT_NOT_REQUEUED where it must not, since it makes no progress. That is printed, with what to do.
@@ -96,12 +96,12 @@ def record_end(
     if own and (
         status.get("state") == "queued" or any(status.get(name) != run[name] for name in ("job_id", "requeues"))
     ):
-        status = {}  # this run has said nothing
-    said = status.get("state")
+        status = {}  # this run has reported nothing
+    reported = status.get("state")
     if requeue is not None:
         mark_outcome(job_dir, "requeued", None, None, run)
     elif cancelled:
-        if said != "succeeded" and (own or said in ("running", "requeued")):
+        if reported != "succeeded" and (own or reported in ("running", "requeued")):
             mark_outcome(job_dir, "cancelled", code, None, run)
     elif code == EXIT_NOT_REQUEUED:
         message = "the job was stopped, and scontrol could not put it back into the queue"
@@ -109,7 +109,7 @@ def record_end(
     elif code == 0:
         if program:
             mark_outcome(job_dir, "succeeded", 0, None, run)
-    elif said in ("running", "requeued") or (own and (said is None or (program and printed is not None))):
+    elif reported in ("running", "requeued") or (own and (reported is None or (program and printed is not None))):
         ended, error = _describe(code, status, printed)
         mark_outcome(job_dir, ended, code, error, run)
     elif own:
@@ -122,7 +122,7 @@ def newest_step(job_dir: Path) -> int | None:
     return max(JobDir(job_dir).checkpoints(), default=None)
 
 
-def _describe(code: int, status: Mapping[str, Any], printed: Printed | None) -> tuple[str, dict[str, Any]]:
+def _describe(code: int, status: Mapping[str, Any], printed: RunOutput | None) -> tuple[str, dict[str, Any]]:
     """The state and the `error` of a job whose ranks ended with `code`, given what `status` knows of this run."""
     state, message = describe_end(code)
     error = status.get("error")

@@ -13,12 +13,12 @@ LONGEST_WAIT_SECS = 60.0
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How one run of all ranks ended: their exit code, and in words why; `told`: a rank has told of it itself."""
+class RunEnd:
+    """How one run of all ranks ended: their exit code, and in words why; `reported`: a rank has reported it itself."""
 
     code: int
     why: str
-    told: bool = False
+    reported: bool = False
 
 
 def wait_secs(restart: int) -> float:
@@ -27,11 +27,11 @@ def wait_secs(restart: int) -> float:
 
 
 def supervise(
-    run: Callable[[int], Ended],
+    run: Callable[[int], RunEnd],
     newest_step: Callable[[], int | None],
     max_restarts: int,
     wait: Callable[[float], bool],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> int:
     """Runs a job, and again after each crash, at most `max_restarts` times more; returns the last exit code.
 
@@ -39,7 +39,7 @@ def supervise(
         run: Runs all ranks to their end, given how many restarts there have been.
         newest_step: The step of the newest checkpoint; None where there is none.
         wait: Waits so many seconds; False where somebody wants the job to stop, then or before.
-        say: Tells the user a line.
+        report: Prints a line for the user.
     """
     restarts, stalled, before = 0, 0, newest_step()
     while True:
@@ -47,22 +47,22 @@ def supervise(
         after = newest_step()
         stalled = 0 if after is not None and (before is None or after > before) else stalled + (restarts > 0)
         if max_restarts == 0 or Again.RESTART not in outcome_of(ended.code).again:
-            if not ended.told:
-                say(ended.why)
+            if not ended.reported:
+                report(ended.why)
             return ended.code
         begin = "the beginning" if after is None else f"step {after}"
         if restarts == max_restarts:
-            say(f"{ended.why}; not restarted: --max-restarts allows {max_restarts}")
+            report(f"{ended.why}; not restarted: --max-restarts allows {max_restarts}")
             return ended.code
         if stalled >= STALLED_RESTARTS:
-            say(f"{ended.why}; not restarted: {stalled} restarts in a row have not come beyond {begin}")
+            report(f"{ended.why}; not restarted: {stalled} restarts in a row have not come beyond {begin}")
             return ended.code
         secs, before = wait_secs(restarts + 1), after
         if not wait(0):
-            say(f"{ended.why}; not restarted: it was asked to stop")
+            report(f"{ended.why}; not restarted: it was asked to stop")
             return ended.code
-        say(f"{ended.why}; restart {restarts + 1} of {max_restarts} in {secs:.0f} s, from {begin}")
+        report(f"{ended.why}; restart {restarts + 1} of {max_restarts} in {secs:.0f} s, from {begin}")
         if not wait(secs):
-            say("not restarted: it was asked to stop")
+            report("not restarted: it was asked to stop")
             return ended.code
         restarts += 1

@@ -1,4 +1,4 @@
-"""What a job-dir says of its job: what was submitted, status.json, and who has cancelled it."""
+"""What a job-dir records of its job: what was submitted, status.json, and who has cancelled it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpc_train.telemetry.status import read_status, sound
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What the job-dir of one job says.
+    """What the job-dir of one job records.
 
     Attributes:
         submission: None where the job was started without `hpc-train submit`.
-        status: What status.json says; it may be of an earlier submission or run.
+        status: The content of status.json; it may be of an earlier submission or run.
         cancelled_by: Who has cancelled this submission.
     """
 
@@ -32,13 +32,13 @@ class JobRecord:
         return self.submission.job_id if self.submission is not None else self.status.get("job_id")
 
     @property
-    def has_said_its_end(self) -> bool:
-        """Whether the job-dir alone says how a submitted job ended, so that a queue need not be asked of old jobs."""
+    def has_reported_end(self) -> bool:
+        """Whether the job-dir alone records how a submitted job ended, so that no queue need be asked of old jobs."""
         if self.submission is None or self.number is None or self.status.get("job_id") != self.number:
             return False
-        said = self.status.get("state")
-        return said in ("succeeded", "cancelled") or (
-            said in ("failed", "stopped") and isinstance(self.status.get("exit_code"), int)
+        reported = self.status.get("state")
+        return reported in ("succeeded", "cancelled") or (
+            reported in ("failed", "stopped") and isinstance(self.status.get("exit_code"), int)
         )
 
 

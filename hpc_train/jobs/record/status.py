@@ -1,4 +1,4 @@
-"""The status of a job: what its job-dir says and what its queue says, made one. Pure."""
+"""The status of a job: what its job-dir and its queue report, merged. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Phase = Literal["waiting", "running", "ended", "forgotten", "unasked"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class QueueState:
     """What a job's queue knows of it.
 
     Attributes:
@@ -91,21 +91,21 @@ class JobStatus:
         return self.state in ENDED
 
 
-def job_status(record: JobRecord, backend: str, seen: Seen, now: float) -> JobStatus:
+def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) -> JobStatus:
     """What is known of a job.
 
     Args:
         backend: The name of who runs it.
-        seen: What its queue says.
+        seen: What its queue reports.
         now: Seconds since 1970.
     """
     submission, status, job_id = record.submission, record.status, record.number
     own = status if submission is None or status.get("job_id") == job_id else {}
-    said = own if int(own.get("requeues") or 0) >= seen.requeues else {}  # of this run, not of one before
-    state, reason = _state(said, record.cancelled_by, seen)
+    reported = own if int(own.get("requeues") or 0) >= seen.requeues else {}  # of this run, not of one before
+    state, reason = _state(reported, record.cancelled_by, seen)
     ended = state in ENDED
-    code = _exit_code(state, said, seen) if ended else None
-    error = said.get("error") if state in ("FAILED", "STOPPED", "LOST") else None
+    code = _exit_code(state, reported, seen) if ended else None
+    error = reported.get("error") if state in ("FAILED", "STOPPED", "LOST") else None
     if state == "FAILED" and not error:
         error = {"rank": None, "message": reason or f"it ended with code {code}"}
     running = state == "RUNNING"
@@ -143,31 +143,31 @@ def job_status(record: JobRecord, backend: str, seen: Seen, now: float) -> JobSt
     )
 
 
-def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tuple[State, str | None]:
-    said = own.get("state")
+def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: QueueState) -> tuple[State, str | None]:
+    reported = own.get("state")
     cancelled = f"cancelled by {cancelled_by}" if cancelled_by is not None else None
     if seen.phase == "waiting":
-        return ("REQUEUED" if seen.requeues or said == "requeued" else "QUEUED"), seen.reason
+        return ("REQUEUED" if seen.requeues or reported == "requeued" else "QUEUED"), seen.reason
     if seen.phase == "running":
-        if said in (None, "queued", "requeued"):
+        if reported in (None, "queued", "requeued"):
             return "PREPARING", seen.reason
-        return "RUNNING", (seen.reason if said == "running" else "finishing")
+        return "RUNNING", (seen.reason if reported == "running" else "finishing")
     if seen.phase == "ended":
-        if seen.cancelled or said == "cancelled" or (cancelled is not None and said != "succeeded"):
+        if seen.cancelled or reported == "cancelled" or (cancelled is not None and reported != "succeeded"):
             return "CANCELLED", cancelled or seen.reason or "cancelled"
-        if said == "stopped":
+        if reported == "stopped":
             return "STOPPED", _message(own) or "saved, and left before its end"
         if seen.exit_code == 0 and seen.signal == 0 and seen.reason is None:
             return "SUCCEEDED", None
         return "FAILED", seen.reason or _code_in_words(seen.exit_code, seen.signal)
-    if said == "succeeded":
+    if reported == "succeeded":
         return "SUCCEEDED", None
     if seen.phase == "forgotten":
-        if cancelled is not None or said == "cancelled":
+        if cancelled is not None or reported == "cancelled":
             return "CANCELLED", cancelled or "cancelled"
-        if said == "failed":
+        if reported == "failed":
             return "FAILED", seen.reason
-        if said == "stopped":
+        if reported == "stopped":
             return "STOPPED", _message(own) or "saved, and left before its end"
         return "LOST", seen.reason or "its queue no longer knows it, and it left no end"
     known: dict[Any, State] = {
@@ -177,7 +177,7 @@ def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: Seen) -> tupl
         "stopped": "STOPPED",
         "cancelled": "CANCELLED",
     }
-    return known.get(said, "QUEUED"), seen.reason
+    return known.get(reported, "QUEUED"), seen.reason
 
 
 def _message(own: Mapping[str, Any]) -> str | None:
@@ -190,7 +190,7 @@ def _code_in_words(code: int, signal: int) -> str:
     return f"killed by {name}" if name else f"it ended with code {code}"
 
 
-def _exit_code(state: State, own: Mapping[str, Any], seen: Seen) -> int:
+def _exit_code(state: State, own: Mapping[str, Any], seen: QueueState) -> int:
     if state == "SUCCEEDED":
         return 0
     if state == "CANCELLED":

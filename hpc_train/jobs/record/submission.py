@@ -1,4 +1,4 @@
-"""What a submitted job's job-dir says of its submission, and how jobs are found by name, job-dir or number."""
+"""What a submitted job's job-dir records of its submission, and how jobs are found by name, job-dir or number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Submission:
     """One submission of a job, as SUBMISSION_FILE has it.
 
     Attributes:
-        token: Known to nothing else: by it the job is found in the queue where sbatch could not tell its number.
+        token: Known to nothing else: by it the job is found in the queue where sbatch could not report its number.
         name: The job's, and its job-dir's.
         kind: A model that this package trains, or a program of the user's.
         backend: Who runs it.
@@ -83,7 +83,7 @@ class Submission:
 
 
 def read_submission(job_dir: Path) -> Submission | None:
-    """What SUBMISSION_FILE in `job_dir` says; None where there is none, or none that can be read."""
+    """The content of SUBMISSION_FILE in `job_dir`; None where there is none, or none that can be read."""
     try:
         found = read_json(job_dir / SUBMISSION_FILE)
         known = {field.name: found[field.name] for field in fields(Submission) if field.name in found}
@@ -125,7 +125,7 @@ def root_of(given: Path | None, env: Mapping[str, str]) -> Path:
 
 
 def in_full(path: Path) -> Path:
-    """`path` from the root, with the home that a ~ stands for; ~somebody stays where there is nobody of that name."""
+    """`path` from the root, with the home that a ~ means; ~somebody stays where there is nobody of that name."""
     with suppress(RuntimeError):
         path = path.expanduser()
     return path.absolute()
@@ -149,7 +149,7 @@ def make_job_dir(job_dir: Path) -> None:
 
 
 def name_in_use(job_dir: Path) -> UserError:
-    """What to tell of a job-dir that is there already."""
+    """The message about a job-dir that is there already."""
     remedy = "take another --name"
     if is_job_dir(job_dir):
         remedy += f", or let the job in it go on: hpc-train resume {shlex.quote(str(job_dir))}"
@@ -180,7 +180,7 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
     """The job-dir of the job that `given` names: its name under `root`, its job-dir, or its number.
 
     Args:
-        in_queue: Gives the job-dir of a number, as far as its queue tells; asked where `root` has no such job.
+        in_queue: Gives the job-dir of a number, as far as its queue knows; asked where `root` has no such job.
 
     Raises:
         UserError: There is none, or there are several that have not ended.

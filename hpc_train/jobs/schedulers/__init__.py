@@ -33,14 +33,14 @@ def choose(asked: str | None, env: Mapping[str, str]) -> Scheduler:
     Raises:
         UserError: There is no such scheduler, or it is not here.
     """
-    wish = asked or env.get(BACKEND_VARIABLE)
-    if not wish:
+    chosen = asked or env.get(BACKEND_VARIABLE)
+    if not chosen:
         return next(found for found in map(scheduler, SCHEDULERS) if found.absence() is None)
-    if wish not in SCHEDULERS:
+    if chosen not in SCHEDULERS:
         raise UserError(
-            f"{'backend' if asked else BACKEND_VARIABLE}: {wish!r} is not allowed; allowed: {', '.join(SCHEDULERS)}"
+            f"{'backend' if asked else BACKEND_VARIABLE}: {chosen!r} is not allowed; allowed: {', '.join(SCHEDULERS)}"
         )
-    found = scheduler(wish)
+    found = scheduler(chosen)
     if (why := found.absence()) is not None:
         raise UserError(why)
     return found

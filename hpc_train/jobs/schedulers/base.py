@@ -10,7 +10,7 @@ from typing import Any
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 
 Limits = Callable[[Resources], list[str]]
@@ -33,10 +33,10 @@ class Backend(ABC):
     words: str | None
 
     @abstractmethod
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         """What is known of a job; "unasked", with a note, where that cannot be asked. Raises nothing."""
 
-    def query_all(self, records: Sequence[JobRecord]) -> list[Seen]:
+    def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """The same of many jobs, in their order."""
         return [self.query(record) for record in records]
 
@@ -66,10 +66,10 @@ class Scheduler(Backend):
         """
 
     def completed(self, wants: Resources, env: Mapping[str, str]) -> Resources:
-        """`wants` with what `env` says where neither the tier nor the job file does.
+        """`wants` with what `env` sets where neither the tier nor the job file does.
 
         Raises:
-            UserError: What `env` says is not allowed.
+            UserError: What `env` sets is not allowed.
         """
         return wants
 
@@ -87,7 +87,7 @@ class Scheduler(Backend):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         """Queues a job, to start once the job `submission.after` has succeeded; the submission with its number.
@@ -97,7 +97,7 @@ class Scheduler(Backend):
 
         Args:
             script: As `script` gave it.
-            say: Called with what the user should know meanwhile.
+            report: Called with what the user should know meanwhile.
             interrupted: Whether the user wants the job no more.
 
         Raises:
@@ -110,7 +110,7 @@ class Scheduler(Backend):
     def cancel(self, record: JobRecord, save: bool) -> None:
         """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
 
-        Called once the job-dir says that the job is cancelled.
+        Called once the job-dir records that the job is cancelled.
 
         Raises:
             UserError: That is refused, as for a job of somebody else's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import Backend
 from hpc_train.processes import is_alive
 
@@ -15,16 +15,18 @@ class ByHand(Backend):
 
     name, words = "by hand", None
 
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         status = record.status
         if status.get("state") != "running":
-            return Seen("forgotten")
+            return QueueState("forgotten")
         if status.get("host") != socket.gethostname():
-            return Seen("unasked", note=f"it was started on {status.get('host')}, which cannot be asked from here")
+            return QueueState(
+                "unasked", note=f"it was started on {status.get('host')}, which cannot be asked from here"
+            )
         requeues = int(status.get("requeues") or 0)
         if is_alive(status, status.get("started")):
-            return Seen("running", None, requeues, where=status.get("host"))
-        return Seen("forgotten", "its process has ended, and left no end")
+            return QueueState("running", None, requeues, where=status.get("host"))
+        return QueueState("forgotten", "its process has ended, and left no end")
 
 
 class Unknown(Backend):
@@ -33,5 +35,5 @@ class Unknown(Backend):
     def __init__(self, name: str) -> None:
         self.name, self.words = name, f"{name} job"
 
-    def query(self, record: JobRecord) -> Seen:
-        return Seen("unasked", note=f"this version of hpc_train knows no scheduler {self.name!r}")
+    def query(self, record: JobRecord) -> QueueState:
+        return QueueState("unasked", note=f"this version of hpc_train knows no scheduler {self.name!r}")

@@ -1,4 +1,4 @@
-"""The status of jobs: what their job-dirs say, and whoever runs them."""
+"""The status of jobs, from their job-dirs and from whoever runs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hpc_train.jobs.record.job_record import JobRecord, read_record
-from hpc_train.jobs.record.status import JobStatus, Seen, job_status
+from hpc_train.jobs.record.status import JobStatus, QueueState, job_status
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Backend
 
@@ -25,12 +25,12 @@ def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
         groups.setdefault(backend.name, (backend, []))[1].append(record)
     found: dict[Path, JobStatus] = {}
     for backend, mine in groups.values():
-        asked = [record for record in mine if not record.has_said_its_end]
+        asked = [record for record in mine if not record.has_reported_end]
         seen = dict(zip((record.job_dir for record in asked), backend.query_all(asked), strict=True))
         for record in mine:
             known = seen.get(record.job_dir)
             if known is None:
-                known = Seen("forgotten", requeues=record.status.get("requeues", 0))
+                known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
             elif known.phase in ("forgotten", "ended"):
                 record = read_record(record.job_dir)  # it may have ended between the two
             found[record.job_dir] = job_status(record, backend.name, known, time.time())

@@ -42,7 +42,7 @@ class Git:
         asked: Where the time is that of another folder's.
 
     Attributes:
-        refusal: What Git, or the system, said last where it did not answer.
+        refusal: The last message of Git, or the system, where it did not answer.
     """
 
     def __init__(self, folder: Path, asked: Git | None = None) -> None:
@@ -116,11 +116,11 @@ class Git:
                 if len(answer) > MAX_OUTPUT_BYTES:
                     process.kill()
             timer.cancel()
-            said = os.pread(errors.fileno(), 1 << 12, 0).decode(errors="replace").strip()
+            message = os.pread(errors.fileno(), 1 << 12, 0).decode(errors="replace").strip()
         if process.returncode == 0 and len(answer) <= MAX_OUTPUT_BYTES:
             return answer
         late = f"it did not answer within {GIT_TIMEOUT_SECS:.0f} s" if process.returncode < 0 else "it failed"
-        self.refusal = said.splitlines()[0] if said else late
+        self.refusal = message.splitlines()[0] if message else late
         return None
 
 

@@ -26,7 +26,7 @@ MAX_PATTERN_BYTES = 1 << 20
 
 
 class Rules:
-    """Says what below a folder is left out of its code.
+    """Decides what below a folder is left out of its code.
 
     Paths are relative to the folder, by no links; those called `parent` are "" or end in "/".
 

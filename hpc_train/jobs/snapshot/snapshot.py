@@ -20,7 +20,7 @@ from hpc_train.telemetry.units import size
 DEFAULT_MAX_BYTES = 64 << 20
 MAX_FILES = 20_000
 MAX_LEFT_OUT = 20
-"""So many of what was left out are told in Snapshot."""
+"""So many of what was left out are listed in Snapshot."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -70,7 +70,7 @@ def plan_snapshot(
 ) -> Plan:
     """Lists the code in `folder`: its files but those that Git ignores, and what Rules leaves out besides.
 
-    A link to a file stands for that file. A link to a folder is followed where that is in `folder`, is not left out
+    A link to a file is taken as that file. A link to a folder is followed where that is in `folder`, is not left out
     and does not hold the link. Reads names and sizes, and asks Git or reads .gitignore files; writes nothing.
 
     Args:
@@ -233,7 +233,7 @@ def _too_much(folder: Path, sizes: Mapping[str, int], max_bytes: int, max_files:
 def _largest(amounts: Mapping[str, int], count: int = 5) -> list[tuple[str, int]]:
     """The files or folders with the largest sums of `amounts`, none in another; folders end in "/".
 
-    A folder of which almost all is one thing in it stands back for that. Pure.
+    A folder of which almost all is one thing in it is left out in favour of that. Pure.
     """
     sums: Counter[str] = Counter()
     children: dict[str, set[str]] = {}

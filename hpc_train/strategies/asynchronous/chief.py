@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpc_train.distributed.parameter_server.clocks import mean_of
-from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
 from hpc_train.distributed.roles import Roles
@@ -70,7 +70,7 @@ class AsyncChief:
         server: Server,
         state: RemoteState,
         roles: Roles,
-        shard: KerasPart,
+        shard: OptimizerShard,
     ) -> None:
         self._context, self._reporter, self._shard = context, chief.reporter, shard
         self._config, self._max_steps = context.config, context.job.train_spec.max_steps

@@ -19,7 +19,7 @@ Kind = Literal["dense", "rows", "none"]
 
 
 @dataclass(frozen=True)
-class Computed:
+class LocalGradients:
     """What a worker's step gives.
 
     Attributes:
@@ -85,7 +85,7 @@ class GradientStep:
         self._step = tf.function(step, reduce_retracing=True)
         self._step.get_concrete_function(spec)
 
-    def __call__(self, batch: Any) -> Computed:
+    def __call__(self, batch: Any) -> LocalGradients:
         """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
         report, parts = self._step(batch)
         loss, finite = report.numpy()
@@ -97,7 +97,7 @@ class GradientStep:
                 continue
             values, numbers = next(found)
             gradients.append(view_of(values) if kind == "dense" else (view_of(numbers), view_of(values)))
-        return Computed(float(loss), bool(finite), gradients)
+        return LocalGradients(float(loss), bool(finite), gradients)
 
 
 def _kind(gradient: Any) -> Kind:

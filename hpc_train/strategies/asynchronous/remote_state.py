@@ -11,7 +11,7 @@ import numpy as np
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Piece
 from hpc_train.distributed.parameter_server.peers import Peers
 from hpc_train.distributed.parameter_server.server import Server
@@ -54,7 +54,7 @@ class RemoteState:
     """
 
     def __init__(
-        self, parts: AsyncParts, shard: KerasPart, server: Server, state: ModelState, at: Callable[[str], None]
+        self, parts: AsyncParts, shard: OptimizerShard, server: Server, state: ModelState, at: Callable[[str], None]
     ) -> None:
         self._at = at
         self._state, self._shard, self._server = state, shard, server
@@ -87,7 +87,7 @@ class RemoteState:
         return self._state.copied(progress, order, {}, tf_random_seed, best)
 
     def _places(self, pieces: Sequence[Piece]) -> tuple[list[int], int]:
-        """Where KerasPart.write_state puts a server's pieces, their slots, and what is common."""
+        """Where OptimizerShard.write_state puts a server's pieces, their slots, and what is common."""
         sizes = [piece.nbytes for piece in pieces]
         slots = [piece.nbytes for piece in pieces for _ in self._whole.slots[piece.variable]]
         return places([*sizes, *slots, *map(nbytes_of, self._whole.common)])
@@ -105,7 +105,7 @@ class RemoteState:
                 copy[...] = fetched[offset : offset + copy.nbytes].view(copy.dtype).reshape(copy.shape)
 
     def _spread_carried(self) -> None:
-        told = [array for array in self._server.carried if array is not None]
+        received = [array for array in self._server.carried if array is not None]
         first = self._server.carried[0]
         offsets, _ = places([nbytes_of(variable) for variable in self._carried])
         for variable, offset in zip(self._carried, offsets, strict=True):
@@ -117,5 +117,7 @@ class RemoteState:
             if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
                 if first is not None:
                     copy[...] = value_in(first)
-            elif told:
-                copy[...] = np.mean([np.asarray(value_in(array), np.float64) for array in told], axis=0).astype(dtype)
+            elif received:
+                copy[...] = np.mean([np.asarray(value_in(array), np.float64) for array in received], axis=0).astype(
+                    dtype
+                )

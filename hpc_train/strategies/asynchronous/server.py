@@ -8,7 +8,7 @@ from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP
 from hpc_train.engine.run_context import RunContext
 
 
-class Beside:
+class ServerEvents:
     """What a server that is not the first one does beside its updates. See server.Events."""
 
     def __init__(self, window: Window, first: ServerLayout, context: RunContext) -> None:
@@ -34,7 +34,7 @@ class Beside:
             self._window.replace(0, self._first.word(STOP), SIGNALLED)
 
 
-def serve_beside(server: Server, window: Window, first: ServerLayout, context: RunContext) -> None:
+def serve(server: Server, window: Window, first: ServerLayout, context: RunContext) -> None:
     """Serves as another than the first server, until that one lets this one go."""
     context.watchdog.at("waiting for gradients", None)
-    server.serve_until_released(Beside(window, first, context))
+    server.serve_until_released(ServerEvents(window, first, context))

@@ -11,7 +11,7 @@ from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.parameter_server.open_window import opened_window
-from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Server
 from hpc_train.distributed.parameter_server.window_layout import server_layout
@@ -30,7 +30,7 @@ from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
-from hpc_train.strategies.asynchronous.server import serve_beside
+from hpc_train.strategies.asynchronous.server import serve
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _gradient_step(parts: ModelParts, mean: bool) -> GradientStep:
     return GradientStep(parts.model, spec, parts.state.not_trained, not mean, parts.config.accumulate_steps)
 
 
-def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> KerasPart:
+def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> OptimizerShard:
     """This server's part of the variables, with an optimizer of its own."""
     model, config = parts.model, parts.config
     with on_host():
@@ -110,7 +110,7 @@ def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> K
             "model_fn returned the same variables or optimizer twice; with strategy: async it must make a new "
             "model, with new layers and a new optimizer, each time it is called"
         )
-    shard = KerasPart(
+    shard = OptimizerShard(
         another.trainable_variables,
         another.optimizer,
         plan,
@@ -176,7 +176,7 @@ class _Side:
 class _ServerSide(_Side):
     """A parameter server; the first one is the chief."""
 
-    def __init__(self, parts: AsyncParts, shard: KerasPart) -> None:
+    def __init__(self, parts: AsyncParts, shard: OptimizerShard) -> None:
         super().__init__(parts)
         self._shard = shard
 
@@ -195,7 +195,7 @@ class _ServerSide(_Side):
         )
         parts.window.barrier()
         if context.chief is None:
-            serve_beside(server, parts.window, parts.layouts[0], context)
+            serve(server, parts.window, parts.layouts[0], context)
             return self._end(context, None, None)
         at = context.watchdog.at
         state = RemoteState(parts, self._shard, server, context.state, lambda phase: at(phase, None))

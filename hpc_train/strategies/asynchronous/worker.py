@@ -14,11 +14,11 @@ from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience
 from hpc_train.distributed.parameter_server.window_layout import FINISH
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
-from hpc_train.distributed.tensors import reading, tensor_of, view_of
+from hpc_train.distributed.tensors import reader_of, tensor_of, view_of
 from hpc_train.engine.loop import rows_of
 from hpc_train.engine.run_context import RunContext
 from hpc_train.errors import UserError
-from hpc_train.strategies.asynchronous.gradient_step import Computed, GradientStep
+from hpc_train.strategies.asynchronous.gradient_step import GradientStep, LocalGradients
 from hpc_train.strategies.asynchronous.parts import AsyncParts
 from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
@@ -39,7 +39,7 @@ class Bound:
             view = arena[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
             self._tensors.append(tensor_of(view))
         self._assign()
-        read = reading(variables)()
+        read = reader_of(variables)()
         self._at_once = only_reads and all(
             view_of(tensor).ctypes.data == view_of(given).ctypes.data
             for tensor, given in zip(read, self._tensors, strict=True)
@@ -71,7 +71,7 @@ class AsyncWorker:
         tickets = None if max_steps is None else max_steps - context.plan.first_step
         self._tickets = tickets * parts.roles.readers if tickets is not None and mean else tickets
         self._ahead = Prefetch(worker) if context.config.prefetch_parameters else None
-        self._read_carried, self._times, self._exchange = reading(parts.carried), TimeShares(), Stopwatch()
+        self._read_carried, self._times, self._exchange = reader_of(parts.carried), TimeShares(), Stopwatch()
 
     def work(self) -> None:
         """All of them; the servers have the last gradient when this returns."""
@@ -135,7 +135,7 @@ class AsyncWorker:
         if self._ahead is not None:
             self._ahead.begin()
 
-    def _push(self, computed: Computed, rows: int) -> None:
+    def _push(self, computed: LocalGradients, rows: int) -> None:
         worker, spent = self._worker, self._times.take_secs()
         if computed.finite:
             sent = [view_of(tensor) for tensor in self._read_carried()] if self._carried else []

@@ -19,9 +19,9 @@ from hpc_train.strategies.synchronous.remote_state import RemoteState
 from hpc_train.strategies.synchronous.strategy import gradient_allreduce
 
 LEAD = 1
-"""The worker that speaks to the chief, and whose state is saved."""
+"""The worker that exchanges messages with the chief, and whose state is saved."""
 
-Told = tuple[dict[str, float], list[str]]
+FinalResult = tuple[dict[str, float], list[str]]
 
 
 class _ChiefSide:
@@ -39,7 +39,7 @@ class _ChiefSide:
         assert context.chief is not None, "rank 0 is the chief"
         chief = DedicatedChief(context, context.chief, self._channel, self._state)
         stopped = chief.serve()
-        result: Told | None = None
+        result: FinalResult | None = None
         if stopped is None:
             metrics, exports = chief.finish()
             result = metrics, [str(path) for path in exports]
@@ -65,7 +65,7 @@ class _WorkerSide:
         return _end(context, None, None)
 
 
-def _end(context: RunContext, stopped: str | None, result: Told | None) -> Result:
+def _end(context: RunContext, stopped: str | None, result: FinalResult | None) -> Result:
     """What the chief has come to, on all ranks; JobStopped where a signal has ended training. Collective."""
     context.watchdog.at("waiting for the chief (last evaluation, exports)", None)
     context.world.wait_asleep()

@@ -137,7 +137,7 @@ class DedicatedWorker:
 
 
 class LeadWorker(DedicatedWorker):
-    """The first worker: it sends its state, which is that of all, and passes on what the chief says.
+    """The first worker: it sends its state, which is that of all, and passes on what the chief sends.
 
     Args:
         channel: To the chief.
@@ -155,7 +155,7 @@ class LeadWorker(DedicatedWorker):
         return self
 
     def before_step(self, step: int) -> None:
-        """Hooks, and what the chief has said."""
+        """Hooks, and what the chief has sent."""
         super().before_step(step)
         while (message := self._channel.take()) is not None:
             self._hear(message)

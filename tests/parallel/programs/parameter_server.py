@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from hpc_train.distributed.excepthook import tell_uncaught
+from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.clocks import may_begin
 from hpc_train.distributed.parameter_server.mailboxes import Rows
 from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
@@ -55,7 +55,7 @@ class DawdlingWindow(Window):
         super().get(array, rank, offset)
 
 
-class CountingPart:
+class CountingShard:
     """All parameters hold the number of updates; a gradient is the same number throughout, or rows with theirs."""
 
     def __init__(self, plan, server, slow):
@@ -120,8 +120,8 @@ class Log:
 
 
 def serve(window, layouts, plan, rank, bound, slow):
-    part, log = CountingPart(plan, rank, slow and rank == len(layouts) - 1), Log(layouts[rank].workers)
-    server = Server(window, layouts[rank], plan, rank, part, CARRIED_NBYTES if rank == 0 else 0, bound)
+    shard, log = CountingShard(plan, rank, slow and rank == len(layouts) - 1), Log(layouts[rank].workers)
+    server = Server(window, layouts[rank], plan, rank, shard, CARRIED_NBYTES if rank == 0 else 0, bound)
     log.clocks = server.clocks
     window.barrier()
     told = {}
@@ -136,7 +136,7 @@ def serve(window, layouts, plan, rank, bound, slow):
     else:
         server.serve_until_released(log)
     told.update(
-        load=log.load, spread=log.spread, version=server.version, applied=server.clocks.applied, touched=part.touched
+        load=log.load, spread=log.spread, version=server.version, applied=server.clocks.applied, touched=shard.touched
     )
     return {**told, "staleness": sorted(server.clocks.histogram.items())}
 
@@ -186,7 +186,7 @@ def main():
     prefetching, slow, dawdling, idle = (word in sys.argv for word in ("prefetch", "slow", "dawdle", "idle"))
     bound = None if bound < 0 else bound
     world = join_world("serialized")
-    tell_uncaught(world)
+    install_excepthook(world)
     workers, rank = world.size - servers, world.rank
     plan = partition(VARIABLES, servers)
     layouts = [server_layout(plan, s, workers, CARRIED_NBYTES, STATE_NBYTES) for s in range(servers)]

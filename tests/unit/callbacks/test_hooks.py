@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpc_train.callbacks.hook import Hook, HookContext, SavingListener
-from hpc_train.callbacks.hook_list import Hooks, OfEvaluation, SavingListeners, resolve_hooks, resolve_listeners
+from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, SavingListeners, resolve_hooks, resolve_listeners
 from hpc_train.errors import JobEndedError, UserError
 
 JOB_DIR = Path("/jobs/a")
@@ -136,7 +136,7 @@ def test_an_error_names_hook_method_and_step() -> None:
 
 def test_hooks_of_an_evaluation_see_their_own_set() -> None:
     log: list[Any] = []
-    hooks = hooks_of(OfEvaluation(OnTheChief(log), "b"), OfEvaluation(SimpleNamespace(begin=log.append), None))
+    hooks = hooks_of(EvaluationHook(OnTheChief(log), "b"), EvaluationHook(SimpleNamespace(begin=log.append), None))
     hooks.begin()
     hooks.before_step(6)
     hooks.after_step(6, 1.0)
@@ -153,7 +153,7 @@ def test_hooks_of_an_evaluation_see_their_own_set() -> None:
         ("end", 6),
     ]
     log.clear()
-    hooks_of(OfEvaluation(OnTheChief(log), "b"), is_chief=False).before_evaluate(6, "b")
+    hooks_of(EvaluationHook(OnTheChief(log), "b"), is_chief=False).before_evaluate(6, "b")
     assert log == []
 
 
@@ -161,7 +161,7 @@ def test_the_first_rank_that_trains_need_not_be_the_one_that_evaluates() -> None
     for rank, kept in ((0, ["b"]), (1, ["a"]), (2, [])):
         log: list[Any] = []
         hooks = Hooks(
-            [OnTheChief(log, "a"), OfEvaluation(OnTheChief(log, "b"), None)],
+            [OnTheChief(log, "a"), EvaluationHook(OnTheChief(log, "b"), None)],
             model=None,  # type: ignore[arg-type]
             rank=rank,
             size=3,

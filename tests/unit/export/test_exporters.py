@@ -29,7 +29,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hpc_train.errors import UserError  # noqa: E402
 from hpc_train.export.export_dir import ExportFolder  # noqa: E402
-from hpc_train.export.exporters import Exporting, is_better  # noqa: E402
+from hpc_train.export.exporters import ExporterRunner, is_better  # noqa: E402
 from hpc_train.export.signature import signature_of  # noqa: E402
 from hpc_train.processes import identity  # noqa: E402
 
@@ -119,7 +119,7 @@ def exporting(model, tmp_path):
     def make(*exporters, serving_model=model, **more):
         signature = signature_of(serving_model, (tf.TensorSpec([None, 8]), tf.TensorSpec([None])), ["image"])
         about = {"job": "tiny", "params": {}}
-        return Exporting(tmp_path, exporters, serving_model, signature, about, FUNCTIONS.__getitem__, **more)
+        return ExporterRunner(tmp_path, exporters, serving_model, signature, about, FUNCTIONS.__getitem__, **more)
 
     return make
 

@@ -100,7 +100,7 @@ def shards(tmp_path):
 def predict(shards: Path, export: LoadedExport, **more):
     told: list[str] = []
     done = predict_shards(
-        World.alone(), export, [str(shards / "x-*.h5")], str(shards / "out" / "p-*.h5"), 16, say=told.append, **more
+        World.alone(), export, [str(shards / "x-*.h5")], str(shards / "out" / "p-*.h5"), 16, report=told.append, **more
     )
     return done, told
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.cancel import cancel
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs
-from hpc_train.jobs.prepare import Prepared
+from hpc_train.jobs.prepare import PreparedJob
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen, job_status
+from hpc_train.jobs.record.status import QueueState, job_status
 from hpc_train.jobs.record.submission import note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
@@ -53,7 +53,7 @@ def job_dir(tmp_path: Path) -> Path:
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES))
 def test_any_status_is_made_one_that_can_be_shown(status: dict[str, Any]) -> None:
-    job = job_status(JobRecord(Path("/runs/a"), None, sound(status)), "by hand", Seen("running", requeues=0), 0.0)
+    job = job_status(JobRecord(Path("/runs/a"), None, sound(status)), "by hand", QueueState("running", requeues=0), 0.0)
     job_table([job], 80)
     description(job)
 
@@ -151,7 +151,7 @@ def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(job_dir: Path, monke
 def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:
     """Both have looked at it before; the other one was faster."""
     a_submission(token="that of the other").save(job_dir)
-    mine = Prepared(a_submission(token="mine"), job_dir, None, "", before="the one both have seen")
+    mine = PreparedJob(a_submission(token="mine"), job_dir, None, "", before="the one both have seen")
 
     with pytest.raises(UserError, match="somebody else has just resumed it"):
         submit(mine, print)

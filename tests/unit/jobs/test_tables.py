@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from hpc_train.cli.terminal import console, show
-from hpc_train.jobdir.paths import step_of
 from hpc_train.jobs.record.status import STATES, JobStatus
-from hpc_train.jobs.tables import COLOURS, description, duration, evaluation_of, job_table, moment, number, tier_table
+from hpc_train.jobs.tables import (
+    COLOURS,
+    description,
+    duration,
+    evaluation_of,
+    job_table,
+    moment,
+    number,
+    progress_of,
+    tier_table,
+)
 from hpc_train.jobs.tiers import TierRow
 from tests.support import examples
 
@@ -74,10 +83,10 @@ def rows(*jobs: JobStatus) -> list[list[str]]:
     return [line.split() for line in table(*jobs)[1:]]
 
 
-def facts(stands: JobStatus) -> dict[str, str]:
+def facts(job: JobStatus) -> dict[str, str]:
     """The table of a description."""
-    lines = shown(description(stands)).partition("last lines:")[0].splitlines()
-    column = lines[0].index(stands.name)
+    lines = shown(description(job)).partition("last lines:")[0].splitlines()
+    column = lines[0].index(job.name)
     return {line[:column].strip(): line[column:].strip() for line in lines}
 
 
@@ -321,10 +330,10 @@ def test_a_long_job_dir_is_whole() -> None:
 
 
 def test_steps() -> None:
-    assert step_of(a_job()) == "1,200/20,000"
-    assert step_of(a_job(max_steps=None)) == "1,200"
-    assert step_of(a_job(step=0, max_steps=10)) == "0/10"
-    assert step_of(a_job(step=None)) == ""
+    assert progress_of(a_job()) == "1,200/20,000"
+    assert progress_of(a_job(max_steps=None)) == "1,200"
+    assert progress_of(a_job(step=0, max_steps=10)) == "0/10"
+    assert progress_of(a_job(step=None)) == ""
 
 
 def test_evaluations() -> None:

@@ -23,7 +23,7 @@ from hpc_train.config.warm_start import WarmStart, WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.errors import UserError
 from hpc_train.warm_start.apply import warm_start
-from hpc_train.warm_start.plan import Shaped, matched, plan
+from hpc_train.warm_start.plan import VariableType, matched, plan
 from hpc_train.warm_start.source import by_path, check_path, read_source
 
 NUMBERED = frozenset({"dense", "conv2d", "functional", "sequential"})
@@ -34,8 +34,8 @@ def settings(**changes: Any) -> WarmStartSettings:
     return WarmStartSettings(**{"ckpt_to_initialize_from": "/old", **changes})
 
 
-def shaped(*names: str, shape: tuple[int, ...] = (2,), dtype: str = F32) -> dict[str, Shaped]:
-    return dict.fromkeys(names, Shaped(shape, dtype))
+def shaped(*names: str, shape: tuple[int, ...] = (2,), dtype: str = F32) -> dict[str, VariableType]:
+    return dict.fromkeys(names, VariableType(shape, dtype))
 
 
 # settings
@@ -191,12 +191,17 @@ def test_unknown_names_are_errors(changes: dict[str, Any], message: str) -> None
 
 
 def test_shapes_and_types_that_differ_are_all_listed() -> None:
-    here = {"a/w": Shaped((2, 3), F32), "b/w": Shaped((2,), F32), "c/n": Shaped((), "int32"), "d/w": Shaped((4,), F32)}
+    here = {
+        "a/w": VariableType((2, 3), F32),
+        "b/w": VariableType((2,), F32),
+        "c/n": VariableType((), "int32"),
+        "d/w": VariableType((4,), F32),
+    }
     there = {
-        "a/w": Shaped((2, 4), F32),
-        "b/w": Shaped((2,), "bfloat16"),
-        "c/n": Shaped((), F32),
-        "d/w": Shaped((5,), "float16"),
+        "a/w": VariableType((2, 4), F32),
+        "b/w": VariableType((2,), "bfloat16"),
+        "c/n": VariableType((), F32),
+        "d/w": VariableType((5,), "float16"),
     }
     with pytest.raises(UserError) as caught:
         plan(here, there, settings())
@@ -212,7 +217,7 @@ def test_shapes_and_types_that_differ_are_all_listed() -> None:
 def test_nothing_to_take_is_an_error_and_random_states_never_are_taken() -> None:
     with pytest.raises(UserError, match="has none of the variables wanted: there are b/w, but wanted are a/w"):
         plan(shaped("a/w"), shaped("b/w"), settings())
-    state = {"dropout/seed_generator/seed_generator_state": Shaped((2,), "int64")}
+    state = {"dropout/seed_generator/seed_generator_state": VariableType((2,), "int64")}
     made = plan({**shaped("a/w"), **state}, {**shaped("a/w"), **state}, settings())
     assert (list(made.taken), made.skipped, made.unused) == (["a/w"], tuple(state), ())
 

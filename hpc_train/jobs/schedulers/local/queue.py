@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.telemetry.json_files import write_json
 
@@ -159,18 +159,22 @@ class LocalQueue:
     def _path(self, ticket: Ticket) -> Path:
         return self.folder / f"ticket-{ticket.position:08d}.json"
 
-    def seen(self, submission: Submission, host: str) -> Seen:
+    def seen(self, submission: Submission, host: str) -> QueueState:
         """What the queue knows of a submitted job; `host` is this machine's name."""
         if submission.host != host:
-            return Seen("unasked", note=f"it is in the queue of {submission.host}, which cannot be asked from {host}")
+            return QueueState(
+                "unasked", note=f"it is in the queue of {submission.host}, which cannot be asked from {host}"
+            )
         tickets = self.tickets()
         mine = [ticket for ticket in tickets if str(ticket.number) == submission.job_id]
         if not mine or mine[0].job_dir == "":
-            return Seen("forgotten")
+            return QueueState("forgotten")
         ticket = mine[0]
         if ticket.started is None:
-            return Seen("waiting", why_waiting(ticket, tickets, self.cores, self.gpus), ticket.requeues, where=host)
-        return Seen("running", None, ticket.requeues, ticket.started, ticket.limit, where=host)
+            return QueueState(
+                "waiting", why_waiting(ticket, tickets, self.cores, self.gpus), ticket.requeues, where=host
+            )
+        return QueueState("running", None, ticket.requeues, ticket.started, ticket.limit, where=host)
 
 
 def may_start(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, Scheduler
 from hpc_train.jobs.schedulers.local.limits import machine_shortfalls, this_machine
@@ -45,7 +45,7 @@ class LocalScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         numbered = start_runner(job_dir, submission, this_queue())
@@ -54,7 +54,7 @@ class LocalScheduler(Scheduler):
             raise KeyboardInterrupt
         return numbered
 
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         assert record.submission is not None, "no other job is in this queue"
         return this_queue().seen(record.submission, socket.gethostname())
 

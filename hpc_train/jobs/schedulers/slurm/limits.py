@@ -28,7 +28,7 @@ class NodeGroup:
 
     Attributes:
         cores: CPUs of each, as Slurm counts them.
-        memory: MiB of each; None where Slurm was not told, which then refuses every job that asks for memory.
+        memory: MiB of each; None where Slurm is not configured with it: it then refuses jobs that ask for memory.
         gpus: Of each, of all types together.
         usable: They run jobs, or will once they are free or switched on: neither down nor drained.
     """
@@ -202,7 +202,7 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
 
 
 def _node_lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
-    """Wishes for each node that none of the partition's nodes fulfils, looked at one by one."""
+    """Requests for each node that none of the partition's nodes fulfils, looked at one by one."""
     lacking = []
     groups, of_nodes = partition.groups, f"of partition {partition.name!r}"
     cores, most_cores = _cores(resources), max(group.cores for group in groups)
@@ -272,5 +272,5 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _memory_text(mib: int) -> str:
-    """As a job file says it: `64G`, or `64000M` where it is no whole number of those."""
+    """As a job file writes it: `64G`, or `64000M` where it is no whole number of those."""
     return f"{mib >> 10}G" if mib % 1024 == 0 else f"{mib}M"

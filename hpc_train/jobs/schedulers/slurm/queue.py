@@ -1,4 +1,4 @@
-"""Slurm's commands: submit one job and never two, ask how a job stands, signal and cancel it."""
+"""Slurm's commands: submit one job and never two, ask for a job's status, signal and cancel it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm.limits import Partition, parse_sinfo, sinfo_command
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
@@ -82,7 +82,7 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
 
 
 def partitions() -> list[Partition]:
-    """What sinfo tells of the partitions.
+    """What sinfo reports of the partitions.
 
     Raises:
         SchedulerError: It cannot be asked.
@@ -97,7 +97,7 @@ def submit(
     script: Path,
     token: str,
     options: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> str:
     """Submits `script` with the argument `token`, and returns the job's number.
@@ -106,7 +106,7 @@ def submit(
     the queue by its token, so that the job is never there twice.
 
     Args:
-        say: Told of each time that Slurm does not answer.
+        report: Called each time that Slurm does not answer.
         interrupted: Whether the user wants it no more; what was queued by then is cancelled.
 
     Raises:
@@ -135,7 +135,7 @@ def submit(
                     f"{error}; the job is not queued. Should Slurm have heard of it all the same, it ends as soon as "
                     "it is started"
                 ) from None
-            say(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
+            report(f"{error}; trying again for {max(0, deadline - time.monotonic()):.0f} s")
             _sleep(RETRY_SECS, interrupted)
             continue
         if done.returncode != 0:
@@ -148,7 +148,7 @@ def submit(
             if asked > 1:
                 cancel_all(token, but=job_id)
         except SchedulerError as error:
-            say(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
+            report(f"{error}; job {job_id} is queued; should squeue show a second one of its name, cancel that")
         return job_id
 
 
@@ -230,7 +230,7 @@ def job_dir_in_slurm(job_id: str) -> Path | None:
     return job_dir_of(job) if job is not None else None
 
 
-def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> Seen:
+def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> QueueState:
     """What Slurm knows of the job with this number, which was submitted with `token`, if it was by hpc-train submit.
 
     `known` are the numbers of all jobs that it knows, where they have been asked for.
@@ -238,23 +238,23 @@ def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -
     try:
         job = show(job_id) if known is None or job_id in known else None
         if job is not None and token is not None and token not in job.command.split():
-            return Seen("forgotten", "Slurm has given its number to another job")
+            return QueueState("forgotten", "Slurm has given its number to another job")
         return _from_accounting(job_id) if job is None else seen_of(job)
     except SchedulerError as error:
-        return Seen("unasked", note=str(error))
+        return QueueState("unasked", note=str(error))
 
 
-def _from_accounting(job_id: str) -> Seen:
+def _from_accounting(job_id: str) -> QueueState:
     """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
     if shutil.which("sacct") is None:
-        return Seen("forgotten")
+        return QueueState("forgotten")
     command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"]
     try:
         done = run(command)
     except SchedulerError as error:  # where there is no accounting, or its server is down
-        return Seen("forgotten", note=f"sacct: {error}" if not isinstance(error, AbsentError) else None)
+        return QueueState("forgotten", note=f"sacct: {error}" if not isinstance(error, AbsentError) else None)
     lines = done.stdout.splitlines() if done.returncode == 0 else []
-    return parse_accounting(lines[-1]) if lines else Seen("forgotten")
+    return parse_accounting(lines[-1]) if lines else QueueState("forgotten")
 
 
 def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:

@@ -1,4 +1,4 @@
-"""What Slurm's commands tell of jobs, understood. Pure."""
+"""What Slurm's commands report of jobs, parsed. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.jobdir.paths import SCRIPT_FILE
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED", "RESV_DEL_HOLD")
 _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING")
@@ -15,7 +15,7 @@ _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STA
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `scontrol show job` tells it. Times are seconds since 1970, None where unknown."""
+    """A job as `scontrol show job` reports it. Times are seconds since 1970, None where unknown."""
 
     job_id: str
     state: str
@@ -64,13 +64,13 @@ def job_dir_of(job: SlurmJob) -> Path | None:
     return path.parent if path.name == SCRIPT_FILE and path.is_absolute() else None
 
 
-def seen_of(job: SlurmJob) -> Seen:
-    """What Slurm knows of a job, from what scontrol says."""
+def seen_of(job: SlurmJob) -> QueueState:
+    """What Slurm knows of a job, from the output of scontrol."""
     if job.state in _WAITING:
-        return Seen("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
+        return QueueState("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
     if job.state in _RUNNING:
-        return Seen("running", None, job.requeues, job.start, job.end, where=job.nodes)
-    return Seen(
+        return QueueState("running", None, job.requeues, job.start, job.end, where=job.nodes)
+    return QueueState(
         "ended",
         None if job.state == "COMPLETED" else _ending(job.state, job.reason, job.exit_code, job.signal),
         job.requeues,
@@ -87,13 +87,13 @@ def _ending(state: str, reason: str | None, code: int, signal: int) -> str:
     return f"Slurm: {words}" + (f", exit code {code}" if code else f", signal {signal}" if signal else "")
 
 
-def parse_accounting(line: str) -> Seen:
+def parse_accounting(line: str) -> QueueState:
     """A line of sacct's: `CANCELLED by 1000|0:15`. Pure."""
     words, _, codes = line.partition("|")
     code, _, signal = codes.partition(":")
     state = words.split()[0] if words.split() else ""
     if not re.fullmatch("[A-Z_]+", state) or state in _WAITING + _RUNNING:
-        return Seen("forgotten")
+        return QueueState("forgotten")
     numbers = [int(text) if text.isdigit() else 0 for text in (code, signal)]
     ending = None if state == "COMPLETED" else _ending(state, None, *numbers)
-    return Seen("ended", ending, cancelled=state == "CANCELLED", exit_code=numbers[0], signal=numbers[1])
+    return QueueState("ended", ending, cancelled=state == "CANCELLED", exit_code=numbers[0], signal=numbers[1])

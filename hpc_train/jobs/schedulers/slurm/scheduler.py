@@ -1,4 +1,4 @@
-"""Slurm as a scheduler: batch scripts for sbatch, and what its commands say of jobs."""
+"""Slurm as a scheduler: batch scripts for sbatch, and what its commands report of jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
@@ -70,7 +70,7 @@ class SlurmScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         try:
@@ -80,37 +80,39 @@ class SlurmScheduler(Scheduler):
         options = []
         if submission.after is not None:
             options = [f"--dependency=afterok:{submission.after}", "--kill-on-invalid-dep=yes"]
-        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, say, interrupted)
+        number = queue.submit(job_dir / SCRIPT_FILE, submission.token, options, report, interrupted)
         numbered = submission.with_id(number)
         try:
             numbered.save(job_dir)
         except OSError as error:
-            say(f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}")
+            report(
+                f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}"
+            )
         return numbered
 
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         return self._query(record, None)
 
-    def query_all(self, records: Sequence[JobRecord]) -> list[Seen]:
+    def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """Several are asked after at once, since Slurm takes its time."""
         known = queue.known_jobs() if len(records) > FEW_JOBS and queue.is_here() else None
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             return list(pool.map(lambda record: self._query(record, known), records))
 
-    def _query(self, record: JobRecord, known: set[str] | None) -> Seen:
+    def _query(self, record: JobRecord, known: set[str] | None) -> QueueState:
         """`known` are the numbers of all jobs that Slurm knows, where they have been asked for."""
         submission, number = record.submission, record.number
         if submission is None:
             has_begun = record.status.get("state") in ("running", "requeued")
-            return queue.seen(str(number), None, known) if has_begun else Seen("forgotten")
+            return queue.seen(str(number), None, known) if has_begun else QueueState("forgotten")
         if _was_cancelled_long_ago(record.job_dir):
-            return Seen("forgotten")
+            return QueueState("forgotten")
         if number is None:
             number = queue.number_of(submission.token)
             if number is None and time.time() - submission.submitted < BEING_SUBMITTED_SECS:
-                return Seen("waiting", "it is being submitted")
+                return QueueState("waiting", "it is being submitted")
             if number is None:
-                return Seen("forgotten", "its submission was cut short")
+                return QueueState("forgotten", "its submission was cut short")
             with suppress(OSError):
                 submission.with_id(number).save(record.job_dir)
         return queue.seen(number, submission.token, known)

@@ -31,7 +31,7 @@ from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading import batch_source
-from hpc_train.data.loading.batch_source import Means, training_reading
+from hpc_train.data.loading.batch_source import ReadResources, training_reader
 from hpc_train.data.loading.memory import available_bytes
 from tests.support import environment, examples
 
@@ -186,7 +186,7 @@ def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ChunkIndex, "read", count)
     source = HDF5Input(shards.paths, batch_size=7, shuffle=shuffle, epochs=1)  # type: ignore[arg-type]
     monkeypatch.setattr(batch_source, "MAX_GROUP_STEPS", 3)
-    with training_reading(source, shards, 0, 1, means=Means(2)) as batches:
+    with training_reader(source, shards, 0, 1, resources=ReadResources(2)) as batches:
         assert batches.end == 142
         for step in range(batches.end):
             rows, y = batches.read(step)

@@ -18,7 +18,7 @@ import pytest
 from hpc_train import HDF5Input, UserError
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import find_shards
-from hpc_train.data.loading.batch_source import Means, order_of, training_reading
+from hpc_train.data.loading.batch_source import ReadResources, order_of, training_reader
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import check_record, record_of
 from hpc_train.data.loading.label_check import check_classes, label_ranges
@@ -50,8 +50,8 @@ def source_of(folder: Path, **options: Any) -> HDF5Input:
 
 def batches(source: HDF5Input, count: int, threads: int = 1, step: int = 0, rank: int = 0, size: int = 1) -> list[Any]:
     progress = DataProgress(step, step * source.batch_size * size, ((0, size),)) if step else DataProgress()
-    context, means = InputContext(rank, size, 1), Means(threads)
-    with open_training(source, find_shards(source), context, progress, means) as opened:
+    context, resources = InputContext(rank, size, 1), ReadResources(threads)
+    with open_training(source, find_shards(source), context, progress, resources) as opened:
         found = list(opened.dataset.take(count).as_numpy_iterator())
         assert opened.failure is None
     return found
@@ -122,7 +122,7 @@ def test_evaluation_reads_each_row_once_with_the_same_seeds_on_any_ranks(folder:
     shards = find_shards(source)
 
     def of(rank: int, size: int) -> Iterator[Any]:
-        with open_evaluation(source, shards, InputContext(rank, size, 1), None, Means(2)) as opened:
+        with open_evaluation(source, shards, InputContext(rank, size, 1), None, ReadResources(2)) as opened:
             yield from opened.dataset.as_numpy_iterator()
 
     one = {int(y[0, 0]): (y.tolist(), noise.tolist()) for y, noise in of(0, 1)}
@@ -168,7 +168,7 @@ def test_closing_lets_go_of_all_memory_and_waits_for_reads(folder: Path) -> None
     others = [r for r in gc.get_objects() if isinstance(r, Reader)]  # of earlier tests, kept by pytest's reports
     readers = []
     for _ in range(3):
-        with open_training(source, shards, InputContext(0, 1, 0), means=Means(2)) as opened:
+        with open_training(source, shards, InputContext(0, 1, 0), resources=ReadResources(2)) as opened:
             iterator = iter(opened.dataset)
             next(iterator)
             found = (r for r in gc.get_objects() if isinstance(r, Reader) and r not in others)
@@ -263,28 +263,28 @@ def test_memory_limits(folder: Path) -> None:
     shards = find_shards(source)
     with (
         pytest.raises(UserError, match=r"0\.h5: shuffle 'block' keeps two windows .* more ranks or nodes"),
-        training_reading(source, shards, 0, 1, means=Means(1, 10)),
+        training_reader(source, shards, 0, 1, resources=ReadResources(1, 10)),
     ):
         pass
-    with training_reading(source_of(folder), shards, 0, 1, means=Means(1, 10)) as reading:
-        assert "shuffle 'global' decodes a chunk for each row" in reading.notes[0]
-        rows = reading.read(3)[1][:, 0]
-        assert reading.sampler is not None
-        assert rows.tolist() == reading.sampler.rows_at(3).tolist()
+    with training_reader(source_of(folder), shards, 0, 1, resources=ReadResources(1, 10)) as reader:
+        assert "shuffle 'global' decodes a chunk for each row" in reader.notes[0]
+        rows = reader.read(3)[1][:, 0]
+        assert reader.sampler is not None
+        assert rows.tolist() == reader.sampler.rows_at(3).tolist()
     plain = [shards.paths[0]]
     source = source_of(folder, shards=plain, shuffle="block")
-    with training_reading(source, find_shards(source), 0, 1, means=Means(1, 10)) as reading:
-        assert "do not fit into the memory" in reading.notes[0]
-        assert len(reading.read(2)[0]) == 5
-    with training_reading(source, find_shards(source), 0, 1, means=Means(1, 1 << 30)) as reading:
-        assert reading.notes == ()
+    with training_reader(source, find_shards(source), 0, 1, resources=ReadResources(1, 10)) as reader:
+        assert "do not fit into the memory" in reader.notes[0]
+        assert len(reader.read(2)[0]) == 5
+    with training_reader(source, find_shards(source), 0, 1, resources=ReadResources(1, 1 << 30)) as reader:
+        assert reader.notes == ()
 
 
 def test_fewer_rows_than_a_global_batch(folder: Path) -> None:
     source = source_of(folder, batch_size=32)
     with (
         pytest.raises(UserError, match="63 rows are fewer than one global batch"),
-        training_reading(source, find_shards(source), 0, 2),
+        training_reader(source, find_shards(source), 0, 2),
     ):
         pass
 
@@ -355,8 +355,8 @@ def test_reading_ahead_keeps_to_the_memory_there_is(folder: Path) -> None:
     source = source_of(folder)
     shards = find_shards(source)
     for limit, ahead in ((None, 8), (1 << 30, 8), (16_000, 1)):
-        with training_reading(source, shards, 0, 1, means=Means(8, limit)) as reading:
-            assert reading.groups.ahead == ahead
+        with training_reader(source, shards, 0, 1, resources=ReadResources(8, limit)) as reader:
+            assert reader.groups.ahead == ahead
 
 
 def test_shards_that_changed_are_told(folder: Path) -> None:

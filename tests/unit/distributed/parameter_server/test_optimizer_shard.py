@@ -10,7 +10,7 @@ import pytest
 
 from hpc_train.distributed.optimizer_variables import build, refuse_loss_scale, refuse_uncuttable, takes_rows
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows, mailboxes
-from hpc_train.distributed.parameter_server.optimizer_shard import KerasPart
+from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout, server_layout
 from hpc_train.distributed.parameter_server.worker import aligned_zeros
@@ -58,19 +58,19 @@ class Served:
     ) -> None:
         specs = [VariableSpec(s, np.dtype(np.float32), rows=rows and i == ROWS) for i, s in enumerate(SHAPES)]
         self.plan: Partition = partition(specs, servers)
-        self.parts: list[KerasPart] = []
+        self.shards: list[OptimizerShard] = []
         self.layouts: list[ServerLayout] = []
         self.boxes: list[list[Mailbox]] = []
         for server in range(servers):
             model = variables(0)
-            part = KerasPart(model, make(), self.plan, server, [True] * len(SHAPES), **options)
+            shard = OptimizerShard(model, make(), self.plan, server, [True] * len(SHAPES), **options)
             reference = variables(0)
-            part.load(reference, build(make(), reference))
-            layout = server_layout(self.plan, server, workers, 0, part.state_nbytes)
+            shard.load(reference, build(make(), reference))
+            layout = server_layout(self.plan, server, workers, 0, shard.state_nbytes)
             memory = aligned_zeros(layout.nbytes)
             self.boxes.append(mailboxes(memory, layout, self.plan, server, 0))
-            part.bind(self.boxes[-1])
-            self.parts.append(part)
+            shard.bind(self.boxes[-1])
+            self.shards.append(shard)
             self.layouts.append(layout)
 
     def put(self, gradients: list[Any], worker: int = 0) -> None:
@@ -88,13 +88,13 @@ class Served:
                     place[...] = np.ravel(gradient)[piece.start : piece.stop].reshape(piece.shape)
 
     def apply(self, rate: float = 1.0) -> None:
-        for part, boxes in zip(self.parts, self.boxes, strict=True):
-            part.apply(boxes, rate)
+        for shard, boxes in zip(self.shards, self.boxes, strict=True):
+            shard.apply(boxes, rate)
 
     def parameters(self) -> list[np.ndarray]:
         arena = aligned_zeros(self.plan.nbytes)
-        for server, part in enumerate(self.parts):
-            part.write_parameters(arena[self.plan.cuts[server] : self.plan.cuts[server + 1]])
+        for server, shard in enumerate(self.shards):
+            shard.write_parameters(arena[self.plan.cuts[server] : self.plan.cuts[server + 1]])
         specs = zip(self.plan.variables, self.plan.offsets, strict=True)
         return [arena[o : o + s.nbytes].view(s.dtype).reshape(s.shape).copy() for s, o in specs]
 
@@ -153,7 +153,7 @@ def test_pieces_on_three_servers_change_as_the_whole(name: str) -> None:
         with fused_updates(optimizer):
             optimizer.apply([as_tensor(g, as_rows) for g in gradients], whole)
     assert_alike(served, whole)
-    assert all(int(part._optimizer.iterations) == int(optimizer.iterations) for part in served.parts)
+    assert all(int(shard._optimizer.iterations) == int(optimizer.iterations) for shard in served.shards)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -192,19 +192,19 @@ def test_weight_decay_leaves_out_the_pieces_of_what_a_layers_name_leaves_out() -
     specs = [VariableSpec(shape, np.dtype(np.float32)) for shape in SHAPES]
     plan = partition(specs, 2)
     assert 0 in plan.cut_variables
-    parts = [KerasPart(named(0), made(), plan, server, [True] * len(SHAPES)) for server in range(2)]
-    for server, part in enumerate(parts):
+    shards = [OptimizerShard(named(0), made(), plan, server, [True] * len(SHAPES)) for server in range(2)]
+    for server, shard in enumerate(shards):
         reference = named(0)
-        part.load(reference, build(made(), reference))
-        layout = server_layout(plan, server, 1, 0, part.state_nbytes)
+        shard.load(reference, build(made(), reference))
+        layout = server_layout(plan, server, 1, 0, shard.state_nbytes)
         boxes = mailboxes(aligned_zeros(layout.nbytes), layout, plan, server, 0)
-        part.bind(boxes)
+        shard.bind(boxes)
         for piece, place in zip(plan.pieces(server), boxes[0].gradients, strict=True):
             place[...] = np.ravel(values(1)[piece.variable])[piece.start : piece.stop].reshape(piece.shape)
-        part.apply(boxes, 1.0)
+        shard.apply(boxes, 1.0)
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in values(1)], whole)
-    for server, part in enumerate(parts):
-        for piece, held in zip(plan.pieces(server), part.variables, strict=True):
+    for server, shard in enumerate(shards):
+        for piece, held in zip(plan.pieces(server), shard.variables, strict=True):
             wanted = np.ravel(whole[piece.variable].numpy())[piece.start : piece.stop]
             np.testing.assert_allclose(np.ravel(held.numpy()), wanted, rtol=2e-6, atol=2e-7)
 
@@ -224,19 +224,19 @@ def test_an_optimizer_that_keeps_the_gradient_does_not_keep_the_mailbox() -> Non
         served.put(values(step))
         served.apply()
         served.put(values(7))
-        for slots, gradient in zip(served.parts[0].optimizer_variables.slots, values(step), strict=True):
+        for slots, gradient in zip(served.shards[0].optimizer_variables.slots, values(step), strict=True):
             np.testing.assert_array_equal(slots[-1].numpy(), gradient)
 
 
 def test_a_server_without_gradients_counts_updates_all_the_same() -> None:
     specs = [VariableSpec(shape, np.dtype(np.float32)) for shape in SHAPES]
     plan = partition(specs, 1)
-    part = KerasPart(variables(0), o.SGD(0.1), plan, 0, [False] * len(SHAPES))
-    layout = server_layout(plan, 0, 1, 0, part.state_nbytes)
+    shard = OptimizerShard(variables(0), o.SGD(0.1), plan, 0, [False] * len(SHAPES))
+    layout = server_layout(plan, 0, 1, 0, shard.state_nbytes)
     boxes = mailboxes(aligned_zeros(layout.nbytes), layout, plan, 0, 0)
-    part.bind(boxes)
-    part.apply(boxes, 1.0)
-    assert int(part._optimizer.iterations) == 1
+    shard.bind(boxes)
+    shard.apply(boxes, 1.0)
+    assert int(shard._optimizer.iterations) == 1
 
 
 def test_whole_variables_are_not_copied_and_any_optimizer_will_do() -> None:
@@ -255,7 +255,7 @@ def test_staleness_scales_the_learning_rate_and_not_the_gradient(schedule_used: 
         return o.Adam(schedule.CosineDecay(0.1, 10) if schedule_used else 0.1)
 
     served = Served(make, servers=2, scale=True)
-    told = served.parts[0].learning_rate
+    told = served.shards[0].learning_rate
     served.put(values(1))
     served.apply(rate=0.25)
     for number, (before, ours) in enumerate(zip(values(0), served.parameters(), strict=True)):
@@ -266,7 +266,7 @@ def test_staleness_scales_the_learning_rate_and_not_the_gradient(schedule_used: 
         np.testing.assert_allclose(ours - before, (probe.numpy() - before) / 4, rtol=1e-4, atol=1e-6)
     assert told == pytest.approx(0.1)
     if not schedule_used:
-        assert served.parts[0].learning_rate == pytest.approx(0.1)
+        assert served.shards[0].learning_rate == pytest.approx(0.1)
 
 
 def test_state_goes_out_and_in_again() -> None:
@@ -277,17 +277,17 @@ def test_state_goes_out_and_in_again() -> None:
         served.apply()
     whole, optimizer = variables(5), make()
     owned = build(optimizer, whole)
-    for part in served.parts:  # into the whole, as a checkpoint has it
-        for piece, held, slots in zip(part.pieces, part.variables, part.optimizer_variables.slots, strict=True):
+    for shard in served.shards:  # into the whole, as a checkpoint has it
+        for piece, held, slots in zip(shard.pieces, shard.variables, shard.optimizer_variables.slots, strict=True):
             for theirs, mine in zip([whole[piece.variable], *owned.slots[piece.variable]], [held, *slots], strict=True):
                 flat = np.ravel(theirs.numpy()).copy()
                 flat[piece.start : piece.stop] = np.ravel(mine.numpy())
                 theirs.assign(flat.reshape(theirs.shape))
-    for theirs, mine in zip(owned.common, served.parts[0].optimizer_variables.common, strict=True):
+    for theirs, mine in zip(owned.common, served.shards[0].optimizer_variables.common, strict=True):
         theirs.assign(mine.numpy())
     again = Served(make, servers=3)
-    for part in again.parts:
-        part.load(whole, owned)
+    for shard in again.shards:
+        shard.load(whole, owned)
     for other in (served, again):
         other.put(values(9))
         other.apply()
@@ -297,13 +297,13 @@ def test_state_goes_out_and_in_again() -> None:
 
 
 def test_the_state_that_is_written_is_parameters_slots_and_the_rest_in_this_order() -> None:
-    part = Served(OPTIMIZERS["momentum"], servers=1).parts[0]
-    state = aligned_zeros(part.state_nbytes)
-    part.write_state(state)
-    first = part.variables[0].numpy()
+    shard = Served(OPTIMIZERS["momentum"], servers=1).shards[0]
+    state = aligned_zeros(shard.state_nbytes)
+    shard.write_state(state)
+    first = shard.variables[0].numpy()
     assert state[: first.nbytes].tobytes() == first.tobytes()
-    assert [v.path for v in part.state[: len(SHAPES)]] == [v.path for v in part.variables]
-    assert len(part.state) == 2 * len(SHAPES) + 2  # momentum for each; iteration and learning rate
+    assert [v.path for v in shard.state[: len(SHAPES)]] == [v.path for v in shard.variables]
+    assert len(shard.state) == 2 * len(SHAPES) + 2  # momentum for each; iteration and learning rate
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

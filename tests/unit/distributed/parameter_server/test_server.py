@@ -134,8 +134,8 @@ class Scene:
 
     def __init__(self, workers: int, bound: int | None = None, scale: bool = False) -> None:
         self.layout: ServerLayout = server_layout(PLAN, 0, workers, CARRIED, 0)
-        self.memory, self.part, self.log = Memory(self.layout.nbytes), Sums(PLAN), Log()
-        self.server = Server(self.memory, self.layout, PLAN, 0, self.part, CARRIED, bound, scale)  # type: ignore[arg-type]
+        self.memory, self.shard, self.log = Memory(self.layout.nbytes), Sums(PLAN), Log()
+        self.server = Server(self.memory, self.layout, PLAN, 0, self.shard, CARRIED, bound, scale)  # type: ignore[arg-type]
         self.workers = [Worker(self.memory, [self.layout], PLAN, w) for w in range(workers)]  # type: ignore[arg-type]
         self.control = control_words(self.memory.memory, self.layout)
 
@@ -186,7 +186,7 @@ def test_parameters_are_the_sum_of_all_gradients(workers: int, data: st.DataObje
         assert all(scene.taken(worker) for worker in range(workers))
     assert scene.server.clocks.applied == pushes
     assert [update.staleness for update in scene.log.updates] == staleness
-    assert all(rate == 1 for _, rate in scene.part.calls)
+    assert all(rate == 1 for _, rate in scene.shard.calls)
 
 
 def test_workers_are_served_in_turn() -> None:
@@ -197,7 +197,7 @@ def test_workers_are_served_in_turn() -> None:
         for worker in pushes:
             scene.push(worker, 1.0)
         scene.serve()
-    order = [workers[0] for workers, _ in scene.part.calls]
+    order = [workers[0] for workers, _ in scene.shard.calls]
     assert order == [1, 2, 0, 1, 2, 0, 1, 2, 0]
 
 
@@ -244,7 +244,7 @@ def test_bound_0_averages_a_gradient_of_each_worker() -> None:
         scene.serve()
         assert all(scene.taken(worker) for worker in range(3))
         assert scene.log.updates[-1] == Applied((0, 1, 2), 0, 1.0, 6, tuple(map(spent_of, range(3))), ())
-    assert scene.part.calls == [((0, 1, 2), 1.0)] * 4
+    assert scene.shard.calls == [((0, 1, 2), 1.0)] * 4
     assert scene.server.clocks.applied == [4, 4, 4]
     assert scene.server.clocks.histogram == {0: 12}
     assert scene.control[SLOWEST] == 4
@@ -261,7 +261,7 @@ def test_a_round_that_nobody_can_complete_is_dismissed(leaves_first: bool) -> No
     assert scene.taken(2)
     assert scene.control[STOP] == OUT_OF_ROUNDS
     assert not scene.server.signalled
-    assert scene.part.calls == scene.log.updates == []
+    assert scene.shard.calls == scene.log.updates == []
     assert scene.server.version == 0
     assert scene.server.clocks.applied == [0, 0, 0]
     assert scene.server.carried == [None] * 3
@@ -293,7 +293,7 @@ def test_bad_gradients_are_counted_and_not_applied() -> None:
     scene.serve()
     scene.workers[1].push_bad(math.inf, 8, spent_of(5))
     scene.serve()
-    assert scene.part.calls == [((0,), 1.0)]
+    assert scene.shard.calls == [((0,), 1.0)]
     assert scene.log.updates[1] == Applied((1,), 1, math.inf, 8, (spent_of(5),), (1,))
     assert scene.server.version == 2
     assert scene.server.clocks.applied == [1, 1]
@@ -312,7 +312,7 @@ def test_a_round_with_a_bad_gradient_is_left_out() -> None:
     scene.workers[1].push_bad(math.nan, 4, None)
     scene.push(2, 1.0)
     scene.serve()
-    assert scene.part.calls == []
+    assert scene.shard.calls == []
     (update,) = scene.log.updates
     assert (update.workers, update.bad, update.examples) == ((0, 1, 2), (1,), 12)
     assert scene.server.version == 1
@@ -330,7 +330,7 @@ def test_the_rate_is_divided_by_the_staleness(scale: bool) -> None:
         scene.serve()
     assert [update.staleness for update in scene.log.updates] == [0, 1, 2, 3, 4]
     rates = [1, 1, 1 / 2, 1 / 3, 1 / 4] if scale else [1] * 5
-    assert [rate for _, rate in scene.part.calls] == rates
+    assert [rate for _, rate in scene.shard.calls] == rates
     np.testing.assert_allclose(scene.pull(0)[0], -12 * sum(rates))
 
 
@@ -448,8 +448,8 @@ def test_another_server_hands_over_its_state_and_leaves_once_it_is_released_and_
     plan = partition([VariableSpec((64,), np.dtype(np.float64), whole=True)] * 2, 2)
     layout = server_layout(plan, 1, 1, CARRIED, 100)
     memory = Memory(layout.nbytes)
-    part = Sums(partition([plan.variables[1]], 1))
-    server = Server(memory, layout, plan, 1, part)  # type: ignore[arg-type]
+    shard = Sums(partition([plan.variables[1]], 1))
+    server = Server(memory, layout, plan, 1, shard)  # type: ignore[arg-type]
     control = control_words(memory.memory, layout)
     state = memory.memory[layout.state : layout.state + 100]
     told: list[tuple[int, int]] = []

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.evaluation.standalone import job_watcher
-from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Follower
+from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, CheckpointQueue
 from hpc_train.evaluation.standalone.chief import evaluated_in
-from hpc_train.evaluation.standalone.job_watcher import Followed
+from hpc_train.evaluation.standalone.job_watcher import JobWatcher
 from hpc_train.jobdir.job_dir import JobDir
 
 AT = {step: Checkpoint(step, 1000.0 + step) for step in range(0, 100, 10)}
@@ -36,19 +36,19 @@ trainings = st.dictionaries(
 
 def follow(looks: list[set[int]], every: bool, per_look: int, damaged: set[int] = frozenset()) -> tuple[Any, ...]:
     """The follower at its end, what it evaluated, and what it told as skipped."""
-    follower, evaluated, skipped = Follower(every), [], []
+    queue, evaluated, skipped = CheckpointQueue(every), [], []
     for steps in looks:
-        skipped += follower.see(AT[step] for step in steps)
+        skipped += queue.see(AT[step] for step in steps)
         for _ in range(per_look):
-            if (chosen := follower.next()) is None:
+            if (chosen := queue.next()) is None:
                 break
             assert chosen.step in steps
             if chosen.step in damaged:
-                follower.pass_over(chosen)
+                queue.pass_over(chosen)
             else:
-                follower.evaluated(chosen)
+                queue.evaluated(chosen)
                 evaluated.append(chosen)
-    return follower, evaluated, skipped
+    return queue, evaluated, skipped
 
 
 @given(trainings, st.booleans(), st.integers(0, 3), st.sets(st.sampled_from(sorted(AT))))
@@ -60,24 +60,24 @@ def test_none_is_evaluated_twice(looks: list[set[int]], every: bool, per_look: i
 
 @given(trainings, st.sets(st.sampled_from(sorted(AT))))
 def test_it_takes_the_newest_that_is_whole(looks: list[set[int]], damaged: set[int]) -> None:
-    follower = Follower(every=False)
+    queue = CheckpointQueue(every=False)
     for steps in looks:
-        assert follower.see(AT[step] for step in steps) == []
-        while (chosen := follower.next()) is not None and chosen.step in damaged:
-            follower.pass_over(chosen)
+        assert queue.see(AT[step] for step in steps) == []
+        while (chosen := queue.next()) is not None and chosen.step in damaged:
+            queue.pass_over(chosen)
         if chosen is not None:
             assert chosen.step == max(steps - damaged)
-            follower.evaluated(chosen)
-        assert follower.next() is None, "of what is there, the newest alone"
+            queue.evaluated(chosen)
+        assert queue.next() is None, "of what is there, the newest alone"
 
 
 @given(trainings, st.integers(0, 3))
 def test_with_every_each_is_evaluated_in_turn_or_told_as_skipped_once(looks: list[set[int]], per_look: int) -> None:
-    follower, evaluated, skipped = follow(looks, True, per_look)
+    queue, evaluated, skipped = follow(looks, True, per_look)
     rest = []
-    while (chosen := follower.next()) is not None:
+    while (chosen := queue.next()) is not None:
         rest.append(chosen)
-        follower.evaluated(chosen)
+        queue.evaluated(chosen)
     assert [c.step for c in rest] == sorted(c.step for c in rest)
     seen = {AT[step] for steps in looks for step in steps}
     assert sorted([*evaluated, *rest, *skipped], key=lambda c: c.step) == sorted(seen, key=lambda c: c.step)
@@ -87,45 +87,45 @@ def test_with_every_each_is_evaluated_in_turn_or_told_as_skipped_once(looks: lis
 def test_it_is_over_only_when_training_is_and_the_newest_is_evaluated(
     looks: list[set[int]], every: bool, per_look: int, end: Any
 ) -> None:
-    follower, evaluated, _ = follow(looks, every, per_look)
+    queue, evaluated, _ = follow(looks, every, per_look)
     for training in ("awaited", "running", "away"):
-        assert not follower.is_over(training)
+        assert not queue.is_over(training)
     there = looks[-1]
-    if follower.is_over(end):
+    if queue.is_over(end):
         wanted = there if every else {max(there)} if there else set()
         assert {AT[step] for step in wanted} <= set(evaluated)
     else:
-        assert follower.next() is not None
+        assert queue.next() is not None
 
 
 def test_what_goes_while_it_is_evaluated_is_not_told_as_skipped() -> None:
-    follower = Follower(every=True)
-    follower.see([AT[10], AT[20]])
-    follower.take(AT[10])
-    assert follower.see([]) == [AT[20]]
-    follower.evaluated(AT[10])
-    assert follower.see([]) == []
+    queue = CheckpointQueue(every=True)
+    queue.see([AT[10], AT[20]])
+    queue.take(AT[10])
+    assert queue.see([]) == [AT[20]]
+    queue.evaluated(AT[10])
+    assert queue.see([]) == []
 
 
 def test_what_an_earlier_run_has_evaluated_counts() -> None:
-    follower = Follower(False, [AT[20]])
-    follower.see([AT[10], AT[20]])
-    assert follower.next() is None
+    queue = CheckpointQueue(False, [AT[20]])
+    queue.see([AT[10], AT[20]])
+    assert queue.next() is None
     again = replace(AT[20], time=5000.0)
-    follower.see([again])
-    assert follower.next() == again, "the job-dir was trained anew"
+    queue.see([again])
+    assert queue.next() == again, "the job-dir was trained anew"
 
 
 @pytest.mark.parametrize("every", [False, True])
 def test_the_last_is_evaluated_once_more_with_averaged_weights(every: bool) -> None:
-    follower = Follower(every, [AT[20]])
+    queue = CheckpointQueue(every, [AT[20]])
     last = replace(AT[20], averaged=True)
-    follower.see([last])
-    assert follower.next() == last
-    follower.evaluated(last)
-    assert follower.next() is None
-    follower.see([AT[20]])  # training was made longer, so that it is the last no more
-    assert follower.next() is None
+    queue.see([last])
+    assert queue.next() == last
+    queue.evaluated(last)
+    assert queue.next() is None
+    queue.see([AT[20]])  # training was made longer, so that it is the last no more
+    assert queue.next() is None
 
 
 def test_results_are_read_back_whatever_else_is_in_the_file(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def standing(
         asked.append(clock.now)
         return answer
 
-    job, found = Followed(tmp_path, print, ask), []
+    job, found = JobWatcher(tmp_path, print, ask), []
     for secs in (0, 60, 120):
         clock.now += secs
         found.append(job.look()[0])
@@ -172,16 +172,16 @@ def standing(
 
 
 def test_the_status_tells_how_training_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stands(**status: Any) -> list[Any]:
+    def status_of(**status: Any) -> list[Any]:
         return standing(tmp_path, monkeypatch, **status)
 
-    assert stands(state="succeeded") == ["ended", "ended", "ended", 0]
-    assert stands(state="cancelled") == ["ended", "ended", "ended", 0]
-    assert stands(state="stopped", job_id="1") == ["away", "away", "away", 2]
-    assert stands(state="requeued", job_id="1") == ["away", "away", "away", 2]
-    assert stands(state="queued", job_id="1") == ["awaited", "awaited", "awaited", 2]
-    assert stands() == ["awaited", "awaited", "awaited", 0]
-    assert Followed(tmp_path / "none", print, lambda _: None).look() == ("awaited", [])
+    assert status_of(state="succeeded") == ["ended", "ended", "ended", 0]
+    assert status_of(state="cancelled") == ["ended", "ended", "ended", 0]
+    assert status_of(state="stopped", job_id="1") == ["away", "away", "away", 2]
+    assert status_of(state="requeued", job_id="1") == ["away", "away", "away", 2]
+    assert status_of(state="queued", job_id="1") == ["awaited", "awaited", "awaited", 2]
+    assert status_of() == ["awaited", "awaited", "awaited", 0]
+    assert JobWatcher(tmp_path / "none", print, lambda _: None).look() == ("awaited", [])
 
 
 def test_a_failed_job_has_ended_once_its_chief_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_a_lock_that_is_touched_is_a_sign_of_life(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(job_watcher, "time", clock)
     (tmp_path / "status.json").write_text(json.dumps({"state": "running", "job_id": "7"}))
     (tmp_path / "lock.json").write_text("{}")
-    job = Followed(tmp_path, print, lambda _: pytest.fail("there is no need to ask"))
+    job = JobWatcher(tmp_path, print, lambda _: pytest.fail("there is no need to ask"))
     for beat in range(10):
         os.utime(tmp_path / "lock.json", ns=(beat, time.time_ns() + beat))
         clock.now += 20

@@ -15,7 +15,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.errors import UserError
-from hpc_train.evaluation.standalone.chief import EvaluatorChief, Order, Wishes
+from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
 
 
 class AnyModel:
@@ -43,9 +43,9 @@ class Job:
     def status(self, **fields: Any) -> None:
         (self.folder / "status.json").write_text(json.dumps(fields))
 
-    def evaluator(self, **wishes: Any) -> EvaluatorChief:
-        told = Wishes(self.folder, self.folder.parent / "out", **{"follow": True, **wishes})
-        return EvaluatorChief(told, lambda _: None, ExitStack())
+    def evaluator(self, **options: Any) -> EvaluatorChief:
+        request = EvaluationRequest(self.folder, self.folder.parent / "out", **{"follow": True, **options})
+        return EvaluatorChief(request, lambda _: None, ExitStack())
 
 
 @pytest.fixture
@@ -56,37 +56,37 @@ def job(tmp_path: Path) -> Job:
     return made
 
 
-def load(chief: EvaluatorChief, order: Order) -> Snapshot | None:
-    return chief.load(order, AnyModel())  # type: ignore[arg-type]
+def load(chief: EvaluatorChief, command: EvaluatorCommand) -> Snapshot | None:
+    return chief.load(command, AnyModel())  # type: ignore[arg-type]
 
 
 def test_the_newest_is_read(job: Job) -> None:
     job.save(10)
     job.save(20)
     chief = job.evaluator()
-    order = chief.order()
-    assert (order.step, order.time) == (20, 1020.0)
-    assert load(chief, order) is not None
+    command = chief.command()
+    assert (command.step, command.time) == (20, 1020.0)
+    assert load(chief, command) is not None
 
 
 def test_one_that_goes_while_it_is_opened_is_passed_over_in_silence(job: Job, logged: list[str]) -> None:
     job.save(10)
     job.save(20)
     chief = job.evaluator()
-    order = chief.order()
+    command = chief.command()
     job.remove(20)
-    assert load(chief, order) is None
-    assert chief.order().step == 10
+    assert load(chief, command) is None
+    assert chief.command().step == 10
     assert not logged
 
 
 def test_one_that_is_replaced_while_it_is_opened_is_taken_as_the_new_one(job: Job) -> None:
     job.save(20)
     chief = job.evaluator()
-    order = chief.order()
+    command = chief.command()
     job.save(20, time=5000.0)
-    assert load(chief, order) is None
-    assert (chief.order().step, chief.order().time) == (20, 5000.0)
+    assert load(chief, command) is None
+    assert (chief.command().step, chief.command().time) == (20, 5000.0)
 
 
 def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
@@ -95,9 +95,9 @@ def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
     (job.manager.path(10) / "manifest.json").write_text("{}")
     job.damage(20)
     chief = job.evaluator()
-    assert load(chief, chief.order()) is None
+    assert load(chief, chief.command()) is None
     for _ in range(2):
-        assert chief.order().step == 5
+        assert chief.command().step == 5
     told = "\n".join(logged)
     for step in (10, 20):
         assert told.count(f"the checkpoint of step {step} is damaged and passed over") == 1
@@ -107,24 +107,24 @@ def test_without_follow_it_is_an_error_that_none_is_whole(job: Job) -> None:
     job.save(20)
     job.damage(20)
     chief = job.evaluator(follow=False)
-    assert load(chief, chief.order()) is None
+    assert load(chief, chief.command()) is None
     with pytest.raises(UserError, match="no checkpoint is whole"):
-        chief.order()
+        chief.command()
     chief = job.evaluator(follow=False, step=20)
-    assert load(chief, chief.order()) is None
+    assert load(chief, chief.command()) is None
     with pytest.raises(UserError, match="the checkpoint of step 20 is damaged"):
-        chief.order()
+        chief.command()
 
 
 def test_a_stop_and_a_wait_are_told_once(job: Job, logged: list[str]) -> None:
     job.status(state="requeued", step=30, job_id="5")
     chief = job.evaluator()
     for _ in range(3):
-        assert chief.order() == Order()
+        assert chief.command() == EvaluatorCommand()
     assert logged == ["training is requeued at step 30; waiting for it to go on"]
 
 
 def test_it_ends_where_training_has_left_no_checkpoint(job: Job, logged: list[str]) -> None:
     job.status(state="failed", error={"rank": 1, "message": "ValueError: no such data"})
-    assert job.evaluator().order() == Order(0)
+    assert job.evaluator().command() == EvaluatorCommand(0)
     assert "training has ended (failed: ValueError: no such data); evaluated 0 checkpoints" in "\n".join(logged)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.launch.error_excerpt import MAX_LINES, READ_BYTES, Printed, error_in, last_words
+from hpc_train.jobs.launch.error_excerpt import MAX_LINES, READ_BYTES, RunOutput, error_in, last_words
 
 DASHES = "-" * 74
 KILLED = f"""\
@@ -42,14 +42,14 @@ def test_a_rank_that_was_killed_is_named_with_its_own_last_lines(log: Path, tmp_
     log.write_text(f"{TRACEBACK}{KILLED}")
     rank_stderr(tmp_path / "run-0", "rank.13", "not mine")
     rank_stderr(tmp_path / "run-0", "rank.03", "almost there\n")
-    found = last_words(Printed(log, rank_logs=tmp_path / "run-0"))
+    found = last_words(RunOutput(log, rank_logs=tmp_path / "run-0"))
     assert (found.rank, found.signal, found.lines) == (3, "SIGKILL", ("almost there",))
     assert found.message == "rank 3 on n2 was killed by SIGKILL"
 
 
 def test_the_rank_that_called_abort_is_the_one(log: Path) -> None:
     log.write_text(TRACEBACK + ABORT + KILLED)
-    found = last_words(Printed(log))
+    found = last_words(RunOutput(log))
     assert (found.rank, found.signal, found.message) == (2, None, "KeyError: 'x'")
     assert found.lines[-1] == "KeyError: 'x'", "without what mpirun says"
 
@@ -59,20 +59,20 @@ def test_runs_before_this_one_do_not_count(log: Path) -> None:
     begin = log.stat().st_size
     with open(log, "a") as file:
         file.write("fresh\n")
-    found = last_words(Printed(log, begin))
+    found = last_words(RunOutput(log, begin))
     assert (found.rank, found.message, found.lines) == (None, None, ("fresh",))
-    assert last_words(Printed(log, begin), 4).rank == 4, "as the launcher knows"
+    assert last_words(RunOutput(log, begin), 4).rank == 4, "as the launcher knows"
 
 
 def test_of_a_long_output_the_end_is_read(log: Path) -> None:
     log.write_text(TRACEBACK + "x" * 2 * READ_BYTES + "\n" + "".join(f"line {number}\n" for number in range(50)))
-    found = last_words(Printed(log))
+    found = last_words(RunOutput(log))
     assert found.lines == tuple(f"line {number}" for number in range(50 - MAX_LINES, 50))
     assert found.message is None
 
 
 def test_nothing_to_read_is_no_error(tmp_path: Path) -> None:
-    found = last_words(Printed(tmp_path / "absent", 10, tmp_path / "absent"), 1)
+    found = last_words(RunOutput(tmp_path / "absent", 10, tmp_path / "absent"), 1)
     assert (found.rank, found.message, found.lines) == (1, None, ())
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
 from hpc_train.jobdir.paths import REQUEUES_FILE
-from hpc_train.jobs.launch.error_excerpt import Printed
+from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.progress_check import CutRun, idle_runs
 from hpc_train.jobs.launch.record_end import (
     find_job_dir,
@@ -184,7 +184,7 @@ def test_a_submitted_job_that_was_refused_has_failed(submitted: Path) -> None:
     begin = log.stat().st_size
     with open(log, "a") as file:
         file.write("hpc-train: error: job.yaml: line 3: `trian`: no such key\nhpc-train: error: `train`: missing\n")
-    assert record_end(submitted, 2, None, "mine", printed=Printed(log, begin)) == 0
+    assert record_end(submitted, 2, None, "mine", printed=RunOutput(log, begin)) == 0
     found = status(submitted)
     assert (found["state"], found["exit_code"], found["job_id"], found["requeues"]) == ("failed", 2, "7", 0)
     assert found["error"]["message"] == "job.yaml: line 3: `trian`: no such key"
@@ -280,7 +280,7 @@ def test_a_program_from_its_beginning_to_its_failure(submitted: Path) -> None:
     }
     log = submitted / "job.out"
     log.write_text(PROGRAM_OUTPUT)
-    record_end(submitted, 1, None, "mine", True, Printed(log))
+    record_end(submitted, 1, None, "mine", True, RunOutput(log))
     found = status(submitted)
     assert (found["state"], found["exit_code"], found["started"]) == ("failed", 1, begun["started"])
     assert (found["error"]["rank"], found["error"]["message"]) == (11, "ValueError: boom")

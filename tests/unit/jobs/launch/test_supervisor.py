@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, RankEnd, pump, understand
-from hpc_train.jobs.launch.supervisor import Ended, supervise, wait_secs
+from hpc_train.jobs.launch.supervisor import RunEnd, supervise, wait_secs
 from tests.support import LIMIT_SECS
 
 DASHES = "-" * 74 + "\n"
@@ -82,7 +82,7 @@ def test_notices_of_mpirun_are_understood_and_left_out(notice: str, before: byte
     for cut in cuts:
         out, rest = out + output.feed(rest[:cut]), rest[cut:]
     out += output.feed(rest) + output.flush()
-    assert (str(output.end), output.told) == NOTICES[notice]
+    assert (str(output.end), output.reported) == NOTICES[notice]
     assert out == before + (b"\n" if notice in (INTEL, MPICH) else b"") + b"last words\n"
 
 
@@ -93,7 +93,7 @@ def test_what_ranks_write_comes_through_unchanged(parts: list[bytes]) -> None:
     output = MpirunOutput()
     assert b"".join(map(output.feed, parts)) + output.flush() == b"".join(parts)
     assert output.end is None
-    assert not output.told
+    assert not output.reported
 
 
 @pytest.mark.parametrize("text", [b"progress 10 %\r", b"no end", b"line\n"])
@@ -123,7 +123,7 @@ def test_a_line_of_dashes_waits_for_half_a_second_at_most() -> None:
 def test_the_first_rank_to_end_is_named_and_failures_are_known() -> None:
     output = MpirunOutput()
     assert output.feed(b"rank 1 failed:\nTraceback (most recent call last):\n") != b""
-    assert output.told
+    assert output.reported
     output.feed(KILLED.encode() + LEFT.encode())
     assert output.end == RankEnd(1, "vm", signal=9)
     assert understand("anything else") is None
@@ -144,11 +144,11 @@ class Runs:
         self.waits: list[float] = []
         self.stop_at_wait = stop_at_wait
 
-    def run(self, restarts: int) -> Ended:
+    def run(self, restarts: int) -> RunEnd:
         assert restarts == self.done
         self.done += 1
         code = self.codes[min(restarts, len(self.codes) - 1)]
-        return Ended(code, f"left with {code}", told=code == 0)
+        return RunEnd(code, f"left with {code}", reported=code == 0)
 
     def newest(self) -> int | None:
         return self.steps[min(self.done, len(self.steps) - 1)]

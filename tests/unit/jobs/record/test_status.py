@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import ENDED, STATES, JobStatus, Phase, Seen, State, job_status
+from hpc_train.jobs.record.status import ENDED, STATES, JobStatus, Phase, QueueState, State, job_status
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 
@@ -43,17 +43,20 @@ def submission(**changes: Any) -> Submission:
     return Submission(**fields | changes)
 
 
-def stands(
-    seen: Seen, status: Mapping[str, Any] | None = None, cancelled_by: str | None = None, of: Submission | None = None
+def status_of(
+    seen: QueueState,
+    status: Mapping[str, Any] | None = None,
+    cancelled_by: str | None = None,
+    of: Submission | None = None,
 ) -> JobStatus:
     """Of a submitted job whose status.json is its own."""
     record = JobRecord(JOB_DIR, of or submission(), {"job_id": "7", **(status or {})}, cancelled_by)
     return job_status(record, "slurm", seen, NOW)
 
 
-ended = Seen("ended")
-failed = Seen("ended", "Slurm: FAILED, exit code 7", exit_code=7)
-forgotten = Seen("forgotten")
+ended = QueueState("ended")
+failed = QueueState("ended", "Slurm: FAILED, exit code 7", exit_code=7)
+forgotten = QueueState("forgotten")
 again = {"requeues": 1}
 
 
@@ -61,36 +64,39 @@ again = {"requeues": 1}
     ("seen", "status", "cancelled", "state", "reason", "code"),
     [
         # it waits
-        (Seen("waiting", "Resources"), {"state": "queued"}, None, "QUEUED", "Resources", None),
-        (Seen("waiting", "JobHeldUser"), {}, "me", "QUEUED", "JobHeldUser", None),
-        (Seen("waiting", "BeginTime", 1), {"state": "running"}, None, "REQUEUED", "BeginTime", None),
-        (Seen("waiting", "BeginTime"), {"state": "requeued"}, None, "REQUEUED", "BeginTime", None),
+        (QueueState("waiting", "Resources"), {"state": "queued"}, None, "QUEUED", "Resources", None),
+        (QueueState("waiting", "JobHeldUser"), {}, "me", "QUEUED", "JobHeldUser", None),
+        (QueueState("waiting", "BeginTime", 1), {"state": "running"}, None, "REQUEUED", "BeginTime", None),
+        (QueueState("waiting", "BeginTime"), {"state": "requeued"}, None, "REQUEUED", "BeginTime", None),
         # it runs
-        (Seen("running"), {"state": "queued"}, None, "PREPARING", None, None),
-        (Seen("running"), {}, None, "PREPARING", None, None),
-        (Seen("running"), {"state": "running"}, None, "RUNNING", None, None),
-        (Seen("running"), {"state": "running"}, "me", "RUNNING", None, None),
-        (Seen("running"), {"state": "succeeded"}, None, "RUNNING", "finishing", None),
-        (Seen("running"), {"state": "failed"}, None, "RUNNING", "finishing", None),
-        (Seen("running", None, 1), {"state": "requeued"}, None, "PREPARING", None, None),
-        (Seen("running", None, 1), {"state": "running", **again}, None, "RUNNING", None, None),
-        (Seen("running", None, 1), {"state": "running"}, None, "PREPARING", None, None),
-        (Seen("running", None, 1), {"state": "failed", "requeues": 0}, None, "PREPARING", None, None),
+        (QueueState("running"), {"state": "queued"}, None, "PREPARING", None, None),
+        (QueueState("running"), {}, None, "PREPARING", None, None),
+        (QueueState("running"), {"state": "running"}, None, "RUNNING", None, None),
+        (QueueState("running"), {"state": "running"}, "me", "RUNNING", None, None),
+        (QueueState("running"), {"state": "succeeded"}, None, "RUNNING", "finishing", None),
+        (QueueState("running"), {"state": "failed"}, None, "RUNNING", "finishing", None),
+        (QueueState("running", None, 1), {"state": "requeued"}, None, "PREPARING", None, None),
+        (QueueState("running", None, 1), {"state": "running", **again}, None, "RUNNING", None, None),
+        (QueueState("running", None, 1), {"state": "running"}, None, "PREPARING", None, None),
+        (QueueState("running", None, 1), {"state": "failed", "requeues": 0}, None, "PREPARING", None, None),
         # it has ended
         (ended, {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
         (ended, {"state": "running"}, None, "SUCCEEDED", None, 0),
         (ended, {"state": "succeeded", "exit_code": 0}, "me", "SUCCEEDED", None, 0),
         (failed, {"state": "failed", "exit_code": 7}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
         (failed, {"state": "running"}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
-        (Seen("ended", exit_code=2), {}, None, "FAILED", "it ended with code 2", 2),
-        (Seen("ended", exit_code=137), {}, None, "FAILED", "killed by SIGKILL", 137),
-        (Seen("ended", signal=9), {}, None, "FAILED", "killed by SIGKILL", 137),
-        (Seen("ended", "Slurm: NODE_FAIL"), {"state": "running"}, None, "FAILED", "Slurm: NODE_FAIL", EXIT_FAILED),
-        (Seen("ended", "Slurm: TIMEOUT", signal=15), {}, None, "FAILED", "Slurm: TIMEOUT", 143),
+        (QueueState("ended", exit_code=2), {}, None, "FAILED", "it ended with code 2", 2),
+        (QueueState("ended", exit_code=137), {}, None, "FAILED", "killed by SIGKILL", 137),
+        (QueueState("ended", signal=9), {}, None, "FAILED", "killed by SIGKILL", 137),
+        (QueueState("ended", "Slurm: NODE_FAIL"), {"state": "running"}, None, "FAILED", "Slurm: NODE_FAIL",
+         EXIT_FAILED),
+        (QueueState("ended", "Slurm: TIMEOUT", signal=15), {}, None, "FAILED", "Slurm: TIMEOUT", 143),
         (failed, {"state": "failed"}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
         (failed, {"state": "stopped", "exit_code": 4}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
-        (Seen("ended", "Slurm: CANCELLED", cancelled=True), {}, None, "CANCELLED", "Slurm: CANCELLED", EXIT_CANCELLED),
-        (Seen("ended", "Slurm: CANCELLED", cancelled=True), {}, "ann", "CANCELLED", "cancelled by ann", EXIT_CANCELLED),
+        (QueueState("ended", "Slurm: CANCELLED", cancelled=True), {}, None, "CANCELLED", "Slurm: CANCELLED",
+         EXIT_CANCELLED),
+        (QueueState("ended", "Slurm: CANCELLED", cancelled=True), {}, "ann", "CANCELLED", "cancelled by ann",
+         EXIT_CANCELLED),
         (failed, {"state": "stopped", "exit_code": 3}, None, "STOPPED", "saved, and left before its end", 3),
         (failed, {"state": "stopped", "exit_code": 8, "error": {"message": "no progress"}}, None, "STOPPED",
          "no progress", 8),
@@ -106,21 +112,21 @@ again = {"requeues": 1}
         (forgotten, {"state": "stopped"}, None, "STOPPED", "saved, and left before its end", EXIT_STOPPED),
         *((forgotten, {"state": said}, None, "LOST", "its queue no longer knows it, and it left no end", EXIT_LOST)
           for said in ("queued", "running", "requeued", None, "nonsense")),
-        (Seen("forgotten", "its process has ended"), {"state": "running"}, None, "LOST", "its process has ended",
+        (QueueState("forgotten", "its process has ended"), {"state": "running"}, None, "LOST", "its process has ended",
          EXIT_LOST),
         # its queue does not answer: what it has said itself
-        (Seen("unasked", note="down"), {"state": "queued"}, None, "QUEUED", None, None),
-        (Seen("unasked"), {"state": "running"}, "me", "RUNNING", None, None),
-        (Seen("unasked"), {"state": "requeued"}, None, "REQUEUED", None, None),
-        (Seen("unasked"), {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
-        (Seen("unasked"), {"state": "failed", "exit_code": 2}, None, "FAILED", None, 2),
-        (Seen("unasked"), {"state": "stopped", "exit_code": 3}, None, "STOPPED", None, 3),
+        (QueueState("unasked", note="down"), {"state": "queued"}, None, "QUEUED", None, None),
+        (QueueState("unasked"), {"state": "running"}, "me", "RUNNING", None, None),
+        (QueueState("unasked"), {"state": "requeued"}, None, "REQUEUED", None, None),
+        (QueueState("unasked"), {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
+        (QueueState("unasked"), {"state": "failed", "exit_code": 2}, None, "FAILED", None, 2),
+        (QueueState("unasked"), {"state": "stopped", "exit_code": 3}, None, "STOPPED", None, 3),
     ],
 )  # fmt: skip
 def test_states(
-    seen: Seen, status: dict[str, Any], cancelled: str | None, state: State, reason: str | None, code: int | None
+    seen: QueueState, status: dict[str, Any], cancelled: str | None, state: State, reason: str | None, code: int | None
 ) -> None:
-    found = stands(seen, status, cancelled)
+    found = status_of(seen, status, cancelled)
     assert (found.state, found.reason, found.exit_code) == (state, reason, code)
     assert found.has_ended == (state in ENDED)
     assert found.note == seen.note
@@ -137,16 +143,16 @@ def test_the_status_of_an_earlier_submission_is_not_its_own(said: str) -> None:
     """It lies in the job-dir until the job that goes on in it writes its own."""
     old = {"job_id": "6", "state": said, "exit_code": 6, "error": ERROR, "ranks": 99, "started": 1.0, "requeues": 5}
     old |= {"restarts": 4, "secs_left": 9.0, "step": 40, "loss": 0.5}
-    expected: list[tuple[Seen, State, int | None]] = [
-        (Seen("waiting", "Resources"), "QUEUED", None),
-        (Seen("running"), "PREPARING", None),
+    expected: list[tuple[QueueState, State, int | None]] = [
+        (QueueState("waiting", "Resources"), "QUEUED", None),
+        (QueueState("running"), "PREPARING", None),
         (failed, "FAILED", 7),
         (ended, "SUCCEEDED", 0),
         (forgotten, "LOST", EXIT_LOST),
-        (Seen("unasked"), "QUEUED", None),
+        (QueueState("unasked"), "QUEUED", None),
     ]
     for seen, state, code in expected:
-        found = stands(seen, old)
+        found = status_of(seen, old)
         assert (found.state, found.exit_code) == (state, code)
         assert (found.ranks, found.requeues, found.restarts, found.started, found.secs_left) == (6, 0, 0, None, None)
         assert (found.step, found.loss) == (40, 0.5), "what it goes on from"
@@ -157,14 +163,16 @@ def test_the_status_of_an_earlier_submission_is_not_its_own(said: str) -> None:
 def test_the_end_of_an_earlier_run_is_not_its_own(said: str) -> None:
     """As where a job that had ended was put back by scontrol requeue, and its node went down."""
     old = {"state": said, "exit_code": 8, "error": ERROR, "requeues": 1}
-    found = stands(Seen("ended", "Slurm: NODE_FAIL", requeues=2, signal=9), old)
+    found = status_of(QueueState("ended", "Slurm: NODE_FAIL", requeues=2, signal=9), old)
     assert (found.state, found.reason, found.exit_code) == ("FAILED", "Slurm: NODE_FAIL", 137)
     assert found.error == {"rank": None, "message": "Slurm: NODE_FAIL"}
     assert found.requeues == 2
 
 
 def test_an_end_that_accounting_tells_has_no_count_of_requeues() -> None:
-    found = stands(Seen("ended", "Slurm: FAILED"), {"state": "failed", "exit_code": 6, "error": ERROR, "requeues": 3})
+    found = status_of(
+        QueueState("ended", "Slurm: FAILED"), {"state": "failed", "exit_code": 6, "error": ERROR, "requeues": 3}
+    )
     assert (found.state, found.exit_code, found.error, found.requeues) == ("FAILED", 6, ERROR, 3)
 
 
@@ -186,7 +194,7 @@ def test_what_a_running_job_says() -> None:
         "exports": ["export/final"],
         "error": ERROR,
     }
-    found = stands(Seen("running", None, 1, NOW - 70, NOW + 600, where="n[1-2]"), status)
+    found = status_of(QueueState("running", None, 1, NOW - 70, NOW + 600, where="n[1-2]"), status)
     for name in ("step", "max_steps", "examples_per_sec", "loss", "evaluation", "secs_left", "ranks", "restarts"):
         assert getattr(found, name) == status[name]
     assert (found.limit_secs_left, found.where, found.started, found.updated) == (600, "n[1-2]", NOW - 60, NOW - 1)
@@ -196,32 +204,36 @@ def test_what_a_running_job_says() -> None:
 
 
 def test_times_that_are_left_are_of_running_jobs() -> None:
-    late = stands(Seen("running", limit=NOW - 5), {"state": "running", "secs_left": 3.0})
+    late = status_of(QueueState("running", limit=NOW - 5), {"state": "running", "secs_left": 3.0})
     assert (late.limit_secs_left, late.secs_left) == (0, 3)
-    for seen in (Seen("waiting", limit=NOW + 9), Seen("ended", limit=NOW + 9), Seen("unasked", limit=NOW + 9)):
-        found = stands(seen, {"state": "queued", "secs_left": 3.0})
+    for seen in (
+        QueueState("waiting", limit=NOW + 9),
+        QueueState("ended", limit=NOW + 9),
+        QueueState("unasked", limit=NOW + 9),
+    ):
+        found = status_of(seen, {"state": "queued", "secs_left": 3.0})
         assert (found.limit_secs_left, found.secs_left) == (None, None)
-    assert stands(Seen("running")).limit_secs_left is None
+    assert status_of(QueueState("running")).limit_secs_left is None
 
 
 def test_a_job_that_has_not_begun_has_the_ranks_that_were_asked_for() -> None:
-    assert stands(Seen("waiting")).ranks == 6
-    assert stands(Seen("waiting"), of=submission(after="3")).started is None
-    assert stands(Seen("running", started=5.0)).started == 5
+    assert status_of(QueueState("waiting")).ranks == 6
+    assert status_of(QueueState("waiting"), of=submission(after="3")).started is None
+    assert status_of(QueueState("running", started=5.0)).started == 5
 
 
 def test_the_error_of_what_has_failed() -> None:
-    assert stands(failed, {"state": "failed", "error": ERROR}).error == ERROR
-    assert stands(forgotten, {"state": "running", "error": ERROR}).error == ERROR, "LOST"
-    assert stands(failed, {"state": "stopped", "error": ERROR}).error == ERROR
-    assert stands(failed).error == {"rank": None, "message": "Slurm: FAILED, exit code 7"}
-    assert stands(forgotten, {"state": "failed", "exit_code": 9}).error == {
+    assert status_of(failed, {"state": "failed", "error": ERROR}).error == ERROR
+    assert status_of(forgotten, {"state": "running", "error": ERROR}).error == ERROR, "LOST"
+    assert status_of(failed, {"state": "stopped", "error": ERROR}).error == ERROR
+    assert status_of(failed).error == {"rank": None, "message": "Slurm: FAILED, exit code 7"}
+    assert status_of(forgotten, {"state": "failed", "exit_code": 9}).error == {
         "rank": None,
         "message": "it ended with code 9",
     }
-    for seen, status in ((ended, {"state": "succeeded"}), (Seen("waiting"), {}), (Seen("running"), {})):
-        assert stands(seen, {**status, "error": ERROR}).error is None
-    assert stands(failed, {"error": ERROR}, "ann").error is None, "CANCELLED"
+    for seen, status in ((ended, {"state": "succeeded"}), (QueueState("waiting"), {}), (QueueState("running"), {})):
+        assert status_of(seen, {**status, "error": ERROR}).error is None
+    assert status_of(failed, {"error": ERROR}, "ann").error is None, "CANCELLED"
 
 
 def test_a_job_that_was_started_by_hand() -> None:
@@ -230,15 +242,15 @@ def test_a_job_that_was_started_by_hand() -> None:
     assert (found.name, found.backend, found.kind, found.state) == ("tiny_1", "by hand", "program", "SUCCEEDED")
     assert (found.job_id, found.tier, found.submitted, found.ranks) == (None, None, None, 2)
     record = JobRecord(JOB_DIR, None, {"state": "running", "job_id": "9"})
-    by_sbatch = job_status(record, "slurm", Seen("running"), NOW)
+    by_sbatch = job_status(record, "slurm", QueueState("running"), NOW)
     assert (by_sbatch.backend, by_sbatch.job_id, by_sbatch.state, by_sbatch.kind) == ("slurm", "9", "RUNNING", "model")
 
 
 def test_resources_of_another_version_are_not_understood() -> None:
     of = submission(resources={"tier": "HUGE", "of_the_future": 1})
-    found = stands(Seen("waiting", "Resources"), of=of)
+    found = status_of(QueueState("waiting", "Resources"), of=of)
     assert (found.state, found.tier, found.ranks) == ("QUEUED", "HUGE", None)
-    assert stands(Seen("running"), {"state": "running", "ranks": 4}, of=of).ranks == 4
+    assert status_of(QueueState("running"), {"state": "running", "ranks": 4}, of=of).ranks == 4
 
 
 words = st.none() | st.text(max_size=5)
@@ -260,7 +272,7 @@ statuses = st.fixed_dictionaries(
     },
 )
 seen_things = st.builds(
-    Seen,
+    QueueState,
     phase=st.sampled_from(get_args(Phase)),
     reason=words,
     requeues=st.integers(0, 3),
@@ -279,7 +291,7 @@ submissions = st.none() | st.builds(
 
 @given(submissions, statuses, st.none() | st.just("ann"), seen_things)
 def test_any_job_stands_somehow(
-    of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: Seen
+    of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: QueueState
 ) -> None:
     found = job_status(JobRecord(JOB_DIR, of, status, cancelled_by), "slurm", seen, NOW)
     assert found.state in STATES

@@ -17,7 +17,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.record.commands import job_command
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, Scheduler
 from hpc_train.telemetry.status import JOB_VARIABLE
@@ -77,7 +77,7 @@ class InProcessScheduler(Scheduler):
         job_dir: Path,
         submission: Submission,
         script: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         interrupted: Callable[[], bool],
     ) -> Submission:
         numbered = submission.with_id(str(len(THREADS) + 1))
@@ -87,13 +87,13 @@ class InProcessScheduler(Scheduler):
         threading.Thread(target=thread.run, args=(before,), daemon=True).start()
         return numbered
 
-    def query(self, record: JobRecord) -> Seen:
+    def query(self, record: JobRecord) -> QueueState:
         thread = THREADS.get(record.number or "")
         if thread is None:
-            return Seen("forgotten")
+            return QueueState("forgotten")
         if thread.ended.is_set():
-            return Seen("ended", cancelled=thread.cancelled, exit_code=max(0, thread.code or 0))
-        return Seen("running") if thread.process is not None else Seen("waiting", "Dependency")
+            return QueueState("ended", cancelled=thread.cancelled, exit_code=max(0, thread.code or 0))
+        return QueueState("running") if thread.process is not None else QueueState("waiting", "Dependency")
 
     def cancel(self, record: JobRecord, save: bool) -> None:
         thread = THREADS[record.number or ""]

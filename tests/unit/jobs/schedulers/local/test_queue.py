@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.local.queue import (
     LocalQueue,
@@ -159,7 +159,7 @@ def test_the_life_of_a_ticket(queue: LocalQueue) -> None:
     assert stat.S_IMODE(queue.folder.stat().st_mode) == 0o700
     assert ticket == Ticket(1, 1, "/runs/a_1", 2)
     assert queue.tickets() == [ticket] == [read_ticket(file)]
-    assert queue.seen(submission("1"), "here") == Seen("waiting", "it is its turn", where="here")
+    assert queue.seen(submission("1"), "here") == QueueState("waiting", "it is its turn", where="here")
 
     begun = time.time()
     started = queue.try_start(file, ticket, 60)
@@ -167,18 +167,18 @@ def test_the_life_of_a_ticket(queue: LocalQueue) -> None:
     assert started.limit == (started.started or 0) + 60
     assert queue.tickets() == [started] == [read_ticket(file)]
     seen = queue.seen(submission("1"), "here")
-    assert seen == Seen("running", None, 0, started.started, started.limit, where="here")
+    assert seen == QueueState("running", None, 0, started.started, started.limit, where="here")
 
     back = queue.go_back(file, started)
     assert (back.number, back.position, back.requeues, back.started, back.limit) == (1, 2, 1, None, None)
     assert queue.tickets() == [back] == [read_ticket(file)]
     assert queue.seen(submission("1"), "here").requeues == 1
-    assert queue.seen(submission("2"), "here") == Seen("forgotten"), "a position is no number"
+    assert queue.seen(submission("2"), "here") == QueueState("forgotten"), "a position is no number"
     assert queue.try_start(file, back, None).limit is None
 
     queue.leave(file, back)
     assert queue.tickets() == []
-    assert queue.seen(submission("1"), "here") == Seen("forgotten")
+    assert queue.seen(submission("1"), "here") == QueueState("forgotten")
     assert sorted(path.name for path in queue.folder.iterdir()) == ["lock", "next.json"]
 
 
@@ -251,7 +251,7 @@ def test_the_ticket_of_a_dead_runner_vanishes(queue: LocalQueue) -> None:
         assert queue.seen(submission("1"), "here").phase == "running"
         mine, file = enter(queue, 1)
         assert queue.try_start(file, mine, None).started is None
-    assert queue.seen(submission("1"), "here") == Seen("forgotten")
+    assert queue.seen(submission("1"), "here") == QueueState("forgotten")
     assert queue.try_start(file, mine, None).started is not None, "its cores are free"
     assert len(list(queue.folder.glob("ticket-*"))) == 1
     queue.leave(file, mine)
@@ -333,7 +333,7 @@ def test_the_queue_of_another_machine_cannot_be_asked(queue: LocalQueue) -> None
 
 
 def test_a_job_that_was_never_queued(queue: LocalQueue) -> None:
-    assert queue.seen(submission(None), "here") == Seen("forgotten")
+    assert queue.seen(submission(None), "here") == QueueState("forgotten")
 
 
 def test_where_the_queue_is_kept() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
@@ -318,27 +318,27 @@ RUNNING = ["RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAG
 BAD_ENDS = ["FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED"]
 
 
-def seen(**changes: str) -> Seen:
+def seen(**changes: str) -> QueueState:
     return seen_of(parse_job(line(**changes)))
 
 
 @pytest.mark.parametrize("state", WAITING)
 def test_jobs_that_wait(state: str) -> None:
-    assert seen(JobState=state, Reason="Resources", Restarts="2") == Seen("waiting", "Resources", 2)
+    assert seen(JobState=state, Reason="Resources", Restarts="2") == QueueState("waiting", "Resources", 2)
     assert seen(JobState=state, Reason="None").reason == "waiting to be scheduled"
 
 
 @pytest.mark.parametrize("state", RUNNING)
 def test_jobs_that_run(state: str) -> None:
     found = seen(JobState=state, Reason="None", Restarts="1", NodeList="n[1-2]")
-    assert found == Seen("running", None, 1, 1795210772, 1795210773, where="n[1-2]")
+    assert found == QueueState("running", None, 1, 1795210772, 1795210773, where="n[1-2]")
     assert seen(JobState=state, EndTime="Unknown").limit is None
 
 
 @pytest.mark.parametrize("state", BAD_ENDS)
 def test_jobs_that_ended_badly(state: str) -> None:
     found = seen(JobState=state, Reason="NonZeroExitCode", ExitCode="7:0", NodeList="n1")
-    assert found == Seen(
+    assert found == QueueState(
         "ended", f"Slurm: {state}, exit code 7", started=1795210772, exit_code=7, cancelled=False, where="n1"
     )
     assert seen(JobState=state, Reason="TimeLimit", ExitCode="0:15").reason == f"Slurm: {state} (TimeLimit), signal 15"
@@ -355,24 +355,24 @@ def test_jobs_that_ended_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("COMPLETED|0:0", Seen("ended")),
-        ("FAILED|7:0", Seen("ended", "Slurm: FAILED, exit code 7", exit_code=7)),
-        ("TIMEOUT|0:15", Seen("ended", "Slurm: TIMEOUT, signal 15", signal=15)),
-        ("CANCELLED by 1000|0:15", Seen("ended", "Slurm: CANCELLED, signal 15", cancelled=True, signal=15)),
-        ("NODE_FAIL|", Seen("ended", "Slurm: NODE_FAIL")),
-        *((f"{state}|0:0", Seen("forgotten")) for state in WAITING + RUNNING),
-        ("|", Seen("forgotten")),
-        ("", Seen("forgotten")),
-        ("what is this|0:0", Seen("forgotten")),
+        ("COMPLETED|0:0", QueueState("ended")),
+        ("FAILED|7:0", QueueState("ended", "Slurm: FAILED, exit code 7", exit_code=7)),
+        ("TIMEOUT|0:15", QueueState("ended", "Slurm: TIMEOUT, signal 15", signal=15)),
+        ("CANCELLED by 1000|0:15", QueueState("ended", "Slurm: CANCELLED, signal 15", cancelled=True, signal=15)),
+        ("NODE_FAIL|", QueueState("ended", "Slurm: NODE_FAIL")),
+        *((f"{state}|0:0", QueueState("forgotten")) for state in WAITING + RUNNING),
+        ("|", QueueState("forgotten")),
+        ("", QueueState("forgotten")),
+        ("what is this|0:0", QueueState("forgotten")),
     ],
 )
-def test_what_sacct_tells_of_a_job(text: str, expected: Seen) -> None:
+def test_what_sacct_tells_of_a_job(text: str, expected: QueueState) -> None:
     assert parse_accounting(text) == expected
 
 
 def test_a_job_that_slurm_knows(slurm: Stubs) -> None:
     slurm.answer("scontrol", f"printf '%s\\n' {shlex.quote(line(JobState='PENDING'))}")
-    assert slurm_queue.seen("2") == Seen("waiting", "JobHeldUser")
+    assert slurm_queue.seen("2") == QueueState("waiting", "JobHeldUser")
     assert slurm_queue.job_dir_in_slurm("2") == Path("/tmp/x6/my job%d")
     assert slurm.calls("scontrol")[0] == "scontrol --oneliner show job 2"
 
@@ -398,9 +398,9 @@ def test_a_job_that_slurm_has_forgotten(slurm: Stubs, message: str) -> None:
     slurm.answer("scontrol", fails(f"{message}\n"))
     assert slurm_queue.show("1_2") is None
     slurm.answer("sacct", fails("Slurm accounting storage is disabled\n"))
-    assert slurm_queue.seen("1_2") == Seen("forgotten")
+    assert slurm_queue.seen("1_2") == QueueState("forgotten")
     slurm.answer("sacct", ":")
-    assert slurm_queue.seen("1_2") == Seen("forgotten"), "nor does accounting know it"
+    assert slurm_queue.seen("1_2") == QueueState("forgotten"), "nor does accounting know it"
     slurm.answer("sacct", "echo 'PREEMPTED|0:0'; echo 'CANCELLED by 0|0:15'")
     assert slurm_queue.seen("1_2").cancelled
     assert slurm.calls("sacct")[-1].endswith("--jobs=1_2 --format=State,ExitCode")
@@ -413,7 +413,7 @@ def test_a_job_that_slurm_has_forgotten(slurm: Stubs, message: str) -> None:
 def test_where_there_is_no_accounting(slurm: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm.answer("scontrol", fails("slurm_load_jobs error: Invalid job id specified\n"))
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda _: None)
-    assert slurm_queue.seen("9") == Seen("forgotten")
+    assert slurm_queue.seen("9") == QueueState("forgotten")
 
 
 @pytest.mark.parametrize("message", [f"slurm_load_jobs error: {DOWN}", "slurm_load_jobs error: Access denied", ""])

@@ -14,7 +14,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.checks import check_limits
 from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import Seen
+from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.jobs.schedulers.local.scheduler import LocalScheduler
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
@@ -95,33 +95,35 @@ def test_of_many_jobs_slurm_is_asked_once_which_it_knows(tmp_path: Path, monkeyp
     monkeypatch.setattr(slurm_queue, "is_here", lambda: True)
     monkeypatch.setattr(slurm_queue, "known_jobs", lambda: {"7"})
 
-    def seen(number: str, token: str, known: set[str] | None) -> Seen:
+    def seen(number: str, token: str, known: set[str] | None) -> QueueState:
         asked.append(known)
-        return Seen("running")
+        return QueueState("running")
 
     monkeypatch.setattr(slurm_queue, "seen", seen)
-    assert SLURM.query_all(records(tmp_path, 9)) == [Seen("running")] * 9
-    assert SLURM.query_all(records(tmp_path, 2)) == [Seen("running")] * 2
+    assert SLURM.query_all(records(tmp_path, 9)) == [QueueState("running")] * 9
+    assert SLURM.query_all(records(tmp_path, 2)) == [QueueState("running")] * 2
     assert asked == [{"7"}] * 9 + [None] * 2
 
 
 def test_a_job_whose_number_was_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found by its token, and its number noted then; for a while it may still be on its way."""
     monkeypatch.setattr(slurm_queue, "number_of", {"found": "12"}.get)
-    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: Seen("waiting", f"{number} {token}"))
+    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: QueueState("waiting", f"{number} {token}"))
     (found,) = records(tmp_path, 1, job_id=None, token="found")
-    assert SLURM.query(found) == Seen("waiting", "12 found")
+    assert SLURM.query(found) == QueueState("waiting", "12 found")
     assert json.loads((tmp_path / "submission.json").read_text())["job_id"] == "12"
     (new,) = records(tmp_path, 1, job_id=None)
-    assert SLURM.query(new) == Seen("waiting", "it is being submitted")
+    assert SLURM.query(new) == QueueState("waiting", "it is being submitted")
     (old,) = records(tmp_path, 1, job_id=None, submitted=0.0)
-    assert SLURM.query(old) == Seen("forgotten", "its submission was cut short")
+    assert SLURM.query(old) == QueueState("forgotten", "its submission was cut short")
 
 
 def test_a_job_that_sbatch_was_given_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: Seen("running", f"{number} {token}"))
-    assert SLURM.query(JobRecord(tmp_path, None, {"state": "running", "job_id": "9"})) == Seen("running", "9 None")
-    assert SLURM.query(JobRecord(tmp_path, None, {"state": "failed", "job_id": "9"})) == Seen("forgotten")
+    monkeypatch.setattr(slurm_queue, "seen", lambda number, token, known: QueueState("running", f"{number} {token}"))
+    assert SLURM.query(JobRecord(tmp_path, None, {"state": "running", "job_id": "9"})) == QueueState(
+        "running", "9 None"
+    )
+    assert SLURM.query(JobRecord(tmp_path, None, {"state": "failed", "job_id": "9"})) == QueueState("forgotten")
 
 
 def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
