@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from tests.faults.launched import KILL, STUCK, Launched, faulty, processes
 from tests.ranks import train
-from tests.support import Job, wait_for
+from tests.support import Job, is_gone, wait_for
 
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
@@ -71,7 +71,7 @@ def test_a_stopped_job_keeps_its_job_dir_and_a_killed_one_does_not(make_job: Mak
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not processes(job.folder), "the end of all ranks")
+        wait_for(lambda: all(map(is_gone, pids)), "the end of all ranks, and so of their locks")
     (job.folder / "model.py").write_text(faulty("pass"))
     job.file.write_text(job.file.read_text().replace("max_steps: 1000000", "max_steps: 4"))
     third = train(job, 0)
