@@ -67,7 +67,7 @@ class Profiler:
         if self._running:
             self._running, self._steps = False, None
             if self._guarded(_stop):
-                log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}")
+                log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}", extra={"any_rank": True})
 
     def _start(self) -> None:
         import tensorflow as tf

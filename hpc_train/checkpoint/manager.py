@@ -214,7 +214,6 @@ class CheckpointManager:
                 continue
             with suppress(OSError):
                 self._remove(step)
-                log.debug(f"checkpoint {self.path(step)} removed")
 
     def _times(self) -> list[tuple[int, float]]:
         times = []
@@ -237,6 +236,7 @@ class CheckpointManager:
             gone = self._folder / removed_name(step, _owner())
             self.path(step).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+            log.debug(f"checkpoint {self.path(step)} removed")
         finally:
             os.close(descriptor)
 

@@ -89,6 +89,8 @@ class Lifecycle:
     def after_step(self, step: int, loss: float) -> None:
         """Hooks, and what the thread that saves has done. Local."""
         self.events.after_step(step, loss)
+        if self.log is not None:
+            self.log.committed()
 
     def catch_up(self) -> None:
         """Evaluates the checkpoint that the job goes on from, where an evaluation of every checkpoint has missed it."""

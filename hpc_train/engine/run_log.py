@@ -31,9 +31,6 @@ class RunLog(RunListener):
         """Changes fields of status.json."""
         self._reporter.status.update(**fields)
 
-    def after_step(self, step: int, loss: float) -> None:
-        self.committed()
-
     def committed(self) -> None:
         """Records the checkpoints that have been committed since the last call."""
         for found in self._checkpointing.committed():

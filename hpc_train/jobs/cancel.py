@@ -54,7 +54,7 @@ def cancel(job_dir: Path, save: bool) -> Cancellation:
     saves = save and before.state not in WAITING and not before.has_ended
     note_cancelled(job_dir, submission.token if submission is not None else None, getpass.getuser())
     try:
-        scheduler.cancel(record, saves)
+        scheduler.cancel(record, save and not before.has_ended, waits=before.state in WAITING)
     except (UserError, SchedulerError):
         (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
         raise

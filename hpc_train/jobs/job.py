@@ -22,6 +22,13 @@ FIRST_WAIT_SECS, LONGEST_WAIT_SECS = 0.5, 10.0
 
 logger = logging.getLogger(__name__)
 
+
+def _report(text: str) -> None:
+    """Logs a line of what submitting reports."""
+    warning = text.removeprefix("warning: ")
+    logger.log(logging.INFO if warning == text else logging.WARNING, warning)
+
+
 Watch = Callable[["JobStatus"], None]
 """Called with the status of a job each time that it is asked for."""
 
@@ -69,7 +76,7 @@ def submit(
     placement = Placement(_root(root), backend, _named(after))
     directory = None if job_dir is None else Path(job_dir)
     request = Request(Path(job_file), placement, tuple(settings), name, directory)
-    return _queued(prepare(request, logger.warning))
+    return _queued(prepare(request, _report))
 
 
 class Job:
@@ -230,7 +237,7 @@ class Job:
         from hpc_train.jobs.prepare import Placement, prepare_again
 
         placement = Placement(_root(root), backend, _named(after))
-        return _queued(prepare_again(self.job_dir, settings, placement, logger.warning))
+        return _queued(prepare_again(self.job_dir, settings, placement, _report))
 
     def result(self, timeout_secs: float | None = None) -> JobResult:
         """Waits until it has ended; the metrics and exports that it leaves.
@@ -263,7 +270,7 @@ class Job:
 def _queued(prepared: PreparedJob) -> Job:
     from hpc_train.jobs.submit import submit as put_in_queue
 
-    put_in_queue(prepared, logger.warning)
+    put_in_queue(prepared, _report)
     return Job(prepared.job_dir)
 
 

@@ -182,7 +182,7 @@ class JobLock:
         """Makes the lock of `found` ours where that job is dead; False where it has left, so that all begins anew."""
         watched = judge(found, self._record, flocked) == "watch"
         if watched:
-            log.info(
+            log.warning(
                 f"the job-dir is locked by {describe(found)}; looking for {WATCH_SECS:.0f} s whether that job lives"
             )
             before, end = os.fstat(file).st_mtime_ns, time.monotonic() + WATCH_SECS

@@ -61,17 +61,15 @@ def set_up_logging(is_chief: bool, rank: int) -> None:
     Raises:
         UserError: LEVELS_VARIABLE cannot be understood.
     """
-    levels = {ROOT: logging.INFO, **parse_levels(os.environ.get(LEVELS_VARIABLE, ""))}
+    _set_levels()
     if not log.handlers:
         handler: logging.Handler = ConsoleHandler()
         if not is_chief:
             handler = logging.StreamHandler(sys.stderr)
-            handler.setLevel(max(logging.WARNING, levels[ROOT]))
+            handler.addFilter(lambda record: record.levelno >= logging.WARNING or hasattr(record, "any_rank"))
         handler.setFormatter(LineFormatter("" if is_chief else f"hpc-train: rank {rank}: "))
         log.addHandler(handler)
         log.propagate = False
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
 
 
 def log_to_stderr() -> None:
@@ -81,5 +79,22 @@ def log_to_stderr() -> None:
         handler.setFormatter(LineFormatter(prefix="hpc-train: "))
         log.addHandler(handler)
         log.propagate = False
-    for name, level in {ROOT: logging.INFO, **parse_levels(os.environ.get(LEVELS_VARIABLE, ""))}.items():
+    _set_levels()
+
+
+_levels: dict[str, int] = {}
+"""What this module has set."""
+
+
+def _set_levels() -> None:
+    """Levels as LEVELS_VARIABLE has them now; those that a program has set itself stay where it names none."""
+    wanted = parse_levels(os.environ.get(LEVELS_VARIABLE, ""))
+    for name, level in _levels.items():
+        if logging.getLogger(name).level == level:
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    _levels.clear()
+    if log.level == logging.NOTSET:
+        wanted.setdefault(ROOT, logging.INFO)
+    for name, level in wanted.items():
+        _levels[name] = level
         logging.getLogger(name).setLevel(level)

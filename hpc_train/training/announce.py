@@ -64,6 +64,8 @@ def start_reporting(
         for line in [*of_the_run_before(before), *(line for done in warm for line in done.lines)]:
             log.info(line)
         for done in warm:
+            if done.warning is not None:
+                log.warning(done.warning)
             with lenient.writing(job_dir / WARM_START_FILE):
                 write_json(job_dir / WARM_START_FILE, done.record)
         if plan.reordered:

@@ -26,11 +26,12 @@ class WarmStartResult:
     Attributes:
         record: For warm_start.json: from, kind, step (null where unknown), vars_to_warm_start,
             var_name_to_prev_var_name, and the names of all variables: taken ({name, from}), skipped, missing, unused.
-        lines: The same in short, for the terminal.
+        lines: The same in short, for the terminal. warning: what is not there, if anything is missing.
     """
 
     record: dict[str, Any]
     lines: tuple[str, ...]
+    warning: str | None
 
 
 def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -> WarmStartResult:
@@ -47,7 +48,7 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
     made = plan(described(model), there, settings, numbered_layers(model))
     apply(made, source, model)
-    return WarmStartResult(record(made, source, settings), lines(made, source))
+    return WarmStartResult(record(made, source, settings), lines(made, source), warning(made))
 
 
 def described(model: keras.Model) -> dict[str, VariableType]:
@@ -113,8 +114,15 @@ def record(made: Plan, source: Source, settings: WarmStartSettings) -> dict[str,
     }
 
 
+def warning(made: Plan) -> str | None:
+    """What to warn of: variables that the source does not have."""
+    if not made.missing:
+        return None
+    return f"warm start: not there, so they keep their initial values: {some(made.missing, 4)}"
+
+
 def lines(made: Plan, source: Source) -> tuple[str, ...]:
-    """At most five lines for the terminal."""
+    """At most four lines for the terminal."""
     total = len(made.taken) + len(made.skipped) + len(made.missing)
     step = "" if source.step is None else f", step {source.step}"
     found = [f"warm start from {source.path} ({source.kind}{step}): {len(made.taken)} of {total} variables taken"]
@@ -122,7 +130,6 @@ def lines(made: Plan, source: Source) -> tuple[str, ...]:
     for text, names in (
         ("by another name: ", renamed),
         ("skipped: ", made.skipped),
-        ("warning: not there, so they keep their initial values: ", made.missing),
         ("there, but not used: ", made.unused),
     ):
         if names:

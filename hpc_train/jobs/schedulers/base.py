@@ -107,10 +107,13 @@ class Scheduler(Backend):
         """
 
     @abstractmethod
-    def cancel(self, record: JobRecord, save: bool) -> None:
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
 
         Called once the job-dir records that the job is cancelled.
+
+        Args:
+            waits: Whether it was waiting in the queue just before; it may have started since.
 
         Raises:
             UserError: That is refused, as for a job of somebody else's.

@@ -76,3 +76,19 @@ def test_a_command_logs_on_standard_error(tmp_path: Path) -> None:
     done = submitted("--log-level", "debug", "--log-level", "hpc_train.jobs=loud")
     assert (done.returncode, done.stdout) == (2, "")
     assert "'loud' is not allowed" in done.stderr
+
+
+def test_levels_of_a_program_stay_and_those_of_an_earlier_run_do_not() -> None:
+    program = """
+import logging, os
+from hpc_train.telemetry.logs import set_up_logging
+logging.getLogger("hpc_train").setLevel(logging.ERROR)
+for levels in ("hpc_train.data=debug", ""):
+    os.environ["HPC_TRAIN_LOG"] = levels
+    set_up_logging(True, 0)
+    print([logging.getLogger(name).level for name in ("hpc_train", "hpc_train.data")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=600
+    )
+    assert done.stdout.splitlines() == ["[40, 10]", "[40, 0]"], done.stderr

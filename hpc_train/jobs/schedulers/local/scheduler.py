@@ -58,7 +58,7 @@ class LocalScheduler(Scheduler):
         assert record.submission is not None, "no other job is in this queue"
         return this_queue().seen(record.submission, socket.gethostname())
 
-    def cancel(self, record: JobRecord, save: bool) -> None:
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         assert record.submission is not None, "no other job is in this queue"
         token = record.submission.token
         mine = next((ticket for ticket in this_queue().tickets() if ticket.job_dir == str(record.job_dir)), None)

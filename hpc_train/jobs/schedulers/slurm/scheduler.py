@@ -117,9 +117,9 @@ class SlurmScheduler(Scheduler):
                 submission.with_id(number).save(record.job_dir)
         return queue.seen(number, submission.token, known)
 
-    def cancel(self, record: JobRecord, save: bool) -> None:
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         if record.number is not None:
-            queue.cancel(record.number, "save" if save else "now")
+            queue.cancel(record.number, "save" if save and not waits else "now")
         elif record.submission is not None:
             queue.cancel_all(record.submission.token)
 

@@ -95,7 +95,7 @@ class InProcessScheduler(Scheduler):
             return QueueState("ended", cancelled=thread.cancelled, exit_code=max(0, thread.code or 0))
         return QueueState("running") if thread.process is not None else QueueState("waiting", "Dependency")
 
-    def cancel(self, record: JobRecord, save: bool) -> None:
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         thread = THREADS[record.number or ""]
         thread.cancelled = True
         if thread.process is not None:

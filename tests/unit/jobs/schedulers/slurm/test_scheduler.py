@@ -131,6 +131,11 @@ def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(slurm_queue, "cancel", lambda *args: done.append(args))
     monkeypatch.setattr(slurm_queue, "cancel_all", lambda *args: done.append(args))
     (known,), (unknown,) = records(tmp_path, 1), records(tmp_path, 1, job_id=None, token="t")
-    for record, save in ((known, False), (known, True), (unknown, False)):
-        SLURM.cancel(record, save)
-    assert done == [("7", "now"), ("7", "save"), ("t",)]
+    for record, save, waits in (
+        (known, False, False),
+        (known, True, False),
+        (known, True, True),
+        (unknown, False, True),
+    ):
+        SLURM.cancel(record, save, waits)
+    assert done == [("7", "now"), ("7", "save"), ("7", "now"), ("t",)], "a job that waits has nothing to save"
