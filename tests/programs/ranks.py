@@ -27,7 +27,10 @@ def exit_code(arguments: list[str]) -> int:
     try:
         run(StopSignals())
     except SystemExit as left:
-        return left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, int | None):
+            return left.code or 0
+        print(left.code, file=sys.stderr)  # as Python does
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1
