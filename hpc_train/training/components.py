@@ -40,11 +40,6 @@ class Evaluations:
     evaluators: tuple[Evaluator, ...]
     exporter_runners: tuple[ExporterRunner, ...]
 
-    @property
-    def metric_names(self) -> dict[str, list[str]]:
-        """What each set gives, by its kind."""
-        return {evaluator.kind: evaluator.metric_names() for evaluator in self.evaluators}
-
 
 def prepare_evaluations(
     world: World,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +23,6 @@ from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.plan import plan
-
-log = logging.getLogger(__name__)
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec | Sequence[EvalSpec]) -> Result:

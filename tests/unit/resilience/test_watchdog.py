@@ -417,5 +417,6 @@ def test_zero_seconds_is_no_watch(tmp_path: Path) -> None:
 
 def test_moving_on_costs_next_to_nothing(tmp_path: Path) -> None:
     with Watchdog(0, 2, "n0", tmp_path / "stall", 600, lambda message, blamed: None) as dog:
-        secs = min(timeit.repeat(lambda: dog.at("training step", 41), number=10_000, repeat=7)) / 10_000
+        runs = timeit.repeat(lambda: dog.at("training step", 41), timer=time.thread_time, number=10_000, repeat=7)
+        secs = min(runs) / 10_000  # of the processor, however busy the machine is
     assert secs < 1e-4
