@@ -178,9 +178,14 @@ def wait_for(
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; its parent may not have asked for it yet."""
+    """Whether a process has ended, all its threads with it; its parent may not have asked for it yet.
+
+    Its files and so its locks are held until the last thread has ended, which the first one need not be.
+    """
+    process = Path("/proc", str(pid))
     try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        ended = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return ended and len(list(process.joinpath("task").iterdir())) == 1
     except OSError:
         return True
 
