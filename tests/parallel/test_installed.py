@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import BIN, REPOSITORY, make_job_in, run_program
+from tests.support import BIN, MODEL, REPOSITORY, make_job_in, run_program
 
 SOURCES = ("hpc_train", "slurm", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
@@ -67,7 +67,16 @@ def test_a_wheel_holds_all_that_is_not_python(wheel: Path) -> None:
 
 
 def test_an_installed_package_submits_runs_and_reports(python: Path, tmp_path: Path) -> None:
-    job = make_job_in(tmp_path, train={"max_steps": 4}, resources={"cores_per_rank": 1, "ranks_per_node": 1})
+    model = (
+        MODEL
+        + f"""
+from pathlib import Path
+import hpc_train
+Path({str(tmp_path)!r}, "runs/mine/package.txt").write_text(hpc_train.__file__)
+"""
+    )
+    resources = {"cores_per_rank": 1, "ranks_per_node": 1}
+    job = make_job_in(tmp_path, model=model, train={"max_steps": 4}, resources=resources)
     path = os.pathsep.join([str(python.parent), str(BIN), os.environ["PATH"]])
     queue = {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": "", "PATH": path}
 
@@ -87,8 +96,7 @@ def test_an_installed_package_submits_runs_and_reports(python: Path, tmp_path: P
     status = json.loads((job_dir / "status.json").read_text())
     assert (status["state"], status["step"]) == ("succeeded", 4)
     assert "SUCCEEDED" in run(*tool, "list")
-    environment = json.loads((job_dir / "environment.json").read_text())
-    assert environment["commit"] is None, "the ranks, too, ran what is installed: a checkout would be named by its commit"
+    assert Path((job_dir / "package.txt").read_text()).is_relative_to(python.parent.parent), "the ranks' package, too"
     (job_dir / "report.html").unlink()
     run(*tool, "report", job_dir)
     assert "<svg" in (job_dir / "report.html").read_text()
