@@ -13,8 +13,8 @@ from hpc_train.cli.terminal import complain
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
-    from hpc_train.evaluation.standalone.checkpoint_queue import Training
     from hpc_train.evaluation.standalone.chief import EvaluationRequest
+    from hpc_train.evaluation.standalone.job_watcher import Training
 
 JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 

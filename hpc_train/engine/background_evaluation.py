@@ -132,10 +132,10 @@ class BackgroundEvaluation:
         due = self._lifecycle.schedule.due(time.monotonic(), self._is_there)
         if due is None:
             return False
-        self._now, numbers = due
+        self._now = due.checkpoint.step
         log.debug(f"evaluating the checkpoint of step {self._now}")
         snapshot = self._source.borrow(self._now)
-        self._pending = self._pool.submit(self._evaluate, self._now, numbers, snapshot)
+        self._pending = self._pool.submit(self._evaluate, self._now, due.numbers, snapshot)
         return True
 
     def _is_there(self, step: int) -> bool:

@@ -112,9 +112,8 @@ class Lifecycle:
         self.save(step)
         secs = time.monotonic() - begun
         self.schedule.saved(step)
-        due = self._world.broadcast(self.schedule.due(time.monotonic()))
-        if due is not None:
-            self._evaluate(step, due[1])
+        due = self.schedule.due(time.monotonic())
+        self._evaluate(step, self._world.broadcast(due.numbers if due is not None else ()))
         return secs
 
     def save(self, step: int, stall_secs: float | None = None) -> None:
@@ -125,8 +124,9 @@ class Lifecycle:
             self.events.checkpoint(step, self._context.manager.path(step))
 
     def _evaluate(self, step: int, numbers: Sequence[int]) -> None:
-        for result in self.runner.evaluate(step, self._taken(), numbers, self._moving(step)):
-            self.evaluated(result, step)
+        if numbers:
+            for result in self.runner.evaluate(step, self._taken(), numbers, self._moving(step)):
+                self.evaluated(result, step)
 
     def _taken(self) -> float:
         return self._world.broadcast(self._checkpointing.taken)

@@ -55,23 +55,19 @@ class RunLog(RunListener):
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
         """Records an evaluation, unless an earlier run has."""
-        r = result
-        lag = {"lag_steps": training_step - r.step, "lag_secs": time.time() - r.taken}
-        if not r.known:
-            values = {**r.metrics, "secs": r.secs, **lag}
-            about = {"checkpoint_time": r.taken, "what": r.what, "last": last}
-            self._reporter.metrics.record(r.kind, r.step, values, only_here=about)
-        found = {"step": r.step, **r.metrics}
+        lag_steps, lag_secs = training_step - result.step, time.time() - result.taken
+        if not result.known:
+            result.write(self._reporter.metrics, lag_steps, lag_secs, last)
+        found = {"step": result.step, **result.metrics}
         evaluations = self._lists.evaluations
-        evaluations[r.kind] = found
-        first = {"evaluation": found, "evaluation_lag": {"steps": lag["lag_steps"], "secs": lag["lag_secs"]}}
-        self.status(state="running", evaluations=evaluations, **(first if r.number == 0 else {}))
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in r.metrics.items())
-        behind = f"  ({lag['lag_steps']} steps behind)" if lag["lag_steps"] else ""
-        before = "  (evaluated before)" if r.known else ""
-        log.info(f"{r.kind} at step {r.step}: {shown}{behind}{before}")
-        for export in r.exports:
-            self._export(export, r.step)
+        evaluations[result.kind] = found
+        first = {"evaluation": found, "evaluation_lag": {"steps": lag_steps, "secs": lag_secs}}
+        self.status(state="running", evaluations=evaluations, **(first if result.number == 0 else {}))
+        behind = f"  ({lag_steps} steps behind)" if lag_steps else ""
+        before = "  (evaluated before)" if result.known else ""
+        log.info(f"{result.text}{behind}{before}")
+        for export in result.exports:
+            self._export(export, result.step)
 
     def _export(self, export: Export, step: int) -> None:
         if export.error is None:

@@ -12,6 +12,7 @@ from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import BatchHooks, Evaluator
 from hpc_train.export.exporters import ExporterRunner
+from hpc_train.telemetry.metrics import MetricsWriter
 
 Known = Callable[[str, str | None], dict[str, float] | None]
 
@@ -47,6 +48,18 @@ class EvaluationResult:
     secs: float
     exports: tuple[Export, ...] = ()
     known: bool = False
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"{self.kind} at step {self.step}: {shown}"
+
+    def write(self, metrics: MetricsWriter, lag_steps: int, lag_secs: float, last: bool) -> None:
+        """Writes a record; by how much training was ahead then, and whether it had ended, is part of it."""
+        values = {**self.metrics, "secs": self.secs, "lag_steps": lag_steps, "lag_secs": lag_secs}
+        about = {"checkpoint_time": self.taken, "what": self.what, "last": last}
+        metrics.record(self.kind, self.step, values, only_here=about)
 
 
 class EvaluationRunner:

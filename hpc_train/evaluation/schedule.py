@@ -1,84 +1,160 @@
-"""Which checkpoint is evaluated next, and by which of several evaluations. Pure."""
+"""Which checkpoint is evaluated next, and by which of several evaluation sets. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from hpc_train.config.specs import EvalTimes
 
+Key = tuple[int, float]
 
-@dataclass
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        time: When it was taken, seconds since 1970: it distinguishes checkpoints of the same step, where a job-dir was
+            trained anew. 0 in the run that takes them.
+        averaged: To be evaluated, or evaluated, with the averages that the optimizer keeps of the weights (use_ema).
+    """
+
+    step: int
+    time: float = 0.0
+    averaged: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What no other checkpoint has."""
+        return self.step, self.time
+
+
+@dataclass(frozen=True)
+class Due:
+    """A checkpoint that is to be evaluated now, and the numbers of the evaluation sets that it is due for."""
+
+    checkpoint: Checkpoint
+    numbers: tuple[int, ...]
+
+
 class EvaluationSchedule:
-    """The evaluations of one run.
+    """The evaluations of one run, or of an evaluator that follows it.
 
-    Each takes the newest checkpoint, no sooner than `throttle_secs` after its last one began, and never one twice; with
-    `eval_every_checkpoint`, all of them in order.
+    Each set takes the newest checkpoint, no sooner than `throttle_secs` after its last evaluation began, and never one
+    twice; with `eval_every_checkpoint`, all of them in order. A checkpoint that was evaluated as it was saved is
+    evaluated once more, where it turns out to be the job's last and its averages are wanted; never the other way round.
 
     Args:
         now: When training begins, by the clock that `due` is asked with.
+        done: For each set what was evaluated earlier.
     """
 
-    specs: Sequence[EvalTimes]
-    now: float
-    _newest: int | None = field(default=None, init=False)
-    _queues: list[list[int]] = field(init=False)
-    _not_before: list[float] = field(init=False)
-    _taken: list[int | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._queues = [[] for _ in self.specs]
-        self._not_before = [self.now + spec.start_delay_secs for spec in self.specs]
-        self._taken = [None for _ in self.specs]
+    def __init__(self, specs: Sequence[EvalTimes], now: float, done: Sequence[Iterable[Checkpoint]] = ()) -> None:
+        self._sets = [_Set(spec, now) for spec in specs]
+        self._there: dict[Key, Checkpoint] = {}
+        self._unusable: set[Key] = set()
+        for one, checkpoints in zip(self._sets, done, strict=False):
+            for checkpoint in checkpoints:
+                one.evaluated(checkpoint)
 
     def saved(self, step: int) -> None:
         """There is a checkpoint of `step`, newer than all before it."""
-        self._newest = step
-        for spec, queue in zip(self.specs, self._queues, strict=True):
-            if spec.eval_every_checkpoint:
-                queue.append(step)
+        self._add(Checkpoint(step))
 
     def queue(self, number: int, step: int) -> None:
-        """The evaluation called `number`, which takes every checkpoint, has missed that of `step`."""
-        if self.specs[number].eval_every_checkpoint and step not in self._queues[number]:
-            self._queues[number] = sorted([*self._queues[number], step])
+        """The set called `number`, if it takes every checkpoint, has missed that of `step`; other sets have not."""
+        checkpoint, one = Checkpoint(step), self._sets[number]
+        if checkpoint.key not in self._there:
+            self._add(checkpoint)
+            self.leave_out(step)
+        if one.every:
+            one.done.pop(checkpoint.key, None)
 
-    def due(self, now: float, ready: Callable[[int], bool] = lambda step: True) -> tuple[int, tuple[int, ...]] | None:
-        """The oldest checkpoint that is to be evaluated now, and the numbers of those that begin to; None: none.
+    def _add(self, checkpoint: Checkpoint) -> None:
+        self._there[checkpoint.key] = checkpoint
+
+    def see(self, there: Iterable[Checkpoint]) -> list[Checkpoint]:
+        """Takes note of the checkpoints that are there now.
+
+        Returns:
+            Those that a set with `eval_every_checkpoint` has missed: they are gone since; each is returned once.
+        """
+        before, self._there = self._there, {checkpoint.key: checkpoint for checkpoint in there}
+        gone = [checkpoint for key, checkpoint in before.items() if key not in self._there]
+        return [checkpoint for checkpoint in gone if any(self._is_queued(one, checkpoint) for one in self._sets)]
+
+    def due(self, now: float, ready: Callable[[int], bool] = lambda step: True) -> Due | None:
+        """The oldest checkpoint that is to be evaluated now, for those sets that begin to; None: none.
 
         Those that are not `ready` come later.
         """
-        wanted = {number: step for number in range(len(self.specs)) if (step := self._wanted(number, now)) is not None}
-        oldest = min((step for step in set(wanted.values()) if ready(step)), default=None)
-        if oldest is None:
+        wanted = [self._wanted(one, now) for one in self._sets]
+        there = sorted({found.key: found for found in wanted if found is not None and ready(found.step)}.items())
+        if not there:
             return None
-        numbers = tuple(number for number, step in wanted.items() if step == oldest)
+        key, oldest = there[0]
+        numbers = tuple(number for number, found in enumerate(wanted) if found is not None and found.key == key)
         for number in numbers:
-            self._taken[number] = oldest
-            self._queues[number] = [step for step in self._queues[number] if step > oldest]
-            self._not_before[number] = now + self.specs[number].throttle_secs
-        return oldest, numbers
+            self._sets[number].begin(oldest, now)
+        return Due(oldest, numbers)
 
-    def _wanted(self, number: int, now: float) -> int | None:
-        if self.specs[number].eval_every_checkpoint:
-            return min(self._queues[number], default=None)
-        if self._newest is None or self._newest == self._taken[number] or now < self._not_before[number]:
+    def _wanted(self, one: _Set, now: float) -> Checkpoint | None:
+        if not one.every and now < one.not_before:
             return None
-        return self._newest
+        for _, checkpoint in sorted(self._there.items(), reverse=not one.every):
+            if self._is_open(one, checkpoint):
+                return checkpoint
+            if not one.every and checkpoint.key not in self._unusable:
+                return None
+        return None
+
+    def _is_open(self, one: _Set, checkpoint: Checkpoint) -> bool:
+        return checkpoint.key not in self._unusable and one.is_open(checkpoint)
+
+    def _is_queued(self, one: _Set, checkpoint: Checkpoint) -> bool:
+        return one.every and self._is_open(one, checkpoint)
+
+    def pass_over(self, checkpoint: Checkpoint) -> None:
+        """`checkpoint` cannot be evaluated: where the newest is wanted, the one before takes its place."""
+        self._unusable.add(checkpoint.key)
 
     def leave_out(self, step: int) -> None:
         """The checkpoint of `step` is not to be evaluated: it is gone, or the last one, which is when training ends."""
-        self._queues = [[s for s in queue if s != step] for queue in self._queues]
-        if self._newest == step:
-            self._newest = None
+        for one in self._sets:
+            one.evaluated(Checkpoint(step))
 
     def went_back(self, step: int) -> None:
         """Training goes on from the checkpoint of `step`: later ones are no more."""
-        self._queues = [[s for s in queue if s <= step] for queue in self._queues]
-        self._newest = None
-        self._taken = [None if taken is not None and taken > step else taken for taken in self._taken]
+        self._there = {key: checkpoint for key, checkpoint in self._there.items() if checkpoint.step <= step}
+        for one in self._sets:
+            one.done = {key: averaged for key, averaged in one.done.items() if key[0] <= step}
 
     @property
     def queued(self) -> set[int]:
         """Steps of checkpoints that are still to be evaluated, and so must stay."""
-        return {step for queue in self._queues for step in queue}
+        return {c.step for c in self._there.values() if any(self._is_queued(one, c) for one in self._sets)}
+
+
+class _Set:
+    """One evaluation set.
+
+    Attributes:
+        done: What it has evaluated: whether with averages.
+    """
+
+    def __init__(self, times: EvalTimes, now: float) -> None:
+        self.every, self._throttle_secs = times.eval_every_checkpoint, times.throttle_secs
+        self.not_before = now + times.start_delay_secs
+        self.done: dict[Key, bool] = {}
+
+    def is_open(self, checkpoint: Checkpoint) -> bool:
+        key = checkpoint.key
+        return key not in self.done or (checkpoint.averaged and not self.done[key])
+
+    def begin(self, checkpoint: Checkpoint, now: float) -> None:
+        self.evaluated(checkpoint)
+        self.not_before = now + self._throttle_secs
+
+    def evaluated(self, checkpoint: Checkpoint) -> None:
+        self.done[checkpoint.key] = self.done.get(checkpoint.key, False) or checkpoint.averaged

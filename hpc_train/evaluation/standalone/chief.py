@@ -5,26 +5,25 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError, FormatError
+from hpc_train.config.specs import EvalTimes
 from hpc_train.errors import UserError
-from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, CheckpointQueue, Training
-from hpc_train.evaluation.standalone.job_watcher import Ask, JobWatcher
+from hpc_train.evaluation.runner import EvaluationResult
+from hpc_train.evaluation.schedule import Checkpoint, EvaluationSchedule
+from hpc_train.evaluation.standalone.job_watcher import Ask, JobWatcher, Training
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import is_evaluation
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST
 from hpc_train.resilience.job_lock import JobLock
-from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import MetricsWriter
-from hpc_train.telemetry.tensorboard_files import EventFiles
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +54,13 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class EvaluatorCommand:
-    """What all ranks do next: leave with `code`, evaluate a checkpoint as `kinds`, or wait."""
+    """What all ranks do next: leave with `code`, evaluate a checkpoint on the sets called `numbers`, or wait."""
 
     code: int | None = None
     step: int | None = None
     time: float = 0.0
     averaged: bool = False
-    kinds: Sequence[str] = ()
+    numbers: Sequence[int] = ()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -80,10 +79,8 @@ class EvaluatorChief:
     def __init__(self, request: EvaluationRequest, ask: Ask, stack: ExitStack) -> None:
         self._request, self._stack = request, stack
         self._job = JobWatcher(request.job_dir, self.report, ask)
-        self._queue = CheckpointQueue(request.every_checkpoint)
-        self._kinds: list[str] = []
-        self._done: dict[str, list[Checkpoint]] = {}
-        self._count, self._last_line, self._seen = 0, "", 0
+        self._schedule = self._new_schedule([()])
+        self._count, self._begun, self._last_line, self._seen = 0, False, "", 0
         self._new_at, self._looked_at = time.monotonic(), float("-inf")
 
     def report(self, text: str) -> None:
@@ -96,8 +93,8 @@ class EvaluatorChief:
         Raises:
             UserError: `out` cannot be written, or another evaluator writes there.
         """
-        out, follow = self._request.out, self._request.follow
-        self._kinds, self._job.averages = list(kinds), averages
+        out = self._request.out
+        self._job.averages = averages
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -108,19 +105,17 @@ class EvaluatorChief:
         except UserError as error:
             raise UserError(f"--out: {error}") from None
         self._stack.callback(lock.release)
-        self._done = {kind: found for kind, found in evaluated_in(JobDir(out)).items() if kind in kinds}
-        if not follow:
-            self._done = {}
-        known = [set(_keys(self._done.get(kind, []))) for kind in kinds]
-        whole = set.intersection(*known)
-        self._queue = CheckpointQueue(self._request.every_checkpoint, whole)
-        lenient = _Strict()
-        self._metrics = self._stack.enter_context(MetricsWriter(out, lenient))
-        self._events = EventFiles(out, lenient)
-        self._stack.callback(self._events.close)
+        before = evaluated_in(JobDir(out)) if self._request.follow else {}
+        done = [before.get(kind, []) for kind in kinds]
+        self._schedule, self._begun = self._new_schedule(done), bool(before)
+        self._metrics = self._stack.enter_context(MetricsWriter(out, _Strict()))
         self.report(f"evaluating {self._request.job_dir}; results in {out}")
-        if whole:
-            self.report(f"{len({(c.step, c.time) for c in whole})} checkpoints were evaluated earlier")
+        if by_all := set.intersection(*({checkpoint.key for checkpoint in checkpoints} for checkpoints in done)):
+            self.report(f"{len(by_all)} checkpoints were evaluated earlier")
+
+    def _new_schedule(self, done: Sequence[Iterable[Checkpoint]]) -> EvaluationSchedule:
+        times = EvalTimes(start_delay_secs=0, throttle_secs=0, eval_every_checkpoint=self._request.every_checkpoint)
+        return EvaluationSchedule([times for _ in done], 0, done)
 
     def command(self) -> EvaluatorCommand:
         """What to do now.
@@ -129,14 +124,15 @@ class EvaluatorChief:
             UserError: Nothing is followed, and there is no such checkpoint, or none that is whole.
         """
         training = self._look()
-        chosen = self._queue.next()
-        if chosen is not None:
-            return self._to_evaluate(chosen)
+        due = self._schedule.due(0)
+        if due is not None:
+            chosen = due.checkpoint
+            return EvaluatorCommand(None, chosen.step, chosen.time, chosen.averaged, due.numbers)
         if not self._request.follow:
             if self._count == 0:
                 self._complain()
             return EvaluatorCommand(0)
-        if self._queue.is_over(training):
+        if training in ("ended", "lost"):
             return self._last_command(training)
         limit = self._request.idle_timeout_secs
         if limit is not None and time.monotonic() - self._new_at >= limit:
@@ -156,17 +152,11 @@ class EvaluatorChief:
         there = [c for c in there if wanted is None or c.step == wanted]
         if (seen := hash(tuple(there))) != self._seen:
             self._seen, self._new_at = seen, time.monotonic()
-        for gone in self._queue.see(there):
-            self.report(f"skipped the checkpoint of step {gone.step}: it was removed before its turn")
+        for gone in self._schedule.see(there):
+            self._report_gone(gone)
 
-    def _to_evaluate(self, chosen: Checkpoint) -> EvaluatorCommand:
-        def is_open(kind: str) -> bool:
-            queue = CheckpointQueue(False, self._done.get(kind, []))
-            queue.see([chosen])
-            return queue.next() is not None
-
-        kinds = [kind for kind in self._kinds if is_open(kind)]
-        return EvaluatorCommand(None, chosen.step, chosen.time, chosen.averaged, kinds)
+    def _report_gone(self, checkpoint: Checkpoint) -> None:
+        self.report(f"skipped the checkpoint of step {checkpoint.step}: it was removed before its turn")
 
     def _complain(self) -> None:
         folder, wanted = self._job.job_dir.checkpoints_path, self._request.step
@@ -194,7 +184,7 @@ class EvaluatorChief:
         text = {
             "awaited": f"waiting for the job in {self._request.job_dir} to begin",
             "away": f"training is {state} at step {step}; waiting for it to go on",
-        }.get(training, "waiting for the first checkpoint" if not self._count and not self._done else "")
+        }.get(training, "waiting for the first checkpoint" if not self._count and not self._begun else "")
         if text and text != self._last_line:
             self.report(text)
         self._last_line = text
@@ -230,33 +220,27 @@ class EvaluatorChief:
             self._passed(checkpoint, str(error))
             return None
         state.check(snapshot, str(path))
-        self._queue.take(checkpoint)
         return snapshot
 
     def _passed(self, checkpoint: Checkpoint, why: str) -> None:
-        if self._job.manager.path(checkpoint.step).is_dir():  # else removed, which the next look sees
-            self._queue.pass_over(checkpoint)
+        if self._job.manager.path(checkpoint.step).is_dir():
+            self._schedule.pass_over(checkpoint)
             self.report(f"the checkpoint of step {checkpoint.step} is damaged and passed over: {why}")
+        elif self._request.every_checkpoint:
+            self._report_gone(checkpoint)
 
-    def record(self, command: EvaluatorCommand, kind: str, metrics: dict[str, float], secs: float) -> None:
-        """Prints and keeps what an evaluation gave, having taken `secs`.
+    def record(self, command: EvaluatorCommand, result: EvaluationResult) -> None:
+        """Prints and keeps what an evaluation gave.
 
         Raises:
             UserError: It cannot be written.
         """
-        checkpoint = command.checkpoint
-        lag_steps, lag_secs = self._job.lag(checkpoint)
-        values: dict[str, Any] = {**metrics, "secs": secs, "lag_steps": lag_steps, "lag_secs": lag_secs}
-        about = {"checkpoint_time": checkpoint.time, **({"last": True} if checkpoint.averaged else {})}
-        self._metrics.note(kind, checkpoint.step, **values, **about)
-        self._events.write(kind, checkpoint.step, tensorboard_events.scalars(values))
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self.report(f"{kind} at step {checkpoint.step}: {shown}  lag {lag_steps} steps, {lag_secs:.0f} s")
-        self._done.setdefault(kind, []).append(checkpoint)
+        lag_steps, lag_secs = self._job.lag(command.checkpoint)
+        result.write(self._metrics, lag_steps, lag_secs, command.averaged)
+        self.report(f"{result.text}  lag {lag_steps} steps, {lag_secs:.0f} s")
 
-    def evaluated(self, command: EvaluatorCommand) -> None:
-        """All kinds of a checkpoint are done."""
-        self._queue.evaluated(command.checkpoint)
+    def evaluated(self) -> None:
+        """A checkpoint has been evaluated on all sets."""
         self._count += 1
         self._new_at = time.monotonic()
 
@@ -268,13 +252,6 @@ def evaluated_in(out: JobDir) -> dict[str, list[Checkpoint]]:
         if (taken := record.number("checkpoint_time")) is not None:
             found.setdefault(record.kind, []).append(Checkpoint(record.step, taken, record.values.get("last") is True))
     return found
-
-
-def _keys(done: list[Checkpoint]) -> Iterator[Checkpoint]:
-    """`done`, those with averages also without: each kind has been evaluated at least so."""
-    for checkpoint in done:
-        yield checkpoint
-        yield replace(checkpoint, averaged=False)
 
 
 class _Strict(Lenient):

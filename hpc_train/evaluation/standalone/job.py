@@ -16,6 +16,7 @@ from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World, set_up_tensorflow
 from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
+from hpc_train.evaluation.runner import EvaluationRunner
 from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
 from hpc_train.evaluation.standalone.job_watcher import Ask
 from hpc_train.jobdir.job_dir import JobDir
@@ -61,7 +62,7 @@ def evaluate_job(world: World, request: EvaluationRequest, signals: StopSignals,
             elif job is None:
                 config = JobConfig.model_validate(world.on_chief(lambda: _job_for(request).model_dump(mode="json")))
                 job = LoadedJob(world, config, request)
-                kinds, averages = [e.kind for e in job.evaluators], job.keeps_averages
+                kinds, averages = [e.kind for e in job.runner.evaluators], job.keeps_averages
                 world.each(lambda: chief.begin(kinds, averages) if chief else None)  # noqa: B023
             else:
                 _evaluate(world, job, command, chief, signals)
@@ -83,14 +84,10 @@ def _evaluate(
         if chief:
             chief.watch()
 
-    for evaluator in job.evaluators:
-        if evaluator.kind in command.kinds:
-            began = time.monotonic()
-            metrics = evaluator.evaluate(moved)
-            secs = time.monotonic() - began
-            world.each(lambda: chief.record(command, evaluator.kind, metrics, secs) if chief else None)  # noqa: B023
+    for result in job.runner.evaluate(command.checkpoint.step, command.time, command.numbers, moved):
+        world.each(lambda: chief.record(command, result) if chief else None)  # noqa: B023
     if chief:
-        chief.evaluated(command)
+        chief.evaluated()
 
 
 def _leave_now(world: World, name: str) -> None:
@@ -138,12 +135,13 @@ class LoadedJob:
         self.model, _ = world.each(
             lambda: job.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, resources)
         )
-        self.evaluators = [
-            Evaluator(self.model, spec, own, context, resources, job.load, world)
+        evaluators = [
+            Evaluator(self.model, replace(spec, exporters=()), own, context, resources, job.load, world)
             for spec, own, context in zip(specs, shards, contexts, strict=True)
         ]
-        for evaluator in self.evaluators:
+        for evaluator in evaluators:
             world.each(evaluator.check)
+        self.runner = EvaluationRunner(world, evaluators, (), None)
         optimizer = self.model.optimizer
         world.each(lambda: build_optimizer(optimizer, self.model.trainable_variables))
         self.keeps_averages = bool(getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False))

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.manifest import DamagedError, FormatError, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
-from hpc_train.evaluation.standalone.checkpoint_queue import Checkpoint, Training
+from hpc_train.evaluation.schedule import Checkpoint
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.resilience.job_lock import WATCH_SECS
@@ -23,6 +23,9 @@ ASK_SECS = 60.0
 LOST_SECS = 4 * WATCH_SECS
 """A job that no queue knows, of another machine, is dead when its lock was not touched for so long."""
 
+Training = Literal["awaited", "running", "away", "ended", "lost"]
+"""The status of the training that is followed. awaited: it has not begun; away: it has saved and left, and will come
+back (a requeue); ended: for good, however; lost: it was killed and reported no end."""
 Ask = Callable[[Path], tuple[Training, str] | None]
 """Asks a job's queue, or this machine, whether a silent job has ended; None: it has not, or nobody knows."""
 

@@ -15,7 +15,9 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.errors import UserError
-from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
+from hpc_train.evaluation.schedule import Checkpoint
+from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand, evaluated_in
+from hpc_train.jobdir.job_dir import JobDir
 
 
 class AnyModel:
@@ -86,7 +88,7 @@ def test_one_that_is_replaced_while_it_is_opened_is_taken_as_the_new_one(job: Jo
     command = chief.command()
     job.save(20, time=5000.0)
     assert load(chief, command) is None
-    assert (chief.command().step, chief.command().time) == (20, 5000.0)
+    assert chief.command().checkpoint == Checkpoint(20, 5000.0)
 
 
 def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
@@ -96,8 +98,8 @@ def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
     job.damage(20)
     chief = job.evaluator()
     assert load(chief, chief.command()) is None
-    for _ in range(2):
-        assert chief.command().step == 5
+    assert chief.command().step == 5
+    assert chief.command() == EvaluatorCommand(0), "training has ended, and nothing is left"
     told = "\n".join(logged)
     for step in (10, 20):
         assert told.count(f"the checkpoint of step {step} is damaged and passed over") == 1
@@ -128,3 +130,29 @@ def test_it_ends_where_training_has_left_no_checkpoint(job: Job, logged: list[st
     job.status(state="failed", error={"rank": 1, "message": "ValueError: no such data"})
     assert job.evaluator().command() == EvaluatorCommand(0)
     assert "training has ended (failed: ValueError: no such data); evaluated 0 checkpoints" in "\n".join(logged)
+
+
+def test_with_every_one_that_goes_while_it_is_opened_is_skipped_with_one_line(job: Job, logged: list[str]) -> None:
+    job.save(10)
+    job.save(20)
+    chief = job.evaluator(every_checkpoint=True)
+    command = chief.command()
+    assert command.step == 10
+    job.remove(10)
+    assert load(chief, command) is None
+    assert chief.command().step == 20
+    assert logged == ["skipped the checkpoint of step 10: it was removed before its turn"]
+
+
+def test_results_are_read_back_whatever_else_is_in_the_file(tmp_path: Path) -> None:
+    out = JobDir(tmp_path)
+    assert evaluated_in(out) == {}
+    whole = [
+        {"kind": "eval", "step": 10, "time": 1.0, "checkpoint_time": 1.5, "loss": None},
+        {"kind": "eval_b", "step": 20, "time": 2.0, "checkpoint_time": 2.5, "last": True},
+        {"kind": "eval", "step": 30, "time": 3.0, "loss": 1.0},
+        {"kind": "eval", "step": 30, "time": 3.0, "checkpoint_time": "now"},
+        ["eval"],
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*map(json.dumps, whole), '{"kind": "eval", "st']))
+    assert evaluated_in(out) == {"eval": [Checkpoint(10, 1.5)], "eval_b": [Checkpoint(20, 2.5, True)]}
