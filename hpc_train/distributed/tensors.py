@@ -21,7 +21,7 @@ def reader_of(variables: Sequence[Any]) -> Callable[[], Any]:
     def read() -> list[Any]:
         return [tf.raw_ops.ReadVariableOp(resource=r.handle, dtype=r.dtype) for r in resources]
 
-    compiled: Callable[[], Any] = tf.function(read).get_concrete_function()
+    compiled: Callable[[], Any] = tf.function(read, autograph=False).get_concrete_function()
     return compiled
 
 

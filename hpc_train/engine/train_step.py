@@ -131,7 +131,7 @@ def make_train_step(
             to_blame = tf.cond(applied, apply, leave)
         return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), tf.stack([computed, there])
 
-    compiled = tf.function(step, reduce_retracing=True)
+    compiled = tf.function(step, reduce_retracing=True, autograph=False)  # as Keras does; it takes longer than tracing
 
     @cache
     def as_tensor(flags: Flags) -> tf.Tensor:

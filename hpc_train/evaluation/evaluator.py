@@ -59,7 +59,7 @@ class Evaluator:
         self._model, self._spec, self._shards = model, spec, shards
         self._context, self._resources, self._load, self._world = context, resources, load, world
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
-        self._test_step = tf.function(self._run)
+        self._test_step = tf.function(self._run, autograph=False)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
         self.what = _what(spec, shards)
 

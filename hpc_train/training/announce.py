@@ -99,6 +99,6 @@ def _graph(model: keras.Model, x_spec: Any) -> Any:
     import tensorflow as tf
 
     try:
-        return tf.function(lambda x: model(x)).get_concrete_function(x_spec)
+        return tf.function(lambda x: model(x), autograph=False).get_concrete_function(x_spec)
     except Exception:  # a picture less; training does not depend on it
         return None

@@ -180,6 +180,9 @@ def _opened(
             failures.append(error)
             raise
 
+    as_it_is = tf.autograph.experimental.do_not_convert  # nothing in these depends on a tensor's value
+
+    @as_it_is
     def group_of(number: tf.Tensor) -> tf.data.Dataset:
         *arrays, seeds = tf.numpy_function(load, [number], [*types, tf.int32])
         seeds.set_shape([None, 2])
@@ -187,6 +190,7 @@ def _opened(
             array.set_shape([None, *column.shape])
         return _features_and_label(shards, arrays), seeds
 
+    @as_it_is
     def batches_of(batch: Any, seeds: tf.Tensor) -> tf.data.Dataset:
         steps = tf.shape(seeds, out_type=tf.int64)[0]
 

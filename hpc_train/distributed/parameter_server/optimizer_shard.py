@@ -65,7 +65,8 @@ class OptimizerShard:
         self._learning_rate = optimizer._get_current_learning_rate
         if self._rate is not None:
             _scale_learning_rate(optimizer, self._rate)
-        self._apply = tf.function(self._apply_mean if mean else self._apply_one, reduce_retracing=True)
+        apply = self._apply_mean if mean else self._apply_one
+        self._apply = tf.function(apply, reduce_retracing=True, autograph=False)
         self._tensors: dict[int, list[Any]] = {}
         self._checked_copies = self._copies = False
         self._read = reader_of(self.variables)

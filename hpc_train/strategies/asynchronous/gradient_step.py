@@ -82,7 +82,7 @@ class GradientStep:
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32)])
             return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
 
-        self._step = tf.function(step, reduce_retracing=True)
+        self._step = tf.function(step, reduce_retracing=True, autograph=False)
         self._step.get_concrete_function(spec)
 
     def __call__(self, batch: Any) -> LocalGradients:
