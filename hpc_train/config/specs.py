@@ -97,6 +97,7 @@ class RunOptions:
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     profile_steps: tuple[Count, Count] | None = None
+    report: bool = True
 
     @field_validator("compression")
     @classmethod
@@ -211,6 +212,7 @@ class RunConfig(RunOptions):
             the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
         profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
+        report: Write report.html once training has ended; `hpc-train report` writes it at any time.
     """
 
     model_dir: Path

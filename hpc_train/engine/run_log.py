@@ -87,7 +87,9 @@ class RunLog(RunListener):
         self._reporter.metrics.end(step, state, reason)
 
     def report(self, step: int) -> None:
-        """Writes the report of a job that is done."""
+        """Writes the report of a job that is done, if it is wanted."""
+        if not self._context.config.report:
+            return
         self._context.watchdog.at("report", step)
         try:
             path = write_report(self._context.job_dir)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.faults.launched import KILL, MPIRUN, STUCK, Launched, faulty, processes
+from tests.ranks import train
 from tests.support import Job, variables, wait_for
 
 MakeJob = Callable[..., Job]
@@ -21,40 +22,37 @@ EVAL = {"throttle_secs": 10**6, "exporters": {"final": None}}
 SHORT = {"train": {"max_steps": 40}, "run": {"save_checkpoints_steps": 10}, "eval": EVAL}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_all_and_is_named(make_job: MakeJob, rank: int) -> None:
-    job = make_job(model=faulty(KILL, rank), **SHORT)
+def test_a_killed_chief_ends_all_and_is_named(make_job: MakeJob) -> None:
+    job = make_job(model=faulty(KILL, rank=0), **SHORT)
     with Launched(job) as run:
         run.wait_for("struck-0")
         assert run.end() == 128 + signal.SIGKILL
-    assert f"hpc-train: rank {rank} on {HOST} was killed by SIGKILL\n" in run.err
+    assert f"hpc-train: rank 0 on {HOST} was killed by SIGKILL\n" in run.err
     assert "mpirun" not in run.err, "its own words are not shown"
     assert run.status["state"] == "failed"
     error = run.status["error"]
-    assert (error["rank"], error["signal"]) == (rank, "SIGKILL")
-    assert f"rank {rank} on {HOST} was killed by SIGKILL" in error["message"]
+    assert (error["rank"], error["signal"]) == (0, "SIGKILL")
+    assert f"rank 0 on {HOST} was killed by SIGKILL" in error["message"]
 
 
-def test_after_a_kill_training_goes_on_to_the_same_weights(make_job: MakeJob) -> None:
-    job = make_job("whole", model=faulty("pass"), **SHORT)
-    with Launched(job) as run:
+def test_after_each_kill_training_goes_on_to_the_same_weights(make_job: MakeJob) -> None:
+    """The chief is killed in the first run, the other rank in the second."""
+    whole = make_job("whole", model=faulty("pass"), **SHORT)
+    assert train(whole, 2).returncode == 0
+    job = make_job("killed", model=faulty(KILL, rank="restarts", call=15, runs="[0, 1]"), **SHORT)
+    with Launched(job, "--max-restarts", "2", HPC_TRAIN_RESTARTS="0") as run:
         assert run.end() == 0, run.err
-        assert run.err == ""
-    wanted = variables(job.job_dir, 40)
-    for rank in (0, 1):
-        job = make_job(f"killed-{rank}", model=faulty(KILL, rank), **SHORT)
-        with Launched(job, "--max-restarts", "2", HPC_TRAIN_RESTARTS="0") as run:
-            run.wait_for("began-1")
-            assert run.end() == 0, run.err
-        said = f"hpc-train: rank {rank} on {HOST} was killed by SIGKILL; restart 1 of 2 in 1 s, from step 20\n"
-        assert said in run.err
-        assert "going on from step 20 " in run.out
-        assert (run.status["state"], run.status["step"]) == ("succeeded", 40)
-        assert "error" not in run.status
-        found = variables(job.job_dir, 40)
-        assert list(found) == list(wanted)
-        for name, value in wanted.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    for rank, step in ((0, 10), (1, 20)):
+        killed = f"rank {rank} on {HOST} was killed by SIGKILL; restart {rank + 1} of 2 in {rank + 1} s"
+        assert f"hpc-train: {killed}, from step {step}\n" in run.err
+        assert f"going on from step {step} " in run.out
+    assert len(run.err.splitlines()) == 2, run.err
+    assert (run.status["state"], run.status["step"]) == ("succeeded", 40)
+    assert "error" not in run.status
+    wanted, found = variables(whole.job_dir, 40), variables(job.job_dir, 40)
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize(("code", "exit_code", "said"), [(0, 1, "left without"), (7, 7, "left with code 7 without")])
@@ -69,20 +67,18 @@ def test_a_rank_that_leaves_without_a_word_is_named(make_job: MakeJob, code: int
 
 
 def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
-    model = faulty('raise ValueError("the fifth batch is cursed")', call=5, runs="range(9)")
+    model = faulty('raise ValueError("the fifth batch is cursed")', rank=0, call=5, runs="range(9)")
     job = make_job(model=model, **{**LONG, "run": {"save_checkpoints_steps": 2}, "eval": EVAL})
-    with Launched(job, "--max-restarts", "1") as run:
+    with Launched(job, "--max-restarts", "1", ranks=1) as run:
         assert run.end() == 1
-    assert "the fifth batch is cursed" in run.err
-    assert run.err.count("rank 1 failed:") == 2
+    assert "ValueError: the fifth batch is cursed" in run.err
     assert "hpc-train: the job ended with exit code 1; restart 1 of 1 in 1 s, from step 4\n" in run.err
     assert run.err.endswith("hpc-train: the job ended with exit code 1; not restarted: --max-restarts allows 1\n")
     assert run.status["state"] == "failed"
-    assert run.status["error"]["rank"] == 1
 
 
 def test_restarts_that_make_no_progress_end_early(make_job: MakeJob) -> None:
-    job = make_job(model=faulty(KILL, rank=0, call=2, runs="range(9)"), **LONG)
+    job = make_job(model=f"import os, signal\n{KILL}", **LONG)
     with Launched(job, "--max-restarts", "9", ranks=1) as run:
         assert run.end() == 128 + signal.SIGKILL
     assert run.err.count("was killed by SIGKILL") == 4

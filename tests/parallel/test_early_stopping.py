@@ -63,10 +63,11 @@ REASONS = {
     "stop_if_higher": r"eval accuracy is higher than -1: \S+ at step 4",
 }
 STILL = {"params": {"learning_rate": 0.0}}
+REPORTED = "stop_if_lower"
 
 
 def ruled(make_job: MakeJob, rule: str, name: str = "", max_steps: int = MANY, **changes: Any) -> Job:
-    run = {"save_checkpoints_steps": 2, "save_summary_steps": 1000, **changes.pop("run", {})}
+    run = {"save_checkpoints_steps": 2, "save_summary_steps": 1000, "report": rule == REPORTED, **changes.pop("run", {})}
     stopping = {rule: changes.pop("rule", RULES[rule])}
     job = make_job(
         name or rule,
@@ -120,7 +121,7 @@ def check_stopped(job: Job, rule: str, last: int | None = None, reason: str | No
     (export,) = exports(job)
     assert json.loads((export / "hpc_train.json").read_text())["step"] == step
     assert (job.job_dir / "checkpoints" / f"step-{step:08d}").is_dir()
-    assert (job.job_dir / "report.html").is_file()
+    assert (job.job_dir / "report.html").is_file() == (rule == REPORTED), "as `run.report` says"
     assert records(job, "end")[-1]["state"] == "succeeded"
     return step
 

@@ -76,7 +76,7 @@ Path({str(tmp_path)!r}, "runs/mine/package.txt").write_text(hpc_train.__file__)
 """
     )
     resources = {"cores_per_rank": 1, "ranks_per_node": 1}
-    job = make_job_in(tmp_path, model=model, train={"max_steps": 4}, resources=resources)
+    job = make_job_in(tmp_path, model=model, run={"report": True}, train={"max_steps": 4}, resources=resources)
     path = os.pathsep.join([str(python.parent), str(BIN), os.environ["PATH"]])
     queue = {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": "", "PATH": path}
 
