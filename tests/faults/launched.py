@@ -56,7 +56,9 @@ def build_model(params):
 """
 
 
-def faulty(fault: str, rank: int | str = 1, call: int = 25, runs: str = "[0]", pause: float = 0.0, first: int = 0) -> str:
+def faulty(
+    fault: str, rank: int | str = 1, call: int = 25, runs: str = "[0]", pause: float = 0.0, first: int = 0
+) -> str:
     """A model whose `rank` does `fault` in its training step number `call`, in the runs that `runs` counts (from 0).
 
     `rank` may be an expression of `restarts`, the run's number.

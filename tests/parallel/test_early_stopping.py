@@ -67,7 +67,12 @@ REPORTED = "stop_if_lower"
 
 
 def ruled(make_job: MakeJob, rule: str, name: str = "", max_steps: int = MANY, **changes: Any) -> Job:
-    run = {"save_checkpoints_steps": 2, "save_summary_steps": 1000, "report": rule == REPORTED, **changes.pop("run", {})}
+    run = {
+        "save_checkpoints_steps": 2,
+        "save_summary_steps": 1000,
+        "report": rule == REPORTED,
+        **changes.pop("run", {}),
+    }
     stopping = {rule: changes.pop("rule", RULES[rule])}
     job = make_job(
         name or rule,

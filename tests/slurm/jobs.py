@@ -95,7 +95,7 @@ def write_job(folder: Path, max_steps: int, save_checkpoints_steps: int, **more:
             "train": {**shards, "shuffle": "global", "seed": 1},
             "eval": {**shards, "shards": "data/test-*.h5"},
         },
-        "run": {"save_checkpoints_steps": save_checkpoints_steps, "tf_random_seed": 1},
+        "run": {"save_checkpoints_steps": save_checkpoints_steps, "tf_random_seed": 1, "report": False},
         "train": {"max_steps": max_steps},
         "eval": {"throttle_secs": 0, "exporters": {"final": {}}},
         **more,

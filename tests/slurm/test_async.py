@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.jobs import TRAIN_SH, ended_as, log, starts, status, wait_for_checkpoint, write_job
+from tests.slurm.jobs import TRAIN_SH, ended_as, log, set_step_secs, starts, status, wait_for_checkpoint, write_job
 from tests.support import variables
 
 THREE_RANKS = ("--nodes=2", "--ntasks=3", "--ntasks-per-node=2")
-RUN = {"strategy": "async", "save_checkpoints_steps": 50, "tf_random_seed": 1}
+RUN = {"strategy": "async", "save_checkpoints_steps": 50, "tf_random_seed": 1, "report": False}
 
 
 def test_trains_on_two_nodes_and_goes_on_after_a_warning(
@@ -21,6 +21,7 @@ def test_trains_on_two_nodes_and_goes_on_after_a_warning(
     """The server and a worker on one node, a worker on the other; Slurm warns, and starts the job again."""
     job_dir = folder / "runs/tiny"
     write_job(folder, max_steps=10_000_000, save_checkpoints_steps=50, run=RUN)
+    set_step_secs(folder, 0.02)  # which leaves the cores to others
     job = submit(folder, *THREE_RANKS, TRAIN_SH, "job.yaml")
     wait_for_checkpoint(job_dir)
 

@@ -72,7 +72,7 @@ def test_a_job_started_again_stops_early_as_if_it_had_run_through_and_exports_on
     job_file = yaml.safe_load((folder / "job.yaml").read_text())
     rule = {"metric_name": "score", "max_steps_without_increase": PATIENCE, "run_every_steps": 1}
     job_file["train"]["early_stopping"] = {"stop_if_no_increase": rule}
-    job_file["run"]["save_summary_steps"] = 5
+    job_file["run"] |= {"save_summary_steps": 5, "report": True}
     job_file["eval"] |= {"start_delay_secs": 0, "exporters": {"final": {}, "best": {"metric": "score", "mode": "max"}}}
     (folder / "job.yaml").write_text(yaml.safe_dump(job_file))
     (folder / "hold").touch()

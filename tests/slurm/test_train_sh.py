@@ -14,6 +14,7 @@ from tests.slurm.jobs import (
     TRAIN_SH,
     ended_as,
     log,
+    set_step_secs,
     starts,
     status,
     wait_for_checkpoint,
@@ -41,7 +42,8 @@ def test_term_saves_and_submitting_again_goes_on(
     slurm_cluster: SlurmCluster, submit: Callable[..., int], folder: Path
 ) -> None:
     job_dir = folder / "runs/tiny"  # what hpc-train takes without --job-dir
-    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=500)
+    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=20)
+    set_step_secs(folder, 0.05)  # which leaves the cores to others
     first = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml")
     saved = wait_for_checkpoint(job_dir)
 
@@ -55,7 +57,7 @@ def test_term_saves_and_submitting_again_goes_on(
     assert (job_dir / f"checkpoints/step-{stopped['step']:08d}").is_dir()
 
     end = stopped["step"] + 20
-    write_job(folder, max_steps=end, save_checkpoints_steps=500)
+    write_job(folder, max_steps=end, save_checkpoints_steps=20)
     second = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml")
 
     assert ended_as(slurm_cluster.wait(second)) == ("COMPLETED", 0, 0), log(folder)
@@ -66,7 +68,8 @@ def test_term_saves_and_submitting_again_goes_on(
 def test_a_preempted_job_goes_on(slurm_cluster: SlurmCluster, submit: Callable[..., int], folder: Path) -> None:
     """It comes back by itself, with the same number, once the job that took its nodes has ended."""
     job_dir = folder / "runs/tiny"
-    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=500)
+    write_job(folder, max_steps=10_000_000, save_checkpoints_steps=20)
+    set_step_secs(folder, 0.05)  # which leaves the cores to others
     job = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml")
     wait_for_checkpoint(job_dir)
 
@@ -76,7 +79,7 @@ def test_a_preempted_job_goes_on(slurm_cluster: SlurmCluster, submit: Callable[.
     assert slurm_cluster.wait(job, until=["PENDING"]).state == "PENDING", log(folder)
     assert status(job_dir)["state"] == "requeued"
     saved = wait_for_checkpoint(job_dir)
-    write_job(folder, max_steps=saved + 20, save_checkpoints_steps=500)
+    write_job(folder, max_steps=saved + 20, save_checkpoints_steps=20)
 
     result = slurm_cluster.wait(job)
     assert ended_as(result) == ("COMPLETED", 0, 1), log(folder)
