@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +74,14 @@ def test_public_names_resolve() -> None:
         assert getattr(ht, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = ht.Nothing  # type: ignore[attr-defined]
+
+
+def test_a_key_of_run_takes_two_files() -> None:
+    """`report`, say: where it is defined, and the place that acts on it; the rest follows from its definition."""
+    package = Path(ht.__file__).parent
+    naming = re.compile(r"^    report: bool|\bconfig\.report\b|[\"']report[\"']: *(true|false)", re.MULTILINE)
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if naming.search(path.read_text())}
+    assert found == {"config/specs.py", "engine/run_log.py"}
+    assert (ht.RunConfig("x").report, ht.RunConfig("x", report=False).report) == (True, False)
+    with pytest.raises(ValueError, match="report"):
+        ht.RunConfig("x", report=3)
