@@ -30,6 +30,7 @@ from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
+    EvalInput,
     EvalOptions,
     EvalSpec,
     EvalTimes,
@@ -38,7 +39,6 @@ from hpc_train.config.specs import (
     RunOptions,
     TrainOptions,
     TrainSpec,
-    read_once,
 )
 from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, Name
 from hpc_train.config.warm_start import WarmStart
@@ -58,13 +58,7 @@ class DataSection(_Section):
     """`data:`: what to train on and what to evaluate on."""
 
     train: HDF5Input
-    eval: HDF5Input
-
-    @field_validator("eval")
-    @classmethod
-    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
-        read_once(source)
-        return source
+    eval: EvalInput
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -78,14 +72,8 @@ class EvalSection(EvalOptions):
 class FurtherEvalSection(EvalTimes):
     """One of `evals:`, further evaluation sets by name: its data, EvalSpec's options and exporters."""
 
-    data: HDF5Input
+    data: EvalInput
     exporters: ExportersSection = ()
-
-    @field_validator("data")
-    @classmethod
-    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
-        read_once(source)
-        return source
 
 
 class JobConfig(_Section):

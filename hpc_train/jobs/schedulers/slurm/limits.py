@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpc_train.config.diagnostics import did_you_mean
 from hpc_train.config.resources import Resources, parse_memory, time_text
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%c|%m|%G|%f|%t"
@@ -154,8 +154,7 @@ def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[st
     known = {partition.name: partition for partition in partitions}
     listed = ", ".join(known) or "none"
     if unknown := [name for name in names if name not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = did_you_mean(unknown[0], known)
         return [f"partition: {unknown[0]!r} is not one of this cluster; {hint}there are: {listed}"]
     chosen = [known[name] for name in names] or [partition for partition in partitions if partition.default]
     if not chosen:
