@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import Command, JobDir
+from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
-JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 ExportPath = Annotated[
     Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
 ]
@@ -25,17 +25,14 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
-    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
-    try:
+    with errors():
         world = join_world()
         if world.size > 1:
             raise UserError("hpc-train export is for one process; start it without mpirun")
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         set_up_tensorflow(world)
         from hpc_train.export.from_checkpoint import export_checkpoint
@@ -61,15 +58,12 @@ def predict(
 
     A run that was cut short goes on where it was when it is started again.
     """
-    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
 
-    try:
+    with errors():
         world = join_world()
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
