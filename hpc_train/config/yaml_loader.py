@@ -191,9 +191,7 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
                 raise ValueError
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
-            return float(
-                text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan")
-            )
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:
         mistakes.append((line, f"{_shown(text)} is not a number that can be used"))
         return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -59,7 +58,7 @@ def probe_command() -> list[str]:
 
 def python_finding(version: Sequence[int], executable: str) -> Finding:
     """Whether this Python will do. Pure."""
-    found = f"{'.'.join(map(str, version[:3]))}, {executable}"
+    found = f"{'.'.join(map(str, version))}, {executable}"
     if ".".join(map(str, version[:2])) in PYTHONS:
         return Finding("Python", "ok", found, needed=True)
     advice = f"use Python {PYTHONS[-1]} to {PYTHONS[0]}: make setup PYTHON=python{PYTHONS[1]}"
@@ -126,8 +125,7 @@ def advice_for(problem: str) -> str | None:
 
 def this_python() -> Finding:
     """python_finding of the Python that runs this."""
-    numbers = [int(part) for part in re.findall(r"\d+", platform.python_version())]
-    return python_finding(numbers, _short(sys.executable))
+    return python_finding(sys.version_info[:3], _short(sys.executable))
 
 
 def _failure(check: str, problem: str) -> Finding:

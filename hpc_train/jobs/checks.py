@@ -59,8 +59,6 @@ def least_ranks(job: JobConfig | ProgramConfig) -> int:
 
 def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The files that a job file names as code, and so wants in the snapshot."""
-    if isinstance(job, ProgramConfig):
-        return []
     names = _names(job)
     functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
     assets = [Path(name) for _, kind, name in names if kind == "asset"]
@@ -69,13 +67,11 @@ def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
 
 def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The shards of a job, which are read where they are."""
-    if isinstance(job, ProgramConfig):
-        return []
     return [path for _, kind, pattern in _names(job) if kind == "shard" for path in matches(pattern)]
 
 
-def _names(job: JobConfig) -> list[tuple[Location, Kind, str]]:
-    return list(names_in(job.model_dump(mode="json")))
+def _names(job: JobConfig | ProgramConfig) -> list[tuple[Location, Kind, str]]:
+    return [] if isinstance(job, ProgramConfig) else list(names_in(job.model_dump(mode="json")))
 
 
 def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
