@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,17 +69,14 @@ def predict(
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _report)
+        report = partial(print, flush=True)
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, report)
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
         print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
-
-
-def _report(text: str) -> None:
-    print(text, flush=True)
 
 
 COMMANDS = (

@@ -211,18 +211,17 @@ def _outside(document: Document, job: JobConfig) -> list[Mistake]:
     problems = []
     for location, kind, name in names_in(job.model_dump(mode="json")):
         file = Path(name.rpartition(":")[0])
-        if kind == "function" and file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
-            dotted = ".".join(map(str, location))
+        if kind != "function" or file.suffix != ".py":
+            continue
+        if file.is_absolute() or ".." in file.parts:
             allowed = "a file in the job file's folder, or an installed package.module:function"
-            problems.append(mistake_at(document, location, f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
-        elif kind == "function" and file.suffix == ".py" and _hides_a_module(file):
-            hidden = f"a file called {file.name} hides the module {file.stem}; rename it"
-            problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {hidden}"))
+            text = f"{name!r} is not allowed; allowed: {allowed}"
+        elif file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names:
+            text = f"a file called {file.name} hides the module {file.stem}; rename it"
+        else:
+            continue
+        problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {text}"))
     return problems
-
-
-def _hides_a_module(file: Path) -> bool:
-    return file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names
 
 
 def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobConfig:

@@ -33,6 +33,8 @@ _PROBE = f"""if True:
     except BaseException as error:
         emit(horovod_error=f"{{type(error).__name__}}: {{error}}")
 """
+IMPORTS_COMMAND = [sys.executable, "-c", _PROBE]
+"""The program that imports TensorFlow and Horovod, and prints what they are."""
 SET_UP = "run `make setup` in the checkout of hpc_train"
 _FIND = f"{SET_UP}, or activate the environment that it made (source .venv/bin/activate)"
 _HINTS = (
@@ -51,11 +53,6 @@ _HINTS = (
 )
 
 
-def probe_command() -> list[str]:
-    """The program that imports TensorFlow and Horovod, and prints what they are."""
-    return [sys.executable, "-c", _PROBE]
-
-
 def python_finding(version: Sequence[int], executable: str) -> Finding:
     """Whether this Python will do. Pure."""
     found = f"{'.'.join(map(str, version))}, {executable}"
@@ -69,7 +66,7 @@ def tensorflow_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int, 
     """Whether TensorFlow can be imported and is one of those that this package runs on. Pure.
 
     Args:
-        outcome: Of the program of probe_command; results: what it has reported.
+        outcome: Of IMPORTS_COMMAND; results: what it has reported.
         gpus: How many there are here; hidden: whether CUDA_VISIBLE_DEVICES keeps them from TensorFlow.
     """
     if "tensorflow" not in results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpc_train.config.job import JobConfig
@@ -159,10 +159,9 @@ def _check_module(key: str, module: str, folder: Path) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    try:
+    with suppress(ValueError):  # __main__
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # __main__
-        return False
+    return False
 
 
 def check_limits(wants: Resources, scheduler: Scheduler, report: Callable[[str], None]) -> None:

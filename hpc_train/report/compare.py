@@ -81,7 +81,7 @@ def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
     """A column for each job: its status and what it reached."""
     told: dict[str, Callable[[History], str]] = {
         "state": state_of,
-        "steps": _steps,
+        "steps": lambda job: " of ".join(f"{step:,}" for step in steps_of(job) if step is not None),
         "running time": lambda job: words.duration(elapsed_of(job)),
         "restarts": lambda job: f"{len(job.restarts):,}",
         "ranks": lambda job: words.number(ranks_of(job)),
@@ -100,11 +100,6 @@ def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
             cells = (f"{words.number(b.value)} (step {b.step:,})" if b else words.UNKNOWN for b in bests)
             rows.append((words.label(f"{title}, best"), *cells))
     return Table(("", *labels), rows)
-
-
-def _steps(history: History) -> str:
-    step, most = steps_of(history)
-    return f"{step:,} of {most:,}" if most else f"{step:,}"
 
 
 def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:

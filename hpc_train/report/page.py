@@ -35,12 +35,8 @@ def report_page(history: History) -> str:
     """The report as HTML, in ASCII."""
     charts = charts_of(history)
     with gallery() as hang:
-        drawn = {
-            "metrics": hang(charts.metrics),
-            "speed": hang(charts.speed),
-            "staleness": hang(charts.staleness),
-            "time_line": hang([charts.time_line] if charts.time_line else []),
-        }
+        drawn = {name: hang(getattr(charts, name)) for name in ("metrics", "speed", "staleness")}
+        drawn["time_line"] = hang([charts.time_line] if charts.time_line else [])
     metrics = {name for kind in history.evaluation_sets for name in metrics_of(history, kind)}
     return render(
         "report.html.jinja",
