@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command
-from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
-
-JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
+from hpc_train.cli.command import Command, JobDir
+from hpc_train.cli.terminal import complain
+from hpc_train.outcome import EXIT_FAILED
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ def checkpoints(
 
     folder = job_dir / CHECKPOINTS
     if not folder.is_dir():
-        print(f"hpc-train: error: {folder}: no such folder; JOBDIR is where a job keeps everything", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(complain(f"{folder}: no such folder; JOBDIR is where a job keeps everything"))
     entries = list_checkpoints(folder, verify)
     if as_json:
         for entry in entries:

@@ -6,11 +6,19 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from hpc_train import cli
+
+JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
+]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+"""Arguments and options of several commands."""
 
 GROUPS = ("Train", "Jobs", "Models", "Data", "This machine")
 """The panels of `hpc-train --help`, in this order."""

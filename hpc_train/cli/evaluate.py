@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import complain
+from hpc_train.cli.command import Command, JobDir, Settings
+from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
-    from hpc_train.evaluation.standalone.chief import EvaluationRequest
     from hpc_train.evaluation.standalone.job_watcher import Training
-
-JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 
 
 def evaluate(
@@ -37,9 +34,7 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option(help="Only this one of several evaluation sets; of a single one, another name.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Evaluate checkpoints of a job that runs elsewhere, or has ended; run it alone, or on several ranks under mpirun.
 
@@ -47,44 +42,28 @@ def evaluate(
     """
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world
+    from hpc_train.evaluation.standalone.chief import EvaluationRequest
     from hpc_train.evaluation.standalone.job import evaluate_job
 
-    try:
-        request = _request(job_dir, follow, out, step, every_checkpoint, poll_secs, idle_timeout_secs, name, settings)
+    with errors():
+        if step is not None and (follow or every_checkpoint):
+            raise UserError("--step is for a single evaluation: leave out --follow and --every-checkpoint")
+        if idle_timeout_secs is not None and not follow:
+            raise UserError("--idle-timeout-secs is for --follow")
+        job_dir = job_dir.resolve() if ".." in job_dir.parts else job_dir.absolute()
+        out = out.absolute() if out is not None else Path(f"{job_dir}.evaluation")
+        if job_dir.resolve() in (out.resolve(), *out.resolve().parents):
+            raise UserError(f"--out: {out} is in the job-dir, which is only read; choose a folder outside of it")
+        given = tuple(settings or ())
+        request = EvaluationRequest(
+            job_dir, out, follow, step, every_checkpoint, poll_secs, idle_timeout_secs, name, given
+        )
         world = join_world("serialized")
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         code = evaluate_job(world, request, context.obj, ask)
     except Exception as error:
         sys.exit(report_error(world, error))
     sys.exit(code)
-
-
-def _request(
-    job_dir: Path,
-    follow: bool,
-    out: Path | None,
-    step: int | None,
-    every_checkpoint: bool,
-    poll_secs: float,
-    idle_timeout_secs: float | None,
-    name: str | None,
-    settings: list[str] | None,
-) -> EvaluationRequest:
-    from hpc_train.evaluation.standalone.chief import EvaluationRequest
-
-    if step is not None and (follow or every_checkpoint):
-        raise UserError("--step is for a single evaluation: leave out --follow and --every-checkpoint")
-    if idle_timeout_secs is not None and not follow:
-        raise UserError("--idle-timeout-secs is for --follow")
-    job_dir = job_dir.resolve() if ".." in job_dir.parts else job_dir.absolute()
-    out = out.absolute() if out is not None else Path(f"{job_dir}.evaluation")
-    if job_dir.resolve() in (out.resolve(), *out.resolve().parents):
-        raise UserError(f"--out: {out} is in the job-dir, which is only read; choose a folder outside of it")
-    return EvaluationRequest(
-        job_dir, out, follow, step, every_checkpoint, poll_secs, idle_timeout_secs, name, tuple(settings or ())
-    )
 
 
 def ask(job_dir: Path) -> tuple[Training, str] | None:

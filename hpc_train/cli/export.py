@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import Command, JobDir
+from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
-JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
 ExportPath = Annotated[
     Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
 ]
@@ -25,17 +26,14 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
-    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
-    try:
+    with errors():
         world = join_world()
         if world.size > 1:
             raise UserError("hpc-train export is for one process; start it without mpirun")
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         set_up_tensorflow(world)
         from hpc_train.export.from_checkpoint import export_checkpoint
@@ -61,30 +59,24 @@ def predict(
 
     A run that was cut short goes on where it was when it is started again.
     """
-    from hpc_train.cli.terminal import complain
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world, set_up_tensorflow
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
 
-    try:
+    with errors():
         world = join_world()
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, _report)
+        report = partial(print, flush=True)
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, report)
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
         print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
-
-
-def _report(text: str) -> None:
-    print(text, flush=True)
 
 
 COMMANDS = (

@@ -9,18 +9,12 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import complain
+from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
 COMPARISON_FILE = Path("compare.html")
 
-JobDirs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="JOBDIR...",
-        help="Job-dirs, such as runs/<name of the job>.",
-    ),
-]
+JobDirs = Annotated[list[Path], typer.Argument(metavar="JOBDIR...", help="Job-dirs, such as runs/<name of the job>.")]
 Out = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Where to write it. [default: JOBDIR/report.html; of several jobs compare.html]"),
@@ -35,11 +29,9 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of a job, or lay several jobs side by side; one HTML file, or Markdown."""
-    try:
+    with errors():
         _check(job_dirs, out)
         written = _write(job_dirs, out, as_markdown)
-    except UserError as error:
-        sys.exit(complain(error))
     if written is not None:
         print(written)
 

@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hpc_train.cli.command import Command
-from hpc_train.errors import UserError
+from hpc_train.cli.terminal import complain, errors
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
-from hpc_train.telemetry.units import size
+from hpc_train.telemetry.units import counted, size
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
@@ -103,31 +103,28 @@ def make(
     from hpc_train.data.writing.convert import Options, convert
 
     try:
-        options = Options(
-            shards=shards,
-            shuffle=shuffle,
-            seed=seed,
-            compression=compression,
-            chunk_rows=chunk_rows,
-            columns=columns,
-            stack=stack or (),
-            dtype=dtype or (),
-            header=not no_header,
-        )
-        with _progress() as report:
-            done = convert(prefix, sources, options, report)
-    except UserError as error:
-        _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
+        with errors():
+            options = Options(
+                shards=shards,
+                shuffle=shuffle,
+                seed=seed,
+                compression=compression,
+                chunk_rows=chunk_rows,
+                columns=columns,
+                stack=stack or (),
+                dtype=dtype or (),
+                header=not no_header,
+            )
+            with _progress() as report:
+                done = convert(prefix, sources, options, report)
     except OSError as error:
-        _complain(f"{error}; what was finished is kept, and the same command goes on from there")
+        complain(f"{error}; what was finished is kept, and the same command goes on from there")
         sys.exit(EXIT_FAILED)
     names = [field.name for field in done.fields]
     shown = ", ".join(names if len(names) <= 12 else [*names[:5], f"… ({len(names)} columns)"])
     last = f" … {done.paths[-1].name}" if len(done.paths) > 1 else ""
     kept = f" ({done.kept} of them from an earlier run)" if done.kept else ""
-    files = "1 file" if len(done.paths) == 1 else f"{len(done.paths)} files"
-    print(f"{done.rows} rows of {shown} in {files}{kept}: {done.paths[0]}{last}")
+    print(f"{done.rows} rows of {shown} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
 
 
 @app.command()
@@ -138,18 +135,15 @@ def inspect(
     """Show what shards hold, how it is stored and how it will be read; exit code 2 where something is wrong."""
     from hpc_train.data.writing.inspect import inspect as look
 
-    try:
+    with errors():
         reports = look(files)
-    except UserError as error:
-        _complain(error)
-        sys.exit(EXIT_BAD_INPUT)
     if as_json:
         print(json.dumps([report.to_json() for report in reports], indent=1))
     else:
         _show(reports)
     for report in reports:
         for problem in report.problems:
-            _complain(f"{report.path}: {problem}")
+            complain(f"{report.path}: {problem}")
     sys.exit(EXIT_BAD_INPUT if any(report.problems for report in reports) else 0)
 
 
@@ -225,11 +219,6 @@ def _lines() -> Report:
         print(f"hpc-train: {what}: {size(done)}{share}", file=sys.stderr, flush=True)
 
     return report
-
-
-def _complain(error: object) -> None:
-    for line in str(error).splitlines():
-        print(f"hpc-train: error: {line}", file=sys.stderr)
 
 
 COMMANDS = (Command("shard", app, "Data", help="Write files of other formats as HDF5 shards, or inspect shards."),)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.jobs import AsJson, JobName, Root, follow_to_end
 from hpc_train.cli.terminal import console, errors, show, warn
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.schedulers import SCHEDULERS
 from hpc_train.outcome import EXIT_AT_ONCE
+from hpc_train.telemetry.units import counted
 
 if TYPE_CHECKING:
     from hpc_train.jobs.prepare import PreparedJob
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 else:
     BackendName = Literal[tuple(SCHEDULERS)]
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
-]
 BackendOption = Annotated[
     BackendName | None,
     typer.Option(help="Who runs it. [default: $HPC_TRAIN_BACKEND; or slurm where there is an sbatch, else local]"),
@@ -124,7 +121,7 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
         print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
     else:
         wants = submission.wants
-        sizes = [_counted(wants.nodes, "node"), _counted(wants.ranks, "rank")]
+        sizes = [counted(wants.nodes, "node"), counted(wants.ranks, "rank")]
         sizes += [f"{wants.gpus_per_node} GPUs a node"] if wants.gpus_per_node else []
         sizes += [wants.time] if wants.time else []
         words = backend_named(submission.backend).words
@@ -171,10 +168,6 @@ def _without_secrets(submission: Submission) -> dict[str, Any]:
         key if hidden else setting for key, hidden, setting in zip(keys, may_hold, submission.settings, strict=True)
     ]
     return shown
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 COMMANDS = (

@@ -8,12 +8,10 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command
-from hpc_train.cli.submit import Settings
-from hpc_train.cli.terminal import complain
+from hpc_train.cli.command import Command, JobFile, Settings
+from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
 DebugDelay = Annotated[
     list[str] | None,
@@ -36,11 +34,9 @@ def train(
     from hpc_train.strategies import strategy_of
     from hpc_train.training.from_job import train_job
 
-    try:
+    with errors():
         delays = _delays(debug_delay or [])
         world = join_world(strategy_of(strategy_in(job_file, settings or [])).threads)
-    except UserError as error:
-        sys.exit(complain(error))
     try:
         job = JobConfig.model_validate(
             world.on_chief(lambda: load_job(job_file, settings or [], data_root).model_dump(mode="json"))
@@ -67,14 +63,12 @@ def launch(
     from hpc_train.config.job import load_job
     from hpc_train.jobs.launch.mpirun import launch as launch_ranks
 
-    try:
+    with errors():
         job = load_job(job_file, settings or [])
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in settings or []]
         sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
-    except UserError as error:
-        sys.exit(complain(error))
 
 
 def _delays(given: list[str]) -> dict[int, float]:

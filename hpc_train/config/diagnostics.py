@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,17 @@ def refuse(path: Path, mistakes: Iterable[Mistake]) -> typing.NoReturn:
     raise UserError("\n".join([*lines, f"{path}: and {more} more mistakes"] if more > 0 else lines))
 
 
+def did_you_mean(name: str, allowed: Collection[str]) -> str:
+    """The nearest of the names `allowed`, as a question and a blank; empty where none is near. Pure."""
+    near = difflib.get_close_matches(name, list(allowed), n=1)
+    return f"did you mean `{near[0]}`? " if near else ""
+
+
+def unknown_key(name: str, allowed: Collection[str]) -> str:
+    """What is said of a key that is not one of those `allowed`. Pure."""
+    return f"unknown key; {did_you_mean(name, allowed)}allowed: {', '.join(allowed)}"
+
+
 def explain(
     document: Document, error: Mapping[str, Any], kind: type[BaseModel], patterns: Mapping[Location, str]
 ) -> Mistake:
@@ -64,19 +75,13 @@ def _describe(
     dotted = ".".join(str(part) for part in location) or "the job file"
     what, given = error["type"], error["input"]
     if what in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _fields_at(kind, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
-        return f"{dotted}: unknown key; {hint}allowed: {', '.join(allowed)}"
+        return f"{dotted}: {unknown_key(str(location[-1]), _fields_at(kind, location[:-1]))}"
     if what in ("missing", "missing_argument"):
         return f"{'.'.join(str(part) for part in error['loc'])}: missing, and it has no default"
     if what == "literal_error":
         expected = error["ctx"]["expected"]
-        near = difflib.get_close_matches(
-            str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")], n=1
-        )
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        return f"{dotted}: {given!r} is not allowed; allowed: {expected}{hint}"
+        hint = did_you_mean(str(given), [e.strip("'") for e in expected.replace(" or ", ", ").split(", ")])
+        return f"{dotted}: {given!r} is not allowed; allowed: {expected}{hint and '; ' + hint.rstrip()}"
     if what == "value_error":
         return f"{dotted}: {error['ctx']['error']}"
     if what == "string_pattern_mismatch":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
@@ -44,9 +43,10 @@ class Rule:
 
     Attributes:
         key: What the rule is called in a job file.
+        condition: When training ends, in words: a format of the rule.
     """
 
-    key = ""
+    key = condition = ""
 
     metric_name: Annotated[str, Field(min_length=1)]
     eval_name: str | None = None
@@ -79,17 +79,14 @@ class Rule:
         """The rule in words."""
         name = f"{self.kind or 'eval'} {self.metric_name}"
         after = f", from step {self.min_steps} on" if self.min_steps else ""
-        return f"stop if {name} {self._condition()}{after}"
-
-    def _condition(self) -> str:
-        raise NotImplementedError
+        return f"stop if {name} {self.condition.format(self)}{after}"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfNoDecrease(Rule):
     """See stop_if_no_decrease."""
 
-    key = "stop_if_no_decrease"
+    key, condition = "stop_if_no_decrease", "has not decreased for {0.max_steps_without} steps"
     max_steps_without_decrease: Count
 
     @property
@@ -97,15 +94,12 @@ class StopIfNoDecrease(Rule):
         """Steps without a better value after which training ends."""
         return self.max_steps_without_decrease
 
-    def _condition(self) -> str:
-        return f"has not decreased for {self.max_steps_without} steps"
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfNoIncrease(Rule):
     """See stop_if_no_increase."""
 
-    key = "stop_if_no_increase"
+    key, condition = "stop_if_no_increase", "has not increased for {0.max_steps_without} steps"
     max_steps_without_increase: Count
 
     @property
@@ -113,30 +107,21 @@ class StopIfNoIncrease(Rule):
         """Steps without a better value after which training ends."""
         return self.max_steps_without_increase
 
-    def _condition(self) -> str:
-        return f"has not increased for {self.max_steps_without} steps"
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfLower(Rule):
     """See stop_if_lower."""
 
-    key = "stop_if_lower"
+    key, condition = "stop_if_lower", "is lower than {0.threshold:g}"
     threshold: Annotated[float, Field(allow_inf_nan=False)]
-
-    def _condition(self) -> str:
-        return f"is lower than {self.threshold:g}"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfHigher(Rule):
     """See stop_if_higher."""
 
-    key = "stop_if_higher"
+    key, condition = "stop_if_higher", "is higher than {0.threshold:g}"
     threshold: Annotated[float, Field(allow_inf_nan=False)]
-
-    def _condition(self) -> str:
-        return f"is higher than {self.threshold:g}"
 
 
 def stop_if_no_decrease(
@@ -155,14 +140,7 @@ def stop_if_no_decrease(
     Raises:
         ValueError: A value out of range, or both intervals given.
     """
-    return StopIfNoDecrease(
-        metric_name=metric_name,
-        max_steps_without_decrease=max_steps_without_decrease,
-        eval_name=eval_name,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
+    return StopIfNoDecrease(**locals())
 
 
 def stop_if_no_increase(
@@ -177,14 +155,7 @@ def stop_if_no_increase(
 
     Otherwise as stop_if_no_decrease.
     """
-    return StopIfNoIncrease(
-        metric_name=metric_name,
-        max_steps_without_increase=max_steps_without_increase,
-        eval_name=eval_name,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
+    return StopIfNoIncrease(**locals())
 
 
 def stop_if_lower(
@@ -196,14 +167,7 @@ def stop_if_lower(
     run_every_steps: int | None = None,
 ) -> StopIfLower:
     """Training ends when a metric of evaluation is lower than `threshold`. Otherwise as stop_if_no_decrease."""
-    return StopIfLower(
-        metric_name=metric_name,
-        threshold=threshold,
-        eval_name=eval_name,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
+    return StopIfLower(**locals())
 
 
 def stop_if_higher(
@@ -215,14 +179,7 @@ def stop_if_higher(
     run_every_steps: int | None = None,
 ) -> StopIfHigher:
     """Training ends when a metric of evaluation is higher than `threshold`. Otherwise as stop_if_no_decrease."""
-    return StopIfHigher(
-        metric_name=metric_name,
-        threshold=threshold,
-        eval_name=eval_name,
-        min_steps=min_steps,
-        run_every_secs=run_every_secs,
-        run_every_steps=run_every_steps,
-    )
+    return StopIfHigher(**locals())
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -247,14 +204,12 @@ def as_mapping(rules: Iterable[Rule]) -> dict[str, Any]:
     return {key: same[0] if len(same) == 1 else same for key, same in found.items()}
 
 
-@cache
-def _section() -> TypeAdapter[EarlyStoppingSection]:
-    return TypeAdapter(EarlyStoppingSection)
+_SECTION = TypeAdapter(EarlyStoppingSection)
 
 
 def _rules(value: Any) -> tuple[Rule, ...]:
     if isinstance(value, dict | EarlyStoppingSection):
-        return _section().validate_python(value).rules()
+        return _SECTION.validate_python(value).rules()
     given = value if isinstance(value, list | tuple) else (value,)
     for rule in given:
         if not isinstance(rule, Rule):

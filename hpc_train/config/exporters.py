@@ -6,7 +6,6 @@ Names and defaults follow tf.estimator's exporters (TensorFlow 2.15 API document
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationEr
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from hpc_train.config.diagnostics import did_you_mean, unknown_key
 from hpc_train.config.types import STRICT, Count, Function, Name, as_tuple
 
 Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
@@ -125,17 +125,14 @@ def _exporter(name: str, options: Any) -> Exporter:
         raise _mistake((), options, f"{options!r} is not allowed; allowed: a mapping of options")
     kind = options.get("type", name)
     if not isinstance(kind, str) or kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
-        if "type" in options:
-            raise _mistake(("type",), kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
-        raise _mistake((), name, f"unknown key; {hint}allowed: {', '.join(KINDS)}, or another name with a `type`")
+        if "type" not in options:
+            raise _mistake((), name, f"{unknown_key(kind, KINDS)}, or another name with a `type`")
+        hint = did_you_mean(str(kind), KINDS)
+        raise _mistake(("type",), kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
     allowed = ["type", *(f.name for f in dataclasses.fields(KINDS[kind]) if f.name != "name")]
     for key in options:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            hint = f"did you mean `{near[0]}`? " if near else ""
-            raise _mistake((key,), options[key], f"unknown key; {hint}allowed: {', '.join(allowed)}")
+            raise _mistake((key,), options[key], unknown_key(str(key), allowed))
     own = {key: option for key, option in options.items() if key != "type"}
     made: Exporter = TypeAdapter(KINDS[kind]).validate_python({**own, "name": name})
     return made

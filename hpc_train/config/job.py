@@ -30,6 +30,7 @@ from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.specs import (
+    EvalInput,
     EvalOptions,
     EvalSpec,
     EvalTimes,
@@ -38,7 +39,6 @@ from hpc_train.config.specs import (
     RunOptions,
     TrainOptions,
     TrainSpec,
-    read_once,
 )
 from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, Name
 from hpc_train.config.warm_start import WarmStart
@@ -58,13 +58,7 @@ class DataSection(_Section):
     """`data:`: what to train on and what to evaluate on."""
 
     train: HDF5Input
-    eval: HDF5Input
-
-    @field_validator("eval")
-    @classmethod
-    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
-        read_once(source)
-        return source
+    eval: EvalInput
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -78,14 +72,8 @@ class EvalSection(EvalOptions):
 class FurtherEvalSection(EvalTimes):
     """One of `evals:`, further evaluation sets by name: its data, EvalSpec's options and exporters."""
 
-    data: HDF5Input
+    data: EvalInput
     exporters: ExportersSection = ()
-
-    @field_validator("data")
-    @classmethod
-    def _is_read_once(cls, source: HDF5Input) -> HDF5Input:
-        read_once(source)
-        return source
 
 
 class JobConfig(_Section):
@@ -223,18 +211,17 @@ def _outside(document: Document, job: JobConfig) -> list[Mistake]:
     problems = []
     for location, kind, name in names_in(job.model_dump(mode="json")):
         file = Path(name.rpartition(":")[0])
-        if kind == "function" and file.suffix == ".py" and (file.is_absolute() or ".." in file.parts):
-            dotted = ".".join(map(str, location))
+        if kind != "function" or file.suffix != ".py":
+            continue
+        if file.is_absolute() or ".." in file.parts:
             allowed = "a file in the job file's folder, or an installed package.module:function"
-            problems.append(mistake_at(document, location, f"{dotted}: {name!r} is not allowed; allowed: {allowed}"))
-        elif kind == "function" and file.suffix == ".py" and _hides_a_module(file):
-            hidden = f"a file called {file.name} hides the module {file.stem}; rename it"
-            problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {hidden}"))
+            text = f"{name!r} is not allowed; allowed: {allowed}"
+        elif file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names:
+            text = f"a file called {file.name} hides the module {file.stem}; rename it"
+        else:
+            continue
+        problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {text}"))
     return problems
-
-
-def _hides_a_module(file: Path) -> bool:
-    return file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names
 
 
 def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobConfig:

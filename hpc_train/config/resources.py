@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -189,6 +190,14 @@ class Resources(ResourceOptions):
         return WARNING_SECS if self.time_secs is None else min(WARNING_SECS, self.time_secs // 4)
 
 
+def laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `given` sets instead; environments are merged, name by name. Pure."""
+    merged = {**base, **given}
+    if "environment" in base and "environment" in given:
+        merged["environment"] = {**base["environment"], **given["environment"]}
+    return merged
+
+
 def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
     """`tier` with what `section` sets instead, null included; environments are merged, name by name. Pure.
 
@@ -199,7 +208,4 @@ def resolve(section: ResourcesSection, tier: ResourceOptions) -> Resources:
     may_be_none = ("memory", "partition", "account", "qos", "constraint", "time", "warning_secs")
     given = {name: value for name, value in options.items() if value is not None or name in may_be_none}
     base = {name: value for name, value in tier.model_dump().items() if value is not None}
-    merged = {**base, **given, "tier": section.tier}
-    if "environment" in base and "environment" in given:
-        merged["environment"] = {**base["environment"], **given["environment"]}
-    return Resources(**merged)
+    return Resources(**laid_over(base, given), tier=section.tier)

@@ -8,11 +8,18 @@ adds what only Python can hold (a callable) or what the command line gives (the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from hpc_train.config.early_stopping import EarlyStoppingRules
@@ -21,6 +28,17 @@ from hpc_train.config.types import STRICT, Count, Function, Functions, Name, Nam
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 """Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""
+
+
+_FOR_SYNC = {
+    "compression": "`compression` is for `strategy: sync`, whose gradients are averaged over the network",
+    "float16": "`float16` is for `strategy: sync`: its loss scale would have to change on all workers and servers "
+    "together; take `bfloat16`",
+    "rollback": "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
+    "`skip`",
+    "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
+}
+"""Keys, and values of keys, that `strategy: async` refuses, and why."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -68,6 +86,16 @@ class HDF5Input:
         return names
 
 
+def read_once(source: Any) -> Any:
+    """`source`, an evaluation's input; ValueError where it asks for several passes."""
+    if isinstance(source, HDF5Input) and source.epochs is not None:
+        raise ValueError("`epochs` is for training; an evaluation reads its rows once")
+    return source
+
+
+EvalInput = Annotated[HDF5Input, AfterValidator(read_once)]
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
@@ -99,21 +127,12 @@ class RunOptions:
     profile_steps: tuple[Count, Count] | None = None
     report: bool = True
 
-    @field_validator("compression")
+    @field_validator("compression", "mixed_precision", "on_nan", "check_replicas_steps")
     @classmethod
-    def _averages_gradients(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("strategy") == "async":
-            raise ValueError("`compression` is for `strategy: sync`, whose gradients are averaged over the network")
-        return value
-
-    @field_validator("mixed_precision")
-    @classmethod
-    def _needs_no_loss_scale(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value == "float16" and info.data.get("strategy") == "async":
-            raise ValueError(
-                "`float16` is for `strategy: sync`: its loss scale would have to change on all workers and servers "
-                "together; take `bfloat16`"
-            )
+    def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
+        why = _FOR_SYNC.get(value) or (value and _FOR_SYNC.get(str(info.field_name)))
+        if why and info.data.get("strategy") == "async":
+            raise ValueError(why)
         return value
 
     @field_validator("profile_steps")
@@ -139,23 +158,6 @@ class RunOptions:
                 f"`{info.field_name}` and `max_staleness: 0`, which allows no staleness, exclude each other"
             )
         return value
-
-    @field_validator("on_nan")
-    @classmethod
-    def _can_go_back(cls, value: str, info: ValidationInfo) -> str:
-        if value == "rollback" and info.data.get("strategy") == "async":
-            raise ValueError(
-                "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
-                "`skip`"
-            )
-        return value
-
-    @field_validator("check_replicas_steps")
-    @classmethod
-    def _has_replicas(cls, steps: int, info: ValidationInfo) -> int:
-        if steps and info.data.get("strategy") == "async":
-            raise ValueError("`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare")
-        return steps
 
     @field_validator("save_checkpoints_secs")
     @classmethod
@@ -286,14 +288,8 @@ class EvalSpec(EvalOptions):
             as in `train`.
     """
 
-    input_fn: HDF5Input | Callable[..., Any]
-    exporters: tuple[Exporter, ...] = field(default=())
-
-    @field_validator("input_fn")
-    @classmethod
-    def _is_read_once(cls, source: Any) -> Any:
-        read_once(source)
-        return source
+    input_fn: Annotated[HDF5Input | Callable[..., Any], AfterValidator(read_once)]
+    exporters: tuple[Exporter, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -313,9 +309,3 @@ def refuse_same_kinds(specs: Sequence[EvalSpec]) -> None:
     if twice:
         raise ValueError(f"several evaluations need different names; {', '.join(twice)} is there more than once")
     refuse_same_names([exporter for spec in specs for exporter in spec.exporters])
-
-
-def read_once(source: Any) -> None:
-    """ValueError where `source`, an evaluation's input, asks for several passes."""
-    if isinstance(source, HDF5Input) and source.epochs is not None:
-        raise ValueError("`epochs` is for training; an evaluation reads its rows once")

@@ -171,7 +171,7 @@ def _build(node: yaml.Node, at: Location, lines: dict[Location, int], mistakes: 
                 continue
             here = (*at, key)
             if key in mapping:
-                mistakes.append((key_line, f"{_dotted(here)}: given twice; first on line {lines[here]}"))
+                mistakes.append((key_line, f"{'.'.join(map(str, here))}: given twice; first on line {lines[here]}"))
                 continue
             lines[here] = key_line
             mapping[key] = _build(value_node, here, lines, mistakes)
@@ -191,9 +191,7 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
                 raise ValueError
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
-            return float(
-                text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan")
-            )
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:
         mistakes.append((line, f"{_shown(text)} is not a number that can be used"))
         return text
@@ -208,10 +206,6 @@ def _scalar(node: yaml.Node, line: int, mistakes: list[tuple[int, str]]) -> Any:
 def _check_tag(node: yaml.Node, expected: str, line: int, mistakes: list[tuple[int, str]]) -> None:
     if node.tag != f"tag:yaml.org,2002:{expected}":
         mistakes.append((line, f"the tag {_shown(node.tag)} is not allowed; write the plain value"))
-
-
-def _dotted(location: Location) -> str:
-    return ".".join(str(part) for part in location)
 
 
 def _shown(text: str) -> str:

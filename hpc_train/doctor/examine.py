@@ -70,11 +70,11 @@ class _Checks:
             "mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         )
         self._version = tools.start([self._mpirun, "--version"], TOOL_SECS) if self._mpirun else None
-        self._mpi = tools.start(mpi.mpi_command(), IMPORT_SECS, name="the import of mpi4py")
+        self._mpi = tools.start(mpi.MPI_COMMAND, IMPORT_SECS, name="the import of mpi4py")
         self._nvidia = tools.start(machine.GPU_COMMAND, TOOL_SECS)
         self._slurm = SlurmProbe(tools)
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-        self._imports = tools.start(packages.probe_command(), IMPORT_SECS, quiet, "the import of TensorFlow")
+        self._imports = tools.start(packages.IMPORTS_COMMAND, IMPORT_SECS, quiet, "the import of TensorFlow")
         self._gpus, self._nccl = 0, 0
         self._one_sided: Tool | None = None
         self._ready = False

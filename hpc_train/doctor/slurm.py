@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 
 from hpc_train.doctor.tools import Finding, Outcome, Tools
+from hpc_train.telemetry.units import counted
 
 LIMIT_SECS = 10.0
 _SHOWN_PARTITIONS = 6
@@ -124,7 +125,7 @@ def parse_mpi_kinds(text: str) -> list[str]:
 
 
 def _describe(partition: Partition) -> str:
-    notes = [f"{partition.nodes} node{'' if partition.nodes == 1 else 's'}"]
+    notes = [counted(partition.nodes, "node")]
     if partition.time_limit != "infinite":
         notes.append(f"up to {partition.time_limit}")
     if partition.default:

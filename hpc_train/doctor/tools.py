@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal
 
 from hpc_train.distributed.silence import CHATTER
+from hpc_train.outcome import signal_name
 from hpc_train.processes import kill, of_session
 
 Result = Literal["ok", "warning", "fails", "not here"]
@@ -139,11 +138,8 @@ class Tool:
             process.wait(0.5)
 
 
-class Tools:
+class Tools(ExitStack):
     """Starts programs, and ends those that nobody has waited for. A context manager."""
-
-    def __init__(self) -> None:
-        self._started: list[Tool] = []
 
     def start(
         self,
@@ -154,17 +150,8 @@ class Tools:
     ) -> Tool:
         """Starts `command`; see Tool."""
         tool = Tool(command, limit_secs, env, name)
-        self._started.append(tool)
+        self.callback(tool.end)
         return tool
-
-    def __enter__(self) -> Tools:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for tool in self._started:
-            tool.end()
 
 
 def _failure(name: str, code: int | None, limit_secs: float, out: str, err: str) -> str | None:
@@ -174,8 +161,8 @@ def _failure(name: str, code: int | None, limit_secs: float, out: str, err: str)
         return f"{name} did not end within {limit_secs:g} s"
     words = last_words(err) or last_words(out)
     if code < 0:
-        known = {number.value: number.name for number in signal.Signals}
-        return f"{name} was ended by {known.get(-code, f'signal {-code}')}" + (f" ({words})" if words else "")
+        by = signal_name(128 - code) or f"signal {-code}"
+        return f"{name} was ended by {by}" + (f" ({words})" if words else "")
     return words or f"{name} ended with exit code {code}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpc_train.config.job import JobConfig
@@ -59,8 +59,6 @@ def least_ranks(job: JobConfig | ProgramConfig) -> int:
 
 def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The files that a job file names as code, and so wants in the snapshot."""
-    if isinstance(job, ProgramConfig):
-        return []
     names = _names(job)
     functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
     assets = [Path(name) for _, kind, name in names if kind == "asset"]
@@ -69,13 +67,11 @@ def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
 
 def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
     """The shards of a job, which are read where they are."""
-    if isinstance(job, ProgramConfig):
-        return []
     return [path for _, kind, pattern in _names(job) if kind == "shard" for path in matches(pattern)]
 
 
-def _names(job: JobConfig) -> list[tuple[Location, Kind, str]]:
-    return list(names_in(job.model_dump(mode="json")))
+def _names(job: JobConfig | ProgramConfig) -> list[tuple[Location, Kind, str]]:
+    return [] if isinstance(job, ProgramConfig) else list(names_in(job.model_dump(mode="json")))
 
 
 def check_code(job: JobConfig | ProgramConfig, folder: Path) -> None:
@@ -163,10 +159,9 @@ def _check_module(key: str, module: str, folder: Path) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    try:
+    with suppress(ValueError):  # __main__
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # __main__
-        return False
+    return False
 
 
 def check_limits(wants: Resources, scheduler: Scheduler, report: Callable[[str], None]) -> None:

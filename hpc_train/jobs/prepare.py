@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpc_train import __version__
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
 from hpc_train.errors import UserError
@@ -38,10 +39,8 @@ from hpc_train.jobs.record.submission import (
 )
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import Scheduler
-from hpc_train.jobs.snapshot.snapshot import Plan, check_outside, plan_snapshot
+from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
-
-MAX_CODE_BYTES = 64 << 20
 
 ReportLine = Callable[[str], None]
 
@@ -76,7 +75,7 @@ class Request:
     settings: tuple[str, ...] = ()
     name: str | None = None
     job_dir: Path | None = None
-    max_code_bytes: int = MAX_CODE_BYTES
+    max_code_bytes: int = DEFAULT_MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         settings=request.settings,
         resources={},
         code={},
-        version=_version(),
+        version=__version__,
     )
     submission = _completed(draft, job, job_dir, request.placement, problems, report)
     problems.refuse()
@@ -169,7 +168,7 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         user=getpass.getuser(),
         host=socket.gethostname(),
         settings=laid_over,
-        version=_version(),
+        version=__version__,
         after=None,
         after_dir=None,
         job_id=None,
@@ -252,9 +251,3 @@ def _predecessor(after: str, root: Path, chosen: Scheduler | None) -> tuple[str 
     if chosen is not None and (status.backend != chosen.name or status.job_id is None):
         raise UserError(f"--after: {status.name} is in another queue ({status.backend}) than this job ({chosen.name})")
     return status.job_id, path
-
-
-def _version() -> str:
-    from hpc_train import __version__
-
-    return __version__

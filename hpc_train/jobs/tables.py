@@ -13,6 +13,7 @@ from rich.text import Text
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
+from hpc_train.telemetry.units import counted
 
 COLOURS: dict[State, str] = {
     "QUEUED": "yellow",
@@ -186,7 +187,7 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
     for export in job.exports:
         yield "export", Text(export)
     size = f", tier {job.tier}" if job.tier else ""
-    ranks = f"{job.ranks} rank{'' if job.ranks == 1 else 's'}" if job.ranks else "ranks unknown"
+    ranks = counted(job.ranks, "rank") if job.ranks else "ranks unknown"
     yield "runs", Text(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
     if job.requeues or job.restarts > job.requeues:
         times = max(job.requeues, job.restarts)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
+from hpc_train.config.diagnostics import (
+    Mistake,
+    did_you_mean,
+    explain,
+    mistake_at,
+    mistakes_of_yaml,
+    refuse,
+    unknown_key,
+)
 from hpc_train.config.job import PATTERNS
 from hpc_train.config.resources import (
     CUSTOM,
@@ -19,6 +26,7 @@ from hpc_train.config.resources import (
     ResourceOptions,
     Resources,
     ResourcesSection,
+    laid_over,
     resolve,
 )
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
@@ -94,25 +102,17 @@ def load_tiers(env: Mapping[str, str], home: Path) -> dict[str, Tier]:
     for i, (path, content) in enumerate(contents):
         defaults: dict[str, Any] = {}
         for _, later in contents[i:]:
-            defaults = _over(defaults, _given(later.defaults or ResourceOptions()))
+            defaults = laid_over(defaults, _given(later.defaults or ResourceOptions()))
         for name, section in (content.tiers or {}).items():
             tier = section or _TierSection()
             # All parts are valid. A default that does not fit a tier is a matter of the jobs that use it, not of all.
-            options = ResourceOptions().model_copy(update=_over(defaults, _given(tier)))
+            options = ResourceOptions().model_copy(update=laid_over(defaults, _given(tier)))
             tiers[name] = Tier(name, tier.about, path, options)
     return tiers
 
 
 def _given(options: ResourceOptions) -> dict[str, Any]:
     return options.model_dump(include=set(ResourceOptions.model_fields), exclude_none=True)
-
-
-def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`base` with what `given` sets instead; environments are merged, name by name."""
-    merged = {**base, **given}
-    if "environment" in base and "environment" in given:
-        merged["environment"] = {**base["environment"], **given["environment"]}
-    return merged
 
 
 def _read(path: Path) -> _TiersFile:
@@ -143,20 +143,14 @@ def _explain(document: Document, error: dict[str, Any]) -> Mistake:
     section = location[1:] if location[0] == "defaults" else location[2:]
     key = [part for part in section if isinstance(part, str)]  # without the number of an item
     if error["type"] == "extra_forbidden" and location[0] == "tiers":
-        allowed = list(_TierSection.model_fields)
-        text = f"{'.'.join(map(str, location))}: unknown key; {_nearest(str(location[-1]), allowed)}allowed: "
-        return mistake_at(document, location, text + ", ".join(allowed))
+        text = f"{'.'.join(map(str, location))}: {unknown_key(str(location[-1]), _TierSection.model_fields)}"
+        return mistake_at(document, location, text)
     if error["type"] == "model_type":  # pydantic would name the class
         error["msg"] = "Input should be a mapping"
     if key == ["[key]"]:
         return explain(document, error, _TiersFile, {location[:-1]: PATTERNS["resources", "tier"]})
     words = "text of one line, 200 characters at most" if key == ["about"] else PATTERNS.get(("resources", *key), "")
     return explain(document, error, _TiersFile, {location: words})
-
-
-def _nearest(name: str, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    return f"did you mean `{near[0]}`? " if near else ""
 
 
 def resources_for(section: ResourcesSection, tiers: Mapping[str, Tier]) -> Resources:
@@ -167,15 +161,13 @@ def resources_for(section: ResourcesSection, tiers: Mapping[str, Tier]) -> Resou
     """
     tier = tiers.get(section.tier)
     if tier is None:
-        hint = _nearest(section.tier, list(tiers))
+        hint = did_you_mean(section.tier, tiers)
         raise UserError(f"resources.tier: there is no tier {section.tier!r}; {hint}allowed: {', '.join(tiers)}")
     try:
         return resolve(section, tier.options)
     except ValidationError as error:
         where = f"resources, with tier {tier.name} of {tier.file}"
         raise UserError("\n".join(f"{where}: {_in_words(dict(e))}" for e in error.errors())) from None
-    except ValueError as error:
-        raise UserError(f"resources, with tier {tier.name} of {tier.file}: {error}") from None
 
 
 def _in_words(error: dict[str, Any]) -> str:
@@ -221,11 +213,10 @@ def _row(tier: Tier, tiers: Mapping[str, Tier], limits: Limits) -> TierRow:
     problems: list[str] = []
     if tier.name != CUSTOM:
         try:
-            shown = resources = resources_for(ResourcesSection(tier=tier.name), tiers)
+            shown = resources_for(ResourcesSection(tier=tier.name), tiers)
+            problems = limits(shown)
         except UserError as error:
             problems = str(error).splitlines()
-        else:
-            problems = limits(resources)
     return TierRow(
         name=tier.name,
         nodes=shown.nodes,

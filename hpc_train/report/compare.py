@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobdir.records import Record
 from hpc_train.report import words
 from hpc_train.report.charts import MOST_METRICS, is_wide
 from hpc_train.report.figure import STEP, Curve, LineChart
@@ -24,7 +23,7 @@ from hpc_train.report.numbers import (
     setting,
 )
 from hpc_train.report.page import state_of, steps_of
-from hpc_train.report.rendering import Gallery, render
+from hpc_train.report.rendering import gallery, render
 from hpc_train.report.tables import Table
 from hpc_train.telemetry.json_files import replace_text
 
@@ -51,9 +50,8 @@ def write_comparison(job_dirs: Sequence[Path], out: Path) -> Path:
 def comparison_page(histories: Sequence[History]) -> str:
     """The page as HTML, in ASCII."""
     labels = labels_of(histories)
-    with Gallery() as gallery:
-        by_step = gallery.hang(_charts(histories, labels, by_time=False))
-        by_time = gallery.hang(_charts(histories, labels, by_time=True))
+    with gallery() as hang:
+        by_step, by_time = (hang(_charts(histories, labels, by_time)) for by_time in (False, True))
     return render(
         "compare.html.jinja",
         labels=labels,
@@ -81,19 +79,17 @@ def labels_of(histories: Sequence[History]) -> list[str]:
 
 def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
     """A column for each job: its status and what it reached."""
-    rows = [
-        ("state", *map(state_of, histories)),
-        ("steps", *map(_steps, histories)),
-        ("running time", *(words.duration(elapsed_of(history)) for history in histories)),
-        ("restarts", *(f"{len(history.restarts):,}" for history in histories)),
-        ("ranks", *(words.number(ranks_of(history)) for history in histories)),
-        (
-            "strategy",
-            *(words.label(str(setting(history, "run", "strategy") or words.UNKNOWN)) for history in histories),
-        ),
-        ("examples a step", *(words.number(global_batch(history)) for history in histories)),
-        ("examples a second", *(words.number(_rounded(rate_of(history))) for history in histories)),
-    ]
+    told: dict[str, Callable[[History], str]] = {
+        "state": state_of,
+        "steps": lambda job: " of ".join(f"{step:,}" for step in steps_of(job) if step is not None),
+        "running time": lambda job: words.duration(elapsed_of(job)),
+        "restarts": lambda job: f"{len(job.restarts):,}",
+        "ranks": lambda job: words.number(ranks_of(job)),
+        "strategy": lambda job: words.label(str(setting(job, "run", "strategy") or words.UNKNOWN)),
+        "examples a step": lambda job: words.number(global_batch(job)),
+        "examples a second": lambda job: words.number(None if (rate := rate_of(job)) is None else round(rate)),
+    }
+    rows = [(name, *map(tell, histories)) for name, tell in told.items()]
     if any(metrics_of(history, "train") for history in histories):
         rows.append(("last loss in training", *(words.number(last_of(h, "train", "loss")) for h in histories)))
     for kind, name in _evaluated(histories):
@@ -106,25 +102,10 @@ def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
     return Table(("", *labels), rows)
 
 
-def _steps(history: History) -> str:
-    step, most = steps_of(history)
-    return f"{step:,} of {most:,}" if most else f"{step:,}"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(round(value))
-
-
 def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:
     """Evaluation sets and metrics that any of the jobs has."""
-    return list(
-        dict.fromkeys(
-            (kind, name)
-            for history in histories
-            for kind in history.evaluation_sets
-            for name in metrics_of(history, kind)
-        )
-    )
+    found = ((kind, name) for job in histories for kind in job.evaluation_sets for name in metrics_of(job, kind))
+    return list(dict.fromkeys(found))
 
 
 def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
@@ -176,7 +157,7 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
         curves = []
         for look, (history, label) in enumerate(zip(histories[:MOST_JOBS], labels, strict=False)):
             records = [record for record in history.series(kind) if name in record.values]
-            points = [(_at(record, by_time) / scale, record.number(name)) for record in records]
+            points = [((record.elapsed if by_time else record.step) / scale, record.number(name)) for record in records]
             if points:
                 curves.append(Curve(label, sorted(points, key=lambda point: point[0]), look, kind != "train"))
         if curves:
@@ -191,10 +172,6 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
                 )
             )
     return charts
-
-
-def _at(record: Record, by_time: bool) -> float:
-    return record.elapsed if by_time else float(record.step)
 
 
 def _unit(histories: Iterable[History]) -> tuple[float, str]:

@@ -92,13 +92,10 @@ def _figure(chart: Chart, size: Size) -> Figure:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    lanes = len(chart.lanes) if isinstance(chart, TimeLine) else 0
-    height = 62 + 30 * lanes if lanes else size.height
-    left = (
-        14 + 7.4 * max(len(words.label(name, LONGEST_LANE)) for name, _ in chart.lanes)
-        if isinstance(chart, TimeLine)
-        else 52
-    )
+    lanes, left, height = 0, 52.0, size.height
+    if isinstance(chart, TimeLine):
+        lanes, height = len(chart.lanes), 62 + 30 * len(chart.lanes)
+        left = 14 + 7.4 * max(len(words.label(name, LONGEST_LANE)) for name, _ in chart.lanes)
     figure = Figure(figsize=(size.width / 72, height / 72), dpi=72, facecolor="none")
     FigureCanvasSVG(figure)
     top, bottom, right = 10 if lanes else 28, 42, 20

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 from hpc_train.report import words
 from hpc_train.report.numbers import Best
@@ -39,6 +40,7 @@ class LineChart:
     Attributes:
         restarts: Steps at which a run began anew; vertical lines.
         share: Values are shares of 1, and shown as percentages; stacked: as areas one upon the other.
+        header: What the columns of `rows` are.
     """
 
     title: str
@@ -50,16 +52,12 @@ class LineChart:
     stacked: bool = False
     logarithmic: bool = False
     note: str = ""
+    header: ClassVar = ("", "points", "first", "lowest", "highest", "last")
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """A line of numbers for each curve, below `header`."""
         return [self._row(curve) for curve in self.curves]
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """What the columns of `rows` are."""
-        return ("", "points", "first", "lowest", "highest", "last")
 
     @property
     def description(self) -> str:
@@ -133,6 +131,7 @@ class TimeLine:
     Attributes:
         lanes: The name of each row and what is in it.
         x_label: What x counts, from when.
+        header: What the columns of `rows` are.
     """
 
     title: str
@@ -140,7 +139,8 @@ class TimeLine:
     lanes: tuple[tuple[str, tuple[Happening, ...]], ...]
     y_label: str = ""
     note: str = ""
-    unit: str = field(default="s")
+    unit: str = "s"
+    header: ClassVar = ("", "what", "from", "to")
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
@@ -159,11 +159,6 @@ class TimeLine:
 
     def _at(self, when: float) -> str:
         return f"{words.number(when, 3)} {self.unit}"
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """What the columns of `rows` are."""
-        return ("", "what", "from", "to")
 
     @property
     def description(self) -> str:

@@ -100,13 +100,16 @@ def ranks_of(history: History) -> int | None:
     return int(ranks) if ranks else None
 
 
+def entries_of_ranks(history: History) -> list[dict[str, Any]]:
+    """What environment.json notes of each rank."""
+    ranks = history.environment.get("ranks")
+    return [entry for entry in ranks if isinstance(entry, dict)] if isinstance(ranks, list) else []
+
+
 def roles_of(history: History) -> dict[int, str]:
     """The role of each rank."""
-    ranks = history.environment.get("ranks")
-    entries = [entry for entry in ranks if isinstance(entry, dict)] if isinstance(ranks, list) else []
-    return {
-        int(rank): str(entry.get("role", "")) for entry in entries if (rank := as_number(entry.get("rank"))) is not None
-    }
+    known = ((as_number(entry.get("rank")), entry) for entry in entries_of_ranks(history))
+    return {int(rank): str(entry.get("role", "")) for rank, entry in known if rank is not None}
 
 
 def setting(history: History, *path: str) -> Any:
@@ -133,9 +136,7 @@ def global_batch(history: History) -> int | None:
     """Examples that one step takes, of all ranks; in an asynchronous job a step is one worker's."""
     batch = as_number(setting(history, "data", "train", "batch_size"))
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
-    if batch is None or ranks is None:
-        return None
-    return int(batch * ranks)
+    return None if batch is None or ranks is None else int(batch * ranks)
 
 
 def elapsed_of(history: History) -> float | None:

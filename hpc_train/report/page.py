@@ -13,7 +13,7 @@ from hpc_train.jobdir.records import as_number
 from hpc_train.report import tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
-from hpc_train.report.rendering import Gallery, render
+from hpc_train.report.rendering import gallery, render
 from hpc_train.telemetry.json_files import replace_text
 
 
@@ -34,13 +34,9 @@ def write_report(job_dir: Path, out: Path | None = None) -> Path:
 def report_page(history: History) -> str:
     """The report as HTML, in ASCII."""
     charts = charts_of(history)
-    with Gallery() as gallery:
-        drawn = {
-            "metrics": gallery.hang(charts.metrics),
-            "speed": gallery.hang(charts.speed),
-            "staleness": gallery.hang(charts.staleness),
-            "time_line": gallery.hang([charts.time_line] if charts.time_line else []),
-        }
+    with gallery() as hang:
+        drawn = {name: hang(getattr(charts, name)) for name in ("metrics", "speed", "staleness")}
+        drawn["time_line"] = hang([charts.time_line] if charts.time_line else [])
     metrics = {name for kind in history.evaluation_sets for name in metrics_of(history, kind)}
     return render(
         "report.html.jinja",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import jinja2
@@ -25,29 +25,12 @@ class Picture:
     legend: tuple[tuple[Markup, str], ...]
 
 
-class Gallery:
-    """Draws the charts of a page, each with ids of its own. A context manager, within which matplotlib is set up."""
-
-    def __init__(self) -> None:
-        self._hung = 0
-        self._open = ExitStack()
-
-    def __enter__(self) -> Gallery:
-        self._open.enter_context(drawing())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
-
-    def hang(self, charts: Iterable[Chart]) -> list[Picture]:
-        """The drawn charts."""
-        pictures = []
-        for chart in charts:
-            self._hung += 1
-            pictures.append(Picture(chart, draw(chart, f"chart{self._hung}"), _legend(chart)))
-        return pictures
+@contextmanager
+def gallery() -> Iterator[Callable[[Iterable[Chart]], list[Picture]]]:
+    """Gives a function that draws charts of a page, each with ids of its own; matplotlib is set up meanwhile."""
+    numbers = itertools.count(1)
+    with drawing():
+        yield lambda charts: [Picture(chart, draw(chart, f"chart{next(numbers)}"), _legend(chart)) for chart in charts]
 
 
 def _legend(chart: Chart) -> tuple[tuple[Markup, str], ...]:

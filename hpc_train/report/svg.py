@@ -12,7 +12,6 @@ CURVES = tuple(f"#0102{i:02x}" for i in range(1, COLOURS + 1))
 _VARIABLES = {INK: "ink", SOFT: "soft", GRID: "line", PAPER: "paper", ALARM: "bad"} | {
     colour: f"c{i}" for i, colour in enumerate(CURVES, start=1)
 }
-_FONT = re.compile(r"font: (?:(\d+) )?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
 
 
 def for_page(drawn: str, prefix: str, title: str, description: str, css_class: str) -> str:

@@ -16,6 +16,7 @@ from hpc_train.report.numbers import (
     best_of,
     by_rank,
     elapsed_of,
+    entries_of_ranks,
     global_batch,
     last_of,
     metrics_of,
@@ -162,8 +163,7 @@ def shares_by_rank(history: History) -> Table | None:
 
 def ranks(history: History) -> Table | None:
     """What each rank ran on."""
-    entries = history.environment.get("ranks")
-    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    entries = entries_of_ranks(history)
     columns = [
         name for name in ("rank", "role", "host", "cores", "device", "shards") if any(name in e for e in entries)
     ]

@@ -68,6 +68,6 @@ def named(kind: str) -> str:
     return kind.removeprefix("eval_") if kind != "eval" else kind
 
 
-def count(amount: int, one: str, many: str = "") -> str:
+def count(amount: int, one: str) -> str:
     """An amount and what of: 1 step, 2,000 steps."""
-    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+    return f"{amount:,} {one}{'' if amount == 1 else 's'}"

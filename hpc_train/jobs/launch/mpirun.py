@@ -150,7 +150,7 @@ def run_supervised(
             time.sleep(POLL_SECS)
         return signals.received is None
 
-    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, _report)
+    return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report)
 
 
 def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> RunEnd:
@@ -227,5 +227,6 @@ def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(status.get(name) for name in ("host", "pid", "started"))
 
 
-def _report(text: str) -> None:
+def report(text: str) -> None:
+    """Prints a line for the user."""
     print(f"hpc-train: {text}", file=sys.stderr, flush=True)

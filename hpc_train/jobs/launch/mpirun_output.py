@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import select
-import signal
 from dataclasses import dataclass
+
+from hpc_train.outcome import signal_name
 
 HOLD_SECS = 0.5
 """How long a line of dashes may wait for what follows it."""
@@ -48,8 +49,7 @@ class RankEnd:
         """Such as SIGKILL."""
         if self.signal is None:
             return None
-        known = {number.value: number.name for number in signal.Signals}
-        return known.get(self.signal, f"signal {self.signal}")
+        return signal_name(128 + self.signal) or f"signal {self.signal}"
 
     def __str__(self) -> str:
         who = ("a rank" if self.rank is None else f"rank {self.rank}") + (f" on {self.host}" if self.host else "")

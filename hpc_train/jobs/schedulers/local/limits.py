@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hpc_train.config.resources import Resources
 from hpc_train.distributed.world import nvidia_device_count
+from hpc_train.telemetry.units import counted
 
 
 class Machine(NamedTuple):
@@ -30,6 +31,5 @@ def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
     if wanted <= machine.gpus:
         return []
     of_nodes = f" ({resources.nodes} nodes of {resources.gpus_per_node})" if resources.nodes > 1 else ""
-    gpus = f"{wanted} GPU{'s' if wanted > 1 else ''}"
-    what = f"gpus_per_node: {gpus} wanted{of_nodes}, but this machine has {machine.gpus or 'none'}"
+    what = f"gpus_per_node: {counted(wanted, 'GPU')} wanted{of_nodes}, but this machine has {machine.gpus or 'none'}"
     return [f"{what}; ask for fewer, or use a tier without GPUs"]

@@ -20,6 +20,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.telemetry.json_files import write_json
+from hpc_train.telemetry.units import counted
 
 READ_AGAIN_SECS = 0.02
 READ_TIMES = 10
@@ -171,19 +172,14 @@ class LocalQueue:
             return QueueState("forgotten")
         ticket = mine[0]
         if ticket.started is None:
-            return QueueState(
-                "waiting", why_waiting(ticket, tickets, self.cores, self.gpus), ticket.requeues, where=host
-            )
+            why = why_waiting(ticket, tickets, self.cores, self.gpus) or "it is its turn"
+            return QueueState("waiting", why, ticket.requeues, where=host)
         return QueueState("running", None, ticket.requeues, ticket.started, ticket.limit, where=host)
 
 
 def may_start(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> bool:
     """Whether it is this job's turn: none before it waits, and its cores and GPUs are free. Pure."""
-    if ticket.waits_for is not None:
-        return False
-    before = [t for t in tickets if t.position < ticket.position and t.started is None and t.waits_for is None]
-    free = cores - sum(t.cores for t in tickets if t.started is not None)
-    return not before and ticket.cores <= free and ticket.gpus <= len(free_devices(tickets, gpus))
+    return why_waiting(ticket, tickets, cores, gpus) is None
 
 
 def free_devices(tickets: Sequence[Ticket], gpus: int) -> list[int]:
@@ -192,19 +188,18 @@ def free_devices(tickets: Sequence[Ticket], gpus: int) -> list[int]:
     return [device for device in range(gpus) if device not in taken]
 
 
-def why_waiting(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> str:
-    """What a job waits for, in words. Pure."""
+def why_waiting(ticket: Ticket, tickets: Sequence[Ticket], cores: int, gpus: int = 0) -> str | None:
+    """What a job waits for, in words; None: it is its turn. Pure."""
     if ticket.waits_for is not None:
         return f"Dependency (job {ticket.waits_for})"
     before = [t for t in tickets if t.position < ticket.position and t.started is None and t.waits_for is None]
     if before:
-        return f"Priority ({len(before)} job{'s' if len(before) > 1 else ''} before it)"
-    free = cores - sum(t.cores for t in tickets if t.started is not None)
+        return f"Priority ({counted(len(before), 'job')} before it)"
     if ticket.gpus > (left := len(free_devices(tickets, gpus))):
-        return f"Resources ({ticket.gpus} GPU{'s' if ticket.gpus > 1 else ''} wanted, {left} of {gpus} free)"
-    if ticket.cores <= free:
-        return "it is its turn"
-    return f"Resources ({ticket.cores} core{'s' if ticket.cores > 1 else ''} wanted, {free} of {cores} free)"
+        return f"Resources ({counted(ticket.gpus, 'GPU')} wanted, {left} of {gpus} free)"
+    if ticket.cores > (free := cores - sum(t.cores for t in tickets if t.started is not None)):
+        return f"Resources ({counted(ticket.cores, 'core')} wanted, {free} of {cores} free)"
+    return None
 
 
 def write_ticket(file: int, ticket: Ticket) -> None:

@@ -22,7 +22,7 @@ import psutil
 
 from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
-from hpc_train.jobs.launch.mpirun import PROGRESS, Start, run_supervised, start_of
+from hpc_train.jobs.launch.mpirun import PROGRESS, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.commands import job_command
 from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
@@ -32,6 +32,7 @@ from hpc_train.outcome import EXIT_TERMINATED, is_requeued
 from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
+from hpc_train.telemetry.units import counted
 
 POLL_SECS = 0.3
 TOKEN_VARIABLE = "HPC_TRAIN_SUBMISSION"
@@ -98,12 +99,12 @@ class _Limit:
         warned = False
         while not self._done.wait(POLL_SECS):
             if not self.job_dir.is_dir():
-                _report("the job-dir is gone: the ranks are ended")
+                report("the job-dir is gone: the ranks are ended")
                 self.at_once.set()
                 return
             if self.ends is not None and not warned and time.time() >= self.ends - self.warns_secs:
                 warned = True
-                _report("the time limit comes near: the ranks are asked to save")
+                report("the time limit comes near: the ranks are asked to save")
                 os.kill(os.getpid(), signal.SIGUSR1)
             if self.ends is not None and time.time() >= self.ends:
                 self.was_cut = True
@@ -131,7 +132,7 @@ def run_queued(job_dir: Path, file: int, queue: LocalQueue) -> int:
                     return code
                 waiting.received = None
                 ticket = queue.go_back(file, ticket)
-                _report("the job is back in the queue")
+                report("the job is back in the queue")
     finally:
         queue.leave(file, ticket)
 
@@ -164,7 +165,7 @@ def _leave_unstarted(job_dir: Path, submission: Submission) -> int:
     by = cancelled_by(job_dir, submission)
     if by is None and job_dir.is_dir():
         note_cancelled(job_dir, submission.token, "a signal")
-    _report(f"cancelled before it had started ({by or 'a signal'})")
+    report(f"cancelled before it had started ({by or 'a signal'})")
     return EXIT_TERMINATED
 
 
@@ -172,7 +173,7 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     """Runs the ranks; their exit code, and whether the job is to go back into the queue."""
     wants, run = submission.wants, ticket.requeues
     started = datetime.now().astimezone().isoformat(" ", "seconds")
-    _report(f"{started}: job {ticket.number} starts, {wants.ranks} rank{'s' if wants.ranks > 1 else ''}")
+    report(f"{started}: job {ticket.number} starts, {counted(wants.ranks, 'rank')}")
     program, rank_logs = submission.kind == "program", _free_folder(job_dir, run)
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
@@ -184,7 +185,7 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     cancelled = cancelled_by(job_dir, submission) is not None
     back = is_requeued(code, received == "SIGUSR1", limit.was_cut) and not cancelled
     if limit.was_cut and back:
-        _report("the time limit has come before the ranks had saved; the job goes on from its last checkpoint")
+        report("the time limit has come before the ranks had saved; the job goes on from its last checkpoint")
     refused = record_end(job_dir, code, "warning" if back else None, submission.token, program, printed)
     return (refused or code), back and refused == 0
 
@@ -247,7 +248,3 @@ def kill_all(token: str) -> bool:
 def processes_of(token: str) -> list[psutil.Process]:
     """The processes that a submission's runner has started, and itself: they have its token in their environment."""
     return with_variable(TOKEN_VARIABLE, token)
-
-
-def _report(text: str) -> None:
-    print(f"hpc-train: {text}", file=sys.stderr, flush=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpc_train.config.diagnostics import did_you_mean
 from hpc_train.config.resources import Resources, parse_memory, time_text
+from hpc_train.telemetry.units import counted
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%c|%m|%G|%f|%t"
 """Partition, up, time limit, nodes of a job; of each group of equal nodes: number, CPUs, MiB, GRES, features, state."""
@@ -154,8 +155,7 @@ def shortfalls(resources: Resources, partitions: Sequence[Partition]) -> list[st
     known = {partition.name: partition for partition in partitions}
     listed = ", ".join(known) or "none"
     if unknown := [name for name in names if name not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = did_you_mean(unknown[0], known)
         return [f"partition: {unknown[0]!r} is not one of this cluster; {hint}there are: {listed}"]
     chosen = [known[name] for name in names] or [partition for partition in partitions if partition.default]
     if not chosen:
@@ -184,7 +184,7 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
         return [*lacking, (f"{the_partition} has no nodes", "ask who runs the cluster")]
     nodes, most, least = resources.nodes, partition.max_nodes, partition.min_nodes
     if nodes > partition.nodes:
-        there = f"{the_partition} has {_counted(partition.nodes, 'node')}"
+        there = f"{the_partition} has {counted(partition.nodes, 'node')}"
         lacking.append((f"nodes: {nodes} wanted, but {there}", f"set `nodes: {partition.nodes}` at most"))
     elif most is not None and nodes > most:
         there = f"{the_partition} gives a job {most} at most"
@@ -195,7 +195,7 @@ def _lacks(resources: Resources, partition: Partition) -> list[tuple[str, str]]:
     each = _node_lacks(resources, partition)
     fitting = sum(group.count for group in partition.groups if _fits(resources, group))
     if not each and fitting < nodes <= partition.nodes:
-        wanted = f"{_counted(nodes, 'node')} with {_each_node(resources)}"
+        wanted = f"{counted(nodes, 'node')} with {_each_node(resources)}"
         there = f"only {fitting} of the {partition.nodes} nodes of {the_partition} have all of that"
         lacking.append((f"nodes: {wanted} wanted, but {there}", "ask for fewer nodes or for less on each"))
     return lacking + each
@@ -208,7 +208,7 @@ def _node_lacks(resources: Resources, partition: Partition) -> list[tuple[str, s
     cores, most_cores = _cores(resources), max(group.cores for group in groups)
     if cores > most_cores:
         product = (
-            f"{resources.ranks_per_node} x {resources.cores_per_rank} = {_counted(cores, 'core')} wanted on each node"
+            f"{resources.ranks_per_node} x {resources.cores_per_rank} = {counted(cores, 'core')} wanted on each node"
         )
         there = f"nodes {of_nodes} have {most_cores} at most"
         lacking.append((f"ranks_per_node x cores_per_rank: {product}, but {there}", "ask for less of the two"))
@@ -224,7 +224,7 @@ def _node_lacks(resources: Resources, partition: Partition) -> list[tuple[str, s
     most_gpus = max(group.gpus for group in groups)
     if resources.gpus_per_node > most_gpus:
         there = f"nodes {of_nodes} have {f'{most_gpus} at most' if most_gpus else 'none'}"
-        what = f"gpus_per_node: {_counted(resources.gpus_per_node, 'GPU')} wanted on each node, but {there}"
+        what = f"gpus_per_node: {counted(resources.gpus_per_node, 'GPU')} wanted on each node, but {there}"
         lacking.append((what, f"set `gpus_per_node: {most_gpus}`"))
     if not any(_has_features(resources, group) for group in groups):
         features = sorted({feature for group in groups for feature in group.features})
@@ -259,16 +259,12 @@ def _cores(resources: Resources) -> int:
 def _each_node(resources: Resources) -> str:
     gpus, memory, constraint = resources.gpus_per_node, resources.memory, resources.constraint
     parts = [
-        _counted(_cores(resources), "core"),
+        counted(_cores(resources), "core"),
         *([memory] if memory else []),
-        *([_counted(gpus, "GPU")] if gpus else []),
+        *([counted(gpus, "GPU")] if gpus else []),
         *([f"the constraint {constraint!r}"] if constraint else []),
     ]
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _memory_text(mib: int) -> str:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -169,20 +170,17 @@ def _in_queue(token: str) -> str | None:
 
 def number_of(token: str) -> str | None:
     """The number of the job that was submitted with `token`; None also where Slurm does not answer."""
-    try:
-        found = _jobs_of(token)
-    except SchedulerError:
-        return None
-    return found[0] if found else None
+    with suppress(SchedulerError):
+        return next(iter(_jobs_of(token)), None)
+    return None
 
 
 def known_jobs() -> set[str] | None:
     """The numbers of all of this user's jobs that Slurm knows; None where it does not answer."""
-    try:
+    with suppress(SchedulerError):
         done = run(["squeue", "--noheader", "--states=all", "--me", "--format=%i"])
-    except SchedulerError:
-        return None
-    return set(done.stdout.split()) if done.returncode == 0 else None
+        return set(done.stdout.split()) if done.returncode == 0 else None
+    return None
 
 
 def _jobs_of(token: str) -> list[str]:
@@ -221,13 +219,10 @@ def show(job_id: str) -> SlurmJob | None:
 
 def job_dir_in_slurm(job_id: str) -> Path | None:
     """The job-dir of the job with this number; None also where Slurm is not here, or does not answer."""
-    if not is_here():
-        return None
-    try:
-        job = show(job_id)
-    except SchedulerError:
-        return None
-    return job_dir_of(job) if job is not None else None
+    with suppress(SchedulerError):
+        if is_here() and (job := show(job_id)) is not None:
+            return job_dir_of(job)
+    return None
 
 
 def seen(job_id: str, token: str | None = None, known: set[str] | None = None) -> QueueState:

@@ -32,7 +32,7 @@ def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
         raise UserError(
             f"{path!r}: the path of a job-dir may hold no backslash, and no line break or other such character"
         )
-    options = [
+    return [
         f"--job-name={submission.name}",
         f"--output={path.replace('%', '%%')}/{LOG_FILE}",
         f"--chdir={path}",
@@ -40,8 +40,8 @@ def sbatch_options(submission: Submission, job_dir: Path) -> list[str]:
         "--requeue",
         f"--signal=B:USR1@{wants.warns_secs}",
         *_sizes(wants),
+        *wants.sbatch,
     ]
-    return [*options, *wants.sbatch]
 
 
 def _sizes(wants: Resources) -> list[str]:
@@ -54,14 +54,8 @@ def _sizes(wants: Resources) -> list[str]:
         options.append(f"--gpus-per-node={wants.gpus_per_node}")
     if wants.memory is not None:
         options.append(f"--mem={parse_memory(wants.memory)}M")
-    named = {
-        "time": wants.time,
-        "partition": wants.partition,
-        "account": wants.account,
-        "qos": wants.qos,
-        "constraint": wants.constraint,
-    }
-    return [*options, *(f"--{name}={value}" for name, value in named.items() if value is not None)]
+    named = ((name, getattr(wants, name)) for name in ("time", "partition", "account", "qos", "constraint"))
+    return [*options, *(f"--{name}={value}" for name, value in named if value is not None)]
 
 
 def render(submission: Submission, job_dir: Path, python: Path, body: str) -> str:
