@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
+from hpc_train.lazy import keras, tf
 from hpc_train.outcome import EXIT_NOT_FINITE
-
-if TYPE_CHECKING:
-    import keras
 
 
 class ModelState:
@@ -249,8 +247,6 @@ def _host_view(variable: Any) -> np.ndarray:
 
     `Variable.numpy()` copies, and costs some 50 µs a variable beside.
     """
-    import tensorflow as tf
-
     resource = variable.value
     return view_of(tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=resource.dtype))
 

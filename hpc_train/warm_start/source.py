@@ -19,6 +19,7 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.jobdir.paths import CHECKPOINTS, step_of
+from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.json_files import read_json
 
 Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
@@ -149,9 +150,6 @@ def _of_checkpoint(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
 
 
 def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
-    import keras
-    import tensorflow as tf
-
     try:
         with tf.device("CPU"):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -186,7 +184,6 @@ def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
     """From its variables' own checkpoint, which has their names: no graph is loaded."""
-    import tensorflow as tf
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     try:

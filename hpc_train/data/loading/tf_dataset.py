@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from hpc_train.data.loading.batch_source import (
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from hpc_train.lazy import tf
 
 PREFETCH_BYTES = 64 << 20
 MIN_PREFETCH, MAX_PREFETCH = 2, 16
@@ -147,8 +145,6 @@ def open_evaluation(
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
-    import tensorflow as tf
-
     dataset = source(context)
     if not isinstance(dataset, tf.data.Dataset):
         raise UserError(f"input_fn returned {type(dataset).__name__}; it must return a tf.data.Dataset of batches")
@@ -159,8 +155,6 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
 def _opened(
     source: HDF5Input, shards: ShardSet, reader: BatchReader, threads: int, load_map_fn: Loader
 ) -> Iterator[OpenInput]:
-    import tensorflow as tf
-
     columns = shards.columns
     map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
     types = [tf.as_dtype(column.dtype) for column in columns]
@@ -223,8 +217,6 @@ def _with_own_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset
 
     A rank of one core has one thread to compute, which would wait for the dataset while the dataset waited for it.
     """
-    import tensorflow as tf
-
     if dataset.options().threading.private_threadpool_size:
         return dataset
     options = tf.data.Options()
@@ -254,8 +246,6 @@ def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
 
 def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Batches that are already on this rank's GPU when they are asked for, where it has one."""
-    import tensorflow as tf
-
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return dataset
