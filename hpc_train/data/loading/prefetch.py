@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 import numpy as np
 
@@ -43,9 +42,7 @@ class GroupReader:
     def __enter__(self) -> GroupReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._executor.shutdown(cancel_futures=True)
 
     def group(self, number: int) -> list[np.ndarray]:
