@@ -166,9 +166,7 @@ def _opened(
     def load(number: np.int64) -> list[np.ndarray]:
         try:
             groups = box[0].groups
-            first = box[0].first + int(number) * groups.steps
-            end = first + groups.steps if box[0].end is None else min(first + groups.steps, box[0].end)
-            seeds = [box[0].seed_of(step) if map_fn is not None else 0 for step in range(first, end)]
+            seeds = [box[0].seed_of(k) if map_fn is not None else 0 for k in groups.steps_of(int(number))]
             return [*groups.group(int(number)), np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
         except BaseException as error:
             failures.append(error)
@@ -191,9 +189,9 @@ def _opened(
 
         return tf.data.Dataset.range(steps).map(step_of)
 
-    count = np.iinfo(np.int64).max
-    if reader.end is not None:
-        count = max(0, -(-(reader.end - reader.first) // reader.groups.steps))
+    groups, count = reader.groups, np.iinfo(np.int64).max
+    if groups.end is not None:
+        count = max(0, -(-(groups.end - groups.first) // groups.steps))
     dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
     if map_fn is not None:
         takes_seed = "seed" in inspect.signature(map_fn).parameters
