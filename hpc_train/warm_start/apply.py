@@ -13,8 +13,9 @@ from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.lazy import keras, tf
+from hpc_train.model.model_state import by_path
 from hpc_train.warm_start.plan import Plan, VariableType, plan, some
-from hpc_train.warm_start.source import Source, by_path, check_path, read_source
+from hpc_train.warm_start.source import Source, check_path, read_source
 
 
 @dataclass(frozen=True)
