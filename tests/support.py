@@ -211,6 +211,16 @@ def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:
     return found
 
 
+def largest_staleness(workers: int, bound: int, prefetch: bool = False) -> int:
+    """The staleness that stale synchronous parallel allows at most, in updates.
+
+    Each other worker was at most `bound` behind when the parameters were pulled, and is at most `bound` + 1 ahead
+    when the gradient is applied. Parameters that are pulled ahead are older by a clock of each worker, one's own too.
+    """
+    others = (workers - 1) * (2 * bound + 1)
+    return others + workers if prefetch else others
+
+
 def collect_log() -> tuple[list[str], logging.Handler]:
     """The lines that the package logs from here on, as the chief shows them, and the handler that collects them."""
     lines: list[str] = []

@@ -31,7 +31,17 @@ def reader(paths: Sequence[str], batch: int, order: str, threads: int) -> Iterat
     """The same batches without TensorFlow: `read(step)` gives images `[B, ...]` and labels `[B]`, step after step."""
     source, shards = _found(paths, batch, order)
     with training_reader(source, shards, 0, 1, resources=ReadResources(threads)) as reader:
-        yield reader.read
+        groups, present = reader.groups, -1
+        arrays: list[np.ndarray] = []
+
+        def read(step: int) -> list[np.ndarray]:
+            nonlocal present, arrays
+            number, place = divmod(step, groups.steps)
+            if present != number:
+                arrays, present = groups.group(number), number
+            return [array[place * batch : (place + 1) * batch] for array in arrays]
+
+        yield read
 
 
 def rows_of(paths: Sequence[str], batch: int, order: str, steps: int) -> list[np.ndarray]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox
-from hpc_train.distributed.parameter_server.server import Applied, Server, Shard
+from hpc_train.distributed.parameter_server.server import Applied, Server
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 
 PAUSE, SERVE, ECHO, APPLY, REST, LEAVE = range(6)
 """Commands, each with a number. SERVE: until the next command. ECHO: so many times, receive a gradient and send
@@ -78,7 +80,7 @@ class ServingRank:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, worker: int, server: Server, shard: Shard, boxes: list[Mailbox], nbytes: int
+        self, comm: MPI.Intracomm, worker: int, server: Server, shard: OptimizerShard, boxes: list[Mailbox], nbytes: int
     ) -> None:
         self._comm, self._worker, self._server, self._shard, self._boxes = comm, worker, server, shard, boxes
         self._received, self._sent = np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8)

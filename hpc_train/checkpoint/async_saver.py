@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from types import TracebackType
 
 from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.format import Snapshot, refuse_nan
@@ -46,9 +45,7 @@ class BackgroundSaver:
         self._pool.submit(int)  # the thread starts here, and not in the first save, which would wait for it
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._pool.shutdown(wait=True)
 
     @property

@@ -157,15 +157,10 @@ def _opened(folder: Path) -> Iterator[h5py.File]:
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except HDF5_ERRORS as error:
-        if errno_of(error) is not None:
-            raise _with_number(error, path) from error
+        number = errno_of(error)
+        if number is not None:  # which HDF5 reports in words alone
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise DamagedError(f"{path}: not a readable checkpoint: {error}") from error
-
-
-def _with_number(error: BaseException, path: Path) -> BaseException:
-    """The OSError that HDF5 reports in words alone, or `error` itself where it reports none."""
-    number = errno_of(error)
-    return error if number is None else OSError(number, os.strerror(number), str(path))
 
 
 def _write_about(file: h5py.File, snapshot: Snapshot) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +23,12 @@ from hpc_train.checkpoint.names import (
     damaged_name,
     is_damaged,
     is_temporary,
-    removed_name,
-    replaced_name,
+    passing_name,
     replaced_step,
-    temporary_name,
 )
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
+from hpc_train.telemetry.json_files import replace_text
 
 BEST_FILE = "best.json"
 
@@ -105,18 +105,13 @@ class CheckpointManager:
                 candidates.setdefault(step, self._folder / name)
         for step in sorted(candidates, reverse=True):
             try:
-                self._check(candidates[step], step, moved)
+                retried(partial(check, candidates[step], step, moved=moved))
                 return Found(step, tuple(damaged))
-            except DamagedError as error:
-                damaged.append((step, str(error)))
-            except OSError as error:
-                if error.errno != errno.EIO:
+            except (DamagedError, OSError) as error:
+                if isinstance(error, OSError) and error.errno != errno.EIO:
                     raise
                 damaged.append((step, str(error)))
         return Found(None, tuple(damaged))
-
-    def _check(self, folder: Path, step: int, moved: Moved) -> None:
-        retried(lambda: check(folder, step, moved=moved))
 
     def check(self, step: int, digests: bool) -> Manifest:
         """Whether the checkpoint of `step` is whole; see manifest.check."""
@@ -144,16 +139,21 @@ class CheckpointManager:
         Raises:
             FileNotFoundError: There is no such checkpoint, or it is being removed.
         """
+        with self._locked(step, os.O_RDONLY, fcntl.LOCK_SH):
+            yield self.path(step)
+
+    @contextmanager
+    def _locked(self, step: int, mode: int, lock: int) -> Iterator[None]:
         path = self.path(step)
-        descriptor = os.open(path / MANIFEST_FILE, os.O_RDONLY)
+        descriptor = os.open(path / MANIFEST_FILE, mode)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FileNotFoundError(f"{path}: is being removed") from None
             except OSError:
                 pass
-            yield path
+            yield
         finally:
             os.close(descriptor)
 
@@ -187,13 +187,13 @@ class CheckpointManager:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             sync_to_disk(self._folder.parent)
-        temporary, final = self._folder / temporary_name(snapshot.step, _owner()), self.path(snapshot.step)
+        temporary, final = self._folder / passing_name(snapshot.step, _owner(), "tmp"), self.path(snapshot.step)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(exist_ok=True)
             write_checkpoint(temporary, snapshot, moved)
             if final.exists():
-                replaced = self._folder / replaced_name(snapshot.step, _owner())
+                replaced = self._folder / passing_name(snapshot.step, _owner(), "old")
                 final.rename(replaced)
                 temporary.rename(final)
                 shutil.rmtree(replaced, ignore_errors=True)
@@ -207,13 +207,11 @@ class CheckpointManager:
 
     def thin_out(self) -> None:
         """Removes the checkpoints that neither number, period nor merit keeps, except those that are being read."""
-        best = self.best()
-        wanted = self.wanted()
+        best, wanted = self.best(), self.wanted()
         for step in self._retention.expired(self._times(), best.step if best else None):
-            if step in wanted:
-                continue
-            with suppress(OSError):
-                self._remove(step)
+            if step not in wanted:
+                with suppress(OSError):  # such as that it is being read
+                    self._remove(step)
 
     def _times(self) -> list[tuple[int, float]]:
         times = []
@@ -225,20 +223,11 @@ class CheckpointManager:
         return times
 
     def _remove(self, step: int) -> None:
-        descriptor = os.open(self.path(step) / MANIFEST_FILE, os.O_RDWR)  # as NFS wants it for an exclusive lock
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            except OSError:
-                pass
-            gone = self._folder / removed_name(step, _owner())
+        with self._locked(step, os.O_RDWR, fcntl.LOCK_EX):  # which NFS wants a file for that is open for writing
+            gone = self._folder / passing_name(step, _owner(), "gone")
             self.path(step).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
             log.debug(f"checkpoint {self.path(step)} removed")
-        finally:
-            os.close(descriptor)
 
     def best(self) -> Best | None:
         """The best evaluation of a checkpoint that is still there."""
@@ -255,14 +244,7 @@ class CheckpointManager:
 
     def note_best(self, best: Best) -> None:
         """Keeps the checkpoint of `best` from now on, instead of the one that was best before."""
-        path = self._folder / BEST_FILE
-        temporary = path.with_name(f".{BEST_FILE}.{_owner()}.tmp")
-        try:
-            temporary.write_text(json.dumps(asdict(best)) + "\n")
-            sync_to_disk(temporary)
-            temporary.rename(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_text(self._folder / BEST_FILE, json.dumps(asdict(best)) + "\n")
 
 
 def _owner() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,20 +119,6 @@ def _own_digest(fields: dict[str, object]) -> str:
 
 
 def _digests(path: Path, size: int, piece_bytes: int, threads: int, moved: Moved) -> tuple[str, ...]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        starts = range(0, size, piece_bytes)
-        threads = min(threads, len(starts)) or 1
-        digest = _digest_of(descriptor, path, piece_bytes, moved)
-        if threads == 1:
-            return tuple(map(digest, starts))
-        with ThreadPoolExecutor(threads) as pool:
-            return tuple(pool.map(digest, starts))
-    finally:
-        os.close(descriptor)
-
-
-def _digest_of(descriptor: int, path: Path, piece_bytes: int, moved: Moved) -> Callable[[int], str]:
     def digest(start: int) -> str:
         found, at = hashlib.sha256(), start
         buffer = memoryview(bytearray(min(READ_BYTES, piece_bytes)))
@@ -149,4 +134,13 @@ def _digest_of(descriptor: int, path: Path, piece_bytes: int, moved: Moved) -> C
         moved()
         return found.hexdigest()
 
-    return digest
+    starts = range(0, size, piece_bytes)
+    threads = min(threads, len(starts)) or 1
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if threads == 1:
+            return tuple(map(digest, starts))
+        with ThreadPoolExecutor(threads) as pool:
+            return tuple(pool.map(digest, starts))
+    finally:
+        os.close(descriptor)

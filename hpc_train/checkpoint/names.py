@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from hpc_train.jobdir.paths import checkpoint_name
 
@@ -46,19 +47,15 @@ class Retention:
         return set(first.values())
 
 
-def temporary_name(step: int, owner: str) -> str:
-    """The folder in which the checkpoint of `step` is written before it is committed."""
-    return f".{checkpoint_name(step)}.{owner}.tmp"
+def passing_name(step: int, owner: str, kind: Literal["tmp", "old", "gone"]) -> str:
+    """The folder of a checkpoint that is on its way.
 
-
-def replaced_name(step: int, owner: str) -> str:
-    """Where an older checkpoint of the same step is moved while a new one takes its place."""
-    return f".{checkpoint_name(step)}.{owner}.old"
-
-
-def removed_name(step: int, owner: str) -> str:
-    """Where a checkpoint is moved before its files are removed, so that half of one is never taken for a whole."""
-    return f".{checkpoint_name(step)}.{owner}.gone"
+    Args:
+        kind: "tmp": it is written there before it is committed. "old": it is moved there while a new one of the same
+            step takes its place. "gone": it is moved there before its files are removed, so that half of one is never
+            taken for a whole.
+    """
+    return f".{checkpoint_name(step)}.{owner}.{kind}"
 
 
 def damaged_name(step: int, others: Iterable[str]) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hpc_train.distributed.collectives import Collectives
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from hpc_train.lazy import tf
 
 Compression = Literal["fp16", "bf16"]
 
@@ -33,8 +31,6 @@ class GradientAllreduce:
             gradients: May lose accuracy on the way, where they are compressed; then their shapes are static.
             exact: Lose none. All are of floating dtypes.
         """
-        import tensorflow as tf
-
         if self.ranks == 1:
             return gradients, exact
         short = [place for place, g in enumerate(gradients) if g.dtype == tf.float32] if self._compression else []
@@ -53,8 +49,6 @@ class GradientAllreduce:
         the wire as in a ring-allreduce, each rounded once on each of the two ways, and a sum cannot overflow. A sum
         taken in float16 would be rounded after each addition.
         """
-        import tensorflow as tf
-
         short = tf.float16 if self._compression == "fp16" else tf.bfloat16
         sizes = [tensor.shape.num_elements() for tensor in tensors]
         missing = -sum(sizes) % self.ranks

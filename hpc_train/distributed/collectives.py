@@ -7,11 +7,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+from hpc_train.lazy import tf
 
 Op = Literal["sum", "mean"]
 
@@ -183,15 +182,11 @@ class Collectives(ABC):
         self, kind: str, forward: Callable[..., Any], backward: Callable[..., Any], *tensors: tf.Tensor
     ) -> Any:
         """forward: what comes of a name and tensors. backward: their gradients, by the given collectives."""
-        import tensorflow as tf
-
         name, inner = self._name(kind), copy.copy(self)
         inner.label = name
         return tf.custom_gradient(lambda *given: (forward(name, *given), partial(backward, inner)))(*tensors)
 
     def _name(self, kind: str) -> str:
-        import tensorflow as tf
-
         graph = tf.compat.v1.get_default_graph()
         while graph.building_function and graph.outer_graph.building_function:  # of a branch or a loop: what it is in
             graph = graph.outer_graph

@@ -6,13 +6,11 @@ Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in Tens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
 from hpc_train.distributed.world import World
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from hpc_train.lazy import tf
 
 
 def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:
@@ -64,8 +62,6 @@ class HorovodCollectives(Collectives):
         return HorovodCollectives(self._world, members) if len(members) > 1 else OneRank()
 
     def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
-        import tensorflow as tf
-
         reduced = list(tensors)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # Horovod wants one in a group
             places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
@@ -76,8 +72,6 @@ class HorovodCollectives(Collectives):
         return reduced
 
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
-        import tensorflow as tf
-
         given = _summed_as(tensor)
         return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._by(name)), tensor.dtype)
 
@@ -92,8 +86,6 @@ class HorovodCollectives(Collectives):
         return self._hvd.Sum if op == "sum" else self._hvd.Average
 
     def _by(self, name: str) -> dict[str, Any]:
-        import tensorflow as tf
-
         if tf.executing_eagerly():
             raise RuntimeError(f"{name} was called outside of a tf.function")
         return {"name": name, "ignore_name_scope": True, "process_set": self._set}
@@ -101,20 +93,14 @@ class HorovodCollectives(Collectives):
 
 def _summed_as(tensor: tf.Tensor) -> tf.Tensor:
     """Horovod cannot add bfloat16."""
-    import tensorflow as tf
-
     return tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
 
 
 def _sent_as(tensor: tf.Tensor) -> tf.Tensor:
     """Bits of bfloat16, which Horovod does not know, travel as float16, which NCCL can send, too."""
-    import tensorflow as tf
-
     return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
 
 
 def _as(dtype: tf.DType, tensor: tf.Tensor) -> tf.Tensor:
     """The reverse of `_sent_as`."""
-    import tensorflow as tf
-
     return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.lazy import keras, tf
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,6 @@ def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> Optimi
 
 def refuse_loss_scale(optimizer: keras.optimizers.Optimizer) -> None:
     """UserError for an optimizer whose loss scale workers and servers would have to change together."""
-    import keras
-
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UserError(
             "run.strategy: async cannot be used with LossScaleOptimizer (mixed_float16), whose loss scale workers and "
@@ -97,9 +93,6 @@ def takes_rows(optimizer: keras.optimizers.Optimizer) -> bool:
 
 def _updated(optimizer: keras.optimizers.Optimizer, shapes: list[tuple[int, ...]], as_rows: bool = False) -> np.ndarray:
     """48 numbers, as variables of `shapes`, after two updates; the second gradient is zero in some rows of 6."""
-    import keras
-    import tensorflow as tf
-
     accumulating = {"gradient_accumulation_steps": optimizer.gradient_accumulation_steps if as_rows else None}
     config = {**optimizer.get_config(), "learning_rate": 0.1, "clipnorm": None, "global_clipnorm": None}
     clone = type(optimizer).from_config({**config, **accumulating})

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.lazy import tf
+
 
 def reader_of(variables: Sequence[Any]) -> Callable[[], Any]:
     """A function that gives the values of all variables, as tensors that share their memory on a CPU.
 
     One by one, TensorFlow takes two to four times as long for it.
     """
-    import tensorflow as tf
-
     resources = [v.value for v in variables]
 
     def read() -> list[Any]:
@@ -35,8 +35,6 @@ def view_of(tensor: Any) -> np.ndarray:
 
 def tensor_of(array: np.ndarray) -> Any:
     """A tensor that shares the memory of `array`, which is C-contiguous and aligned to 64 bytes."""
-    import tensorflow as tf
-
     with on_host():
         if not array.size:
             return tf.zeros(array.shape, array.dtype)
@@ -47,16 +45,12 @@ def tensor_of(array: np.ndarray) -> Any:
 
 def on_host() -> AbstractContextManager[Any]:
     """A context in which TensorFlow works in the host's memory."""
-    import tensorflow as tf
-
     device: AbstractContextManager[Any] = tf.device("CPU:0")
     return device
 
 
 def dtype_of(variable: Any) -> np.dtype:
     """A Keras variable's dtype as numpy's."""
-    import tensorflow as tf
-
     found: np.dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
     return found
 
@@ -68,6 +62,4 @@ def nbytes_of(variable: Any) -> int:
 
 def copy_of(tensor: Any) -> Any:
     """A tensor with memory of its own."""
-    import tensorflow as tf
-
     return tf.constant(np.array(view_of(tensor)))

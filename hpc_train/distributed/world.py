@@ -26,6 +26,7 @@ from hpc_train.distributed.launch_env import (
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import RankError, UserError
+from hpc_train.lazy import tf
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -336,8 +337,6 @@ def set_up_tensorflow(world: World) -> str:
     A program that has used TensorFlow already has fixed its threads, which is left as it is.
     """
     with without_chatter():
-        import tensorflow as tf
-
         gpus = tf.config.list_physical_devices("GPU")
     try:
         if "TF_NUM_INTRAOP_THREADS" not in os.environ:

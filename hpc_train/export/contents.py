@@ -8,14 +8,12 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.export.signature import Signature
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.lazy import keras, tf
 
 
 def describe(function: Callable[..., Any], signature: Signature | None) -> dict[str, Any]:
@@ -23,8 +21,6 @@ def describe(function: Callable[..., Any], signature: Signature | None) -> dict[
 
     The inputs' `dataset` is the one that they were read from, where its name is not the input's.
     """
-    import tensorflow as tf
-
     traced = function.get_concrete_function()  # type: ignore[attr-defined]
     specs = list(signature.inputs.values()) if signature else tf.nest.flatten(function.input_signature)  # type: ignore[attr-defined]
     inputs = {spec.name: _described(spec) for spec in specs}
@@ -81,9 +77,6 @@ def about_job(job: str | None, job_dir: Path, params: Mapping[str, Any], shards:
 
 def versions() -> dict[str, str]:
     """Versions of what an export was made with."""
-    import keras
-    import tensorflow as tf
-
     return {
         "hpc_train": importlib.import_module("hpc_train").__version__,
         "tensorflow": tf.__version__,

@@ -19,11 +19,10 @@ from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
 from hpc_train.jobdir.paths import EXPORTS
+from hpc_train.lazy import keras
 from hpc_train.telemetry.json_files import read_json, write_json
 
 if TYPE_CHECKING:
-    import keras
-
     from hpc_train.data.loading.tf_dataset import Loader
 
 KERAS_FILE = "model.keras"
@@ -213,8 +212,6 @@ class ExporterRunner:
         return is_better(current.get(exporter.metric), best.get(exporter.metric), exporter.mode)
 
     def _fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
-        import keras
-
         function = self._function(exporter)
         with without_chatter():
             archive = keras.export.ExportArchive()

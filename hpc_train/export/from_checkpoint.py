@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
@@ -24,11 +24,9 @@ from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of, signature_of_inputs
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import EXPORTS
+from hpc_train.lazy import keras
 from hpc_train.model.job_model import JobModel
 from hpc_train.model.model_state import ModelState
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.lazy import keras, tf
 
 ALONE = "output_0"
 """An output without a name."""
@@ -47,8 +45,6 @@ def signature_of(model: keras.Model, element_spec: Any, feature_names: Sequence[
     Raises:
         UserError: An input is not a dense tensor of rows.
     """
-    import tensorflow as tf
-
     x = element_spec[0] if isinstance(element_spec, tuple) else element_spec
     flat = tf.nest.flatten(x)
     names = _names(model, x, len(flat), feature_names)
@@ -75,8 +71,6 @@ def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None 
     Raises:
         UserError: It does not.
     """
-    import tensorflow as tf
-
     inputs = getattr(model, "_inputs_struct", None) or getattr(model, "inputs", None)
     if not inputs:
         raise UserError(f"{type(model).__name__} does not tell its inputs, and there are no data to tell them")
@@ -87,8 +81,6 @@ def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None 
 
 
 def _names(model: keras.Model, x: Any, count: int, feature_names: Sequence[str] | None) -> list[str]:
-    import tensorflow as tf
-
     if isinstance(x, dict):
         paths = [".".join(map(str, path)) for path, _ in _with_paths(x)]
         if len(paths) == count:
@@ -113,7 +105,6 @@ def _with_paths(x: Any, at: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...],
 
 def default_serving(model: keras.Model, signature: Signature) -> Callable[..., Any]:
     """A tf.function that calls `model` for inference by `signature`, and gives a dict of outputs by name."""
-    import tensorflow as tf
 
     def serve(inputs: dict[str, Any]) -> dict[str, Any]:
         names = tf.nest.flatten(signature.structure)
@@ -126,8 +117,6 @@ def default_serving(model: keras.Model, signature: Signature) -> Callable[..., A
 
 def named_outputs(model: keras.Model, outputs: Any) -> dict[str, Any]:
     """What `model` returned, by name: a dict's keys, Keras's names of the outputs, or output_0 and so on."""
-    import tensorflow as tf
-
     flat = tf.nest.flatten(outputs)
     if isinstance(outputs, dict):
         names = [".".join(map(str, path)) for path, _ in _with_paths(outputs)]
@@ -140,8 +129,6 @@ def named_outputs(model: keras.Model, outputs: Any) -> dict[str, Any]:
 
 def _output_names(model: keras.Model) -> list[str]:
     """Keras's names of the outputs, without the number that it gives a layer that has no name of its own (dense_7)."""
-    import tensorflow as tf
-
     names = []
     tensors = tf.nest.flatten(getattr(model, "outputs", None) or [])
     for name, tensor in zip(getattr(model, "output_names", None) or [], tensors, strict=False):
@@ -157,8 +144,6 @@ def custom_serving(serving_fn: Callable[[Any], Any], model: keras.Model, where: 
         UserError: It is no tf.function with an input_signature that names each input, or returns neither a tensor nor a
             dict of tensors. Whatever `serving_fn` raises.
     """
-    import tensorflow as tf
-
     function = serving_fn(model)
     signature = getattr(function, "input_signature", None)
     wanted = "it must return a tf.function with an input_signature of tf.TensorSpec(…, name=…)"

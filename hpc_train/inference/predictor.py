@@ -29,6 +29,7 @@ from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
+from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
 
 SIGNATURE = "serving_default"
@@ -59,8 +60,6 @@ class LoadedExport:
     """
 
     def __init__(self, path: Path) -> None:
-        import tensorflow as tf
-
         self.path = newest_export(path).absolute()
         with without_chatter():
             try:
@@ -90,8 +89,6 @@ class LoadedExport:
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name for inputs by name, `[B, ...]` each."""
-        import tensorflow as tf
-
         inputs = {name: tf.constant(array, dtype=self._specs[name].dtype) for name, array in arrays.items()}
         return {name: output.numpy() for name, output in sorted(self._call(**inputs).items())}
 

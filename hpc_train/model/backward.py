@@ -5,13 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
+from hpc_train.lazy import keras, tf
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,6 @@ def loss_and_gradients(model: keras.Model, batch: Any, pieces: int = 1) -> Backw
             or none. They are computed one after the other, so that only one's activations are in memory, and loss
             and gradients are averaged with the pieces' rows as weights. All gradients are dense then.
     """
-    import tensorflow as tf
-
     if pieces == 1:
         return Backward(*_of_piece(model, batch), tf.compat.v1.get_default_graph())
     first = tf.nest.flatten(batch)[0]
@@ -89,9 +84,6 @@ def check_accumulation(batch_size: int, pieces: int) -> None:
 
 
 def _of_piece(model: keras.Model, batch: Any) -> tuple[tf.Tensor, list[Any]]:
-    import keras
-    import tensorflow as tf
-
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     with tf.GradientTape() as tape:
         predicted = model(x, training=True) if _takes(model.call, "training") else model(x)
@@ -102,8 +94,6 @@ def _of_piece(model: keras.Model, batch: Any) -> tuple[tf.Tensor, list[Any]]:
 
 
 def _dense(gradient: Any) -> Any:
-    import tensorflow as tf
-
     return None if gradient is None else tf.convert_to_tensor(gradient)
 
 

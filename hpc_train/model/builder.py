@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hpc_train.config.estimator import Estimator
 from hpc_train.errors import UserError
+from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
@@ -30,8 +27,6 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
             train, or one that replaces the training step, or computes in another precision than the one asked for.
         Whatever `model_fn` or the model raise.
     """
-    import keras
-
     rng_state.seed_all(estimator.config.tf_random_seed)
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
@@ -54,8 +49,6 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
 
 def _checked(model: object, name: str) -> keras.Model:
     """What `model_fn` returned, if it can be trained; UserError if not."""
-    import keras
-
     if not isinstance(model, keras.Model):
         raise UserError(f"{name} returned {type(model).__name__}; it must return a compiled keras.Model")
     if not model.compiled or model.optimizer is None:
@@ -71,8 +64,6 @@ def _checked(model: object, name: str) -> keras.Model:
 @contextmanager
 def _policy(precision: Literal["bfloat16", "float16"] | None) -> Iterator[None]:
     """Keras's policy for layers that are made inside; None leaves it as it is."""
-    import keras
-
     if precision is None:
         yield
         return
@@ -96,8 +87,6 @@ def _check_precision(model: keras.Model, precision: str, name: str) -> None:
 
 
 def _scales_loss(optimizer: keras.optimizers.Optimizer) -> bool:
-    import keras
-
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None
 
 
@@ -106,8 +95,6 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
 
     The batch is one row of zeros where the shapes are known, else the first of the dataset.
     """
-    import tensorflow as tf
-
     specs = tf.nest.flatten(dataset.element_spec)
     if all(spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
         batch = tf.nest.map_structure(
@@ -126,8 +113,6 @@ def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int
 
     Known for models with one output, and with outputs and losses by name.
     """
-    import keras
-
     if type(model).compute_loss is not keras.Model.compute_loss:
         return {}
     outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss

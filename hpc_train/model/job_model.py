@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -20,11 +20,9 @@ from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
+from hpc_train.lazy import keras
 from hpc_train.model.builder import build_model
 from hpc_train.model.functions import load_function
-
-if TYPE_CHECKING:
-    import keras
 
 Config = TypeVar("Config", bound=BaseModel)
 

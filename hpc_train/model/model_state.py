@@ -8,7 +8,8 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,8 @@ from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
+from hpc_train.lazy import keras, tf
 from hpc_train.outcome import EXIT_NOT_FINITE
-
-if TYPE_CHECKING:
-    import keras
 
 
 class ModelState:
@@ -37,8 +36,8 @@ class ModelState:
 
     def __init__(self, model: keras.Model, world: World) -> None:
         self.world = world
-        self._model = _by_path(model.variables)
-        self._optimizer = _by_path(model.optimizer.variables)
+        self._model, self._optimizer = by_path(model.variables), by_path(model.optimizer.variables)
+        self._all = {**_prefixed("model", self._model), **_prefixed("optimizer", self._optimizer)}
         self._trainable = {id(v) for v in model.trainable_variables}
         floating = [
             v for v in self._model.values() if id(v) not in self._trainable and np.issubdtype(v.dtype, np.floating)
@@ -46,10 +45,8 @@ class ModelState:
         frozen = _frozen(model)
         self.carried = [v for v in floating if id(v) not in frozen]
         self._rest = [v for v in floating if id(v) in frozen]
-        self._random = [v for v in self._model.values() if _is_random_state(v)]
+        self._random = [v for path, v in self._model.items() if is_random_state(path, tuple(v.shape), v.dtype)]
         self.not_trained = [v for v in self._model.values() if id(v) not in self._trainable]
-        self._arena: Arena | None = None
-        self._read: Callable[[], Any] | None = None
 
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
@@ -77,12 +74,17 @@ class ModelState:
 
     def reserve(self) -> None:
         """Makes the memory that snapshots are taken into, as large as the state. Local; done once."""
-        if self._arena is None:
-            everything = {**_prefixed("model", self._model), **_prefixed("optimizer", self._optimizer)}
-            self._arena = Arena(
-                {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in everything.items()}
-            )
-            self._read = reader_of(list(everything.values()))
+        _ = self.room, self._read
+
+    @cached_property
+    def room(self) -> list[np.ndarray]:
+        """The memory that snapshots are taken into, one array for each variable. Local."""
+        specs = {name: ArraySpec(tuple(v.shape), np.dtype(_host_view(v).dtype)) for name, v in self._all.items()}
+        return list(Arena(specs).arrays.values())
+
+    @cached_property
+    def _read(self) -> Callable[[], Any]:
+        return reader_of(list(self._all.values()))
 
     def snapshot(
         self,
@@ -98,21 +100,9 @@ class ModelState:
 
     def copy(self) -> dict[int, np.ndarray]:
         """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
-        self.reserve()
-        assert self._arena is not None
-        assert self._read is not None
-        copies = list(self._arena.arrays.values())
-        for copy, tensor in zip(copies, self._read(), strict=True):
+        for copy, tensor in zip(self.room, self._read(), strict=True):
             np.copyto(copy, view_of(tensor))
-        variables = [*self._model.values(), *self._optimizer.values()]
-        return {id(variable): copy for variable, copy in zip(variables, copies, strict=True)}
-
-    @property
-    def room(self) -> list[np.ndarray]:
-        """The memory that snapshots are taken into, one array for each variable. Local."""
-        self.reserve()
-        assert self._arena is not None
-        return list(self._arena.arrays.values())
+        return {id(variable): copy for variable, copy in zip(self._all.values(), self.room, strict=True)}
 
     def copied(
         self,
@@ -123,11 +113,9 @@ class ModelState:
         best: dict[str, Any] | None,
     ) -> Snapshot:
         """The snapshot that `copy` has made, and what may have been written over it since. Local."""
-        assert self._arena is not None
-        copies = list(self._arena.arrays.values())
         return Snapshot(
-            dict(zip(self._model, copies[: len(self._model)], strict=True)),
-            dict(zip(self._optimizer, copies[len(self._model) :], strict=True)),
+            dict(zip(self._model, self.room[: len(self._model)], strict=True)),
+            dict(zip(self._optimizer, self.room[len(self._model) :], strict=True)),
             progress,
             order,
             self.world.size,
@@ -150,13 +138,12 @@ class ModelState:
         reads part p > 0 of the data derives from the chief's and p, so that a restart on any number of ranks finds the
         same ones.
         """
-        variables = [*self._model.values(), *self._optimizer.values()]
         if snapshot is not None:
             arrays = [*snapshot.model.values(), *snapshot.optimizer.values()]
         else:
-            arrays = [_numpy(v) for v in variables]
+            arrays = [_numpy(v) for v in self._all.values()]
         self.world.broadcast_arrays(arrays)
-        for variable, array in zip(variables, arrays, strict=True):
+        for variable, array in zip(self._all.values(), arrays, strict=True):
             variable.assign(array)
         if part > 0:
             for variable in self._random:
@@ -229,14 +216,20 @@ def _frozen(model: keras.Model) -> set[int]:
     return frozen
 
 
-def _by_path(variables: list[Any]) -> dict[str, Any]:
+def by_path(variables: list[Any]) -> dict[str, Any]:
+    """Keras variables by path; a second one of the same path has #2 appended, and so on, as in a checkpoint."""
+    return by_name([(variable.path, variable) for variable in variables])
+
+
+def by_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Values by name, likewise."""
     named: dict[str, Any] = {}
-    for variable in variables:
-        path, count = variable.path, 1
-        while path in named:
+    for path, value in pairs:
+        name, count = path, 1
+        while name in named:
             count += 1
-            path = f"{variable.path}#{count}"
-        named[path] = variable
+            name = f"{path}#{count}"
+        named[name] = value
     return named
 
 
@@ -249,8 +242,6 @@ def _host_view(variable: Any) -> np.ndarray:
 
     `Variable.numpy()` copies, and costs some 50 µs a variable beside.
     """
-    import tensorflow as tf
-
     resource = variable.value
     return view_of(tf.raw_ops.ReadVariableOp(resource=resource.handle, dtype=resource.dtype))
 
@@ -259,13 +250,10 @@ def _digest(array: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _is_random_state(variable: Any) -> bool:
-    """Whether this is the state of a keras.random.SeedGenerator: [seed, counter], whose dtype depends on Keras."""
-    return (
-        variable.name == "seed_generator_state"
-        and variable.dtype in ("uint32", "int64")
-        and tuple(variable.shape) == (2,)
-    )
+def is_random_state(path: str, shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether it is the state of a keras.random.SeedGenerator: [seed, counter], whose dtype depends on Keras."""
+    last = path.rpartition("/")[2].partition("#")[0]
+    return last == "seed_generator_state" and shape == (2,) and dtype in ("uint32", "int64")
 
 
 def _signature(path: str, variable: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.world import World
+from hpc_train.lazy import keras, tf
 
 
 def seed_all(seed: int | None) -> None:
@@ -21,9 +22,6 @@ def seed_all(seed: int | None) -> None:
         seed: None leaves them as they are, but for a global generator that there must be: with
             `tf.config.experimental.enable_op_determinism` TensorFlow makes none by itself.
     """
-    import keras
-    import tensorflow as tf
-
     if seed is not None:
         keras.utils.set_random_seed(seed)
     try:
@@ -42,8 +40,6 @@ def seed_part(seed: int | None, part: int) -> None:
     Local; for after the model function, which finds the same state on all ranks. Nothing where there is no seed: the
     generators differ then.
     """
-    import tensorflow as tf
-
     if seed is not None and part > 0:
         tf.random.get_global_generator().reset_from_seed(derive_seed(seed, 0, part) % 2**63)
 
@@ -95,8 +91,6 @@ def unchanged() -> Iterator[None]:
 
 
 def _own() -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
     _, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=True)
     return {
@@ -107,8 +101,6 @@ def _own() -> dict[str, np.ndarray]:
 
 
 def _set(states: dict[str, np.ndarray]) -> None:
-    import tensorflow as tf
-
     version, _, _ = random.getstate()
     words = states["python"]
     random.setstate((version, tuple(int(w) for w in words[:-3]), _number(words[-3:])))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
+from hpc_train.lazy import keras, tf
+from hpc_train.model.model_state import by_path
 from hpc_train.warm_start.plan import Plan, VariableType, plan, some
-from hpc_train.warm_start.source import Source, by_path, check_path, read_source
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.warm_start.source import Source, check_path, read_source
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,6 @@ def apply(made: Plan, source: Source, model: keras.Model) -> None:
     Raises:
         UserError: A value is NaN, or too large for the variable's dtype; nothing has been assigned.
     """
-    import tensorflow as tf
-
     variables = by_path(model.variables)
     values = {}
     for name, other in made.taken.items():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
+from hpc_train.model.model_state import is_random_state
 
 _COUNTED = re.compile(r"(.+)_([1-9]\d*)")
 _SHOWN = 8
@@ -69,8 +70,10 @@ def plan(
         UserError: An expression matches no variable, a name is unknown, nothing could be taken, or shapes or types of
             variables to be taken do not go together (all of them are listed).
     """
-    known_here = {name: shaped for name, shaped in here.items() if not is_random_state(name, shaped)}
-    known_there = {name: shaped for name, shaped in there.items() if not is_random_state(name, shaped)}
+    known_here, known_there = (
+        {name: kind for name, kind in side.items() if not is_random_state(name, kind.shape, kind.dtype)}
+        for side in (here, there)
+    )
     wanted = _wanted(known_here, settings.vars_to_warm_start)
     _check_names(known_here, known_there, settings.var_name_to_prev_var_name, wanted)
     pairs = _by_names(list(known_here), list(known_there), settings.var_name_to_prev_var_name, numbered)
@@ -89,12 +92,6 @@ def plan(
         tuple(name for name in known_here if name in wanted and name not in taken),
         tuple(name for name in known_there if name not in used),
     )
-
-
-def is_random_state(name: str, shaped: VariableType) -> bool:
-    """Whether a variable is the state of a keras.random.SeedGenerator, which each job draws anew."""
-    last = name.rpartition("/")[2].partition("#")[0]
-    return last == "seed_generator_state" and shaped.shape == (2,) and shaped.dtype in ("uint32", "int64")
 
 
 def some(names: Iterable[str], count: int = _SHOWN) -> str:

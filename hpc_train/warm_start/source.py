@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.jobdir.paths import CHECKPOINTS, step_of
+from hpc_train.lazy import keras, tf
+from hpc_train.model.model_state import by_name, by_path
 from hpc_train.telemetry.json_files import read_json
 
 Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
@@ -149,9 +151,6 @@ def _of_checkpoint(folder: Path) -> tuple[int, dict[str, np.ndarray]]:
 
 
 def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
-    import keras
-    import tensorflow as tf
-
     try:
         with tf.device("CPU"):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -168,25 +167,8 @@ def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
     return None, {name: variable.numpy() for name, variable in by_path(model.variables).items()}
 
 
-def by_path(variables: list[Any]) -> dict[str, Any]:
-    """Keras variables by path; a second one of the same path has #2 appended, and so on, as in a checkpoint."""
-    return _named([(variable.path, variable) for variable in variables])
-
-
-def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    for path, value in pairs:
-        name, count = path, 1
-        while name in named:
-            count += 1
-            name = f"{path}#{count}"
-        named[name] = value
-    return named
-
-
 def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
     """From its variables' own checkpoint, which has their names: no graph is loaded."""
-    import tensorflow as tf
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     try:
@@ -214,7 +196,7 @@ def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
         if match:
             listed.append((int(match[1]), name, key))
     if listed:
-        return _named([(name, key) for _, name, key in sorted(listed)])
+        return by_name([(name, key) for _, name, key in sorted(listed)])
     found: dict[str, str] = {}
     for key, name in stored:
         parts = key.split("/")

@@ -16,9 +16,8 @@ import yaml
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
-from hpc_train.distributed.parameter_server.clocks import largest_staleness
 from tests.ranks import in_turn
-from tests.support import MODEL, Job, merge, records_of, run_program, run_ranks, variables
+from tests.support import MODEL, Job, largest_staleness, merge, records_of, run_program, run_ranks, variables
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"

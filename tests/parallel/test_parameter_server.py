@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpc_train.distributed.parameter_server.clocks import largest_staleness
 from hpc_train.distributed.parameter_server.window import SHARED_VARIABLE
-from tests.support import run_ranks
+from tests.support import largest_staleness, run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "parameter_server.py"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import h5py
 
@@ -80,18 +79,3 @@ def layout_of(dataset: h5py.Dataset) -> Layout:
     if offset is None or dataset.id.get_storage_size() != dataset.nbytes:
         return Opaque(dtype, "its rows lie in the header, or were never written")
     return Contiguous(dtype, int(offset))
-
-
-def layout_to_json(layout: Layout) -> dict[str, Any]:
-    """As plain values, to be sent to other ranks."""
-    return {"kind": type(layout).__name__, **asdict(layout)}
-
-
-def layout_from_json(value: dict[str, Any]) -> Layout:
-    """The inverse of `layout_to_json`."""
-    if value["kind"] == "Contiguous":
-        return Contiguous(value["dtype"], value["offset"])
-    if value["kind"] == "Opaque":
-        return Opaque(value["dtype"], value["reason"], value["readable"])
-    filters = (Filter(f["id"], f["flags"], tuple(f["values"]), f["name"]) for f in value["filters"])
-    return Chunked(value["dtype"], tuple(value["chunk"]), tuple(filters))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from pydantic import TypeAdapter
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
-from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_from_json, layout_of, layout_to_json
+from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
 from hpc_train.data.sampling.blocks import Blocks
 from hpc_train.errors import UserError
 
@@ -104,27 +105,16 @@ class ShardSet:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, to be sent to other ranks."""
-        layouts = [[layout_to_json(layout) for layout in shard] for shard in self.layouts]
-        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "layouts": layouts, **self._columns_to_json()}
-
-    def _columns_to_json(self) -> dict[str, Any]:
-        return {kind: [asdict(column) for column in getattr(self, kind)] for kind in ("features", "labels")}
+        plain: dict[str, Any] = _PLAIN.dump_python(self, mode="json")
+        return plain
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardSet:
         """The inverse of `to_json`."""
+        return _PLAIN.validate_python(value)
 
-        def columns(items: list[dict[str, Any]]) -> tuple[Column, ...]:
-            return tuple(Column(c["name"], tuple(c["shape"]), c["dtype"]) for c in items)
 
-        return cls(
-            tuple(value["paths"]),
-            tuple(value["shard_rows"]),
-            tuple(value["file_bytes"]),
-            columns(value["features"]),
-            columns(value["labels"]),
-            tuple(tuple(layout_from_json(layout) for layout in shard) for shard in value["layouts"]),
-        )
+_PLAIN = TypeAdapter(ShardSet)
 
 
 def open_file(path: str | Path) -> h5py.File:

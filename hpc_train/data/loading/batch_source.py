@@ -65,24 +65,17 @@ class BatchReader:
     """Batches that can be read, in any order, though best in theirs. Threads may share it.
 
     Attributes:
-        groups: Reads batches, by step or several at once.
+        groups: Reads batches, several at once.
         seed_of: Of a step: a 64-bit seed for what is done at random to its batch.
-        first, end: The steps there are; `end` None: there is no end.
         sampler: The order, and `order` what a checkpoint keeps of it; None for an evaluation.
         notes: What the user should know about reading this data.
     """
 
     groups: GroupReader
     seed_of: Callable[[int], int]
-    first: int
-    end: int | None
     sampler: Sampler | None = None
     order: DataOrder | None = None
     notes: tuple[str, ...] = ()
-
-    def read(self, step: int) -> list[np.ndarray]:
-        """The batch of a step: one array `[B, ...]` a column (see Reader.read)."""
-        return self.groups.read(step)
 
 
 def training_sampler(
@@ -141,13 +134,8 @@ def training_reader(
                 reader.expect(rows)
             return reader.read(rows)
 
-        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
-            bounds = range(0, (stop - first + 1) * source.batch_size, source.batch_size)
-            return sampler.rows_between(first, stop), list(bounds)
-
-        with GroupReader(progress.step, end, steps, rows_of, read, ahead) as groups:
-            order = order_of(source, shards)
-            yield BatchReader(groups, sampler.augmentation_seed, progress.step, end, sampler, order, tuple(plan.notes))
+        with GroupReader(progress.step, end, steps, sampler.rows_between, read, ahead) as groups:
+            yield BatchReader(groups, sampler.augmentation_seed, sampler, order_of(source, shards), tuple(plan.notes))
 
 
 @contextmanager
@@ -168,12 +156,11 @@ def evaluation_reader(
         def seed_of(k: int) -> int:
             return derive_seed(source.seed, 0, batches[k][0] // source.batch_size, 0)
 
-        def rows_of(first: int, stop: int) -> tuple[np.ndarray, list[int]]:
-            rows = [np.arange(*batch) for batch in batches[first:stop]]
-            return np.concatenate(rows), [0, *np.cumsum([len(part) for part in rows]).tolist()]
+        def rows_of(first: int, stop: int) -> np.ndarray:
+            return np.concatenate([np.arange(*batch) for batch in batches[first:stop]])
 
         with GroupReader(0, len(batches), group, rows_of, read, ahead) as groups:
-            yield BatchReader(groups, seed_of, 0, len(batches))
+            yield BatchReader(groups, seed_of)
 
 
 def _group_steps(source: HDF5Input, shards: ShardSet) -> int:

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 BATCHES_HELD = 2
@@ -38,9 +37,7 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._closed.set()
         deadline = time.monotonic() + CLOSE_SECS
         while self._thread.is_alive() and time.monotonic() < deadline:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from hpc_train.data.loading.batch_source import (
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from hpc_train.lazy import tf
 
 PREFETCH_BYTES = 64 << 20
 MIN_PREFETCH, MAX_PREFETCH = 2, 16
@@ -147,8 +145,6 @@ def open_evaluation(
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
-    import tensorflow as tf
-
     dataset = source(context)
     if not isinstance(dataset, tf.data.Dataset):
         raise UserError(f"input_fn returned {type(dataset).__name__}; it must return a tf.data.Dataset of batches")
@@ -159,8 +155,6 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
 def _opened(
     source: HDF5Input, shards: ShardSet, reader: BatchReader, threads: int, load_map_fn: Loader
 ) -> Iterator[OpenInput]:
-    import tensorflow as tf
-
     columns = shards.columns
     map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
     types = [tf.as_dtype(column.dtype) for column in columns]
@@ -172,9 +166,7 @@ def _opened(
     def load(number: np.int64) -> list[np.ndarray]:
         try:
             groups = box[0].groups
-            first = box[0].first + int(number) * groups.steps
-            end = first + groups.steps if box[0].end is None else min(first + groups.steps, box[0].end)
-            seeds = [box[0].seed_of(step) if map_fn is not None else 0 for step in range(first, end)]
+            seeds = [box[0].seed_of(k) if map_fn is not None else 0 for k in groups.steps_of(int(number))]
             return [*groups.group(int(number)), np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
         except BaseException as error:
             failures.append(error)
@@ -201,9 +193,9 @@ def _opened(
 
         return tf.data.Dataset.range(steps).map(step_of)
 
-    count = np.iinfo(np.int64).max
-    if reader.end is not None:
-        count = max(0, -(-(reader.end - reader.first) // reader.groups.steps))
+    groups, count = reader.groups, np.iinfo(np.int64).max
+    if groups.end is not None:
+        count = max(0, -(-(groups.end - groups.first) // groups.steps))
     dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
     if map_fn is not None:
         takes_seed = "seed" in inspect.signature(map_fn).parameters
@@ -227,8 +219,6 @@ def _with_own_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset
 
     A rank of one core has one thread to compute, which would wait for the dataset while the dataset waited for it.
     """
-    import tensorflow as tf
-
     if dataset.options().threading.private_threadpool_size:
         return dataset
     options = tf.data.Options()
@@ -258,8 +248,6 @@ def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
 
 def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Batches that are already on this rank's GPU when they are asked for, where it has one."""
-    import tensorflow as tf
-
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return dataset

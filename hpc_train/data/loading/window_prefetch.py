@@ -40,7 +40,7 @@ class WindowsAhead:
         place, end = self._sampler.place_of(first), self._sampler.place_of(stop)
         with self._lock:
             if not self._windows or place < self._windows[0].window.start:
-                self._windows = deque([self._open(self._sampler.window_at(first))])
+                self._windows = deque([_OpenWindow(self._reader, self._sampler.window_at(first))])
             while self._windows[-1].window.stop < end:
                 self._open_next()
             needed = [w for w in self._windows if w.window.start < end and w.window.stop > place]
@@ -57,11 +57,8 @@ class WindowsAhead:
         for window in needed:
             window.wait()
 
-    def _open(self, window: Window) -> _OpenWindow:
-        return _OpenWindow(self._reader, window)
-
     def _open_next(self) -> None:
-        self._windows.append(self._open(self._sampler.window_after(self._windows[-1].window)))
+        self._windows.append(_OpenWindow(self._reader, self._sampler.window_after(self._windows[-1].window)))
 
 
 class _OpenWindow:

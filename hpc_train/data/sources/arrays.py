@@ -7,11 +7,12 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
 from hpc_train.errors import UserError
 
@@ -21,7 +22,7 @@ MAPPED_ROWS = 4096
 """So many rows at a time."""
 
 
-class Array(Protocol):
+class Array:
     """A column of a file.
 
     Attributes:
@@ -30,20 +31,27 @@ class Array(Protocol):
         random: Whether `gather` works.
     """
 
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def random(self) -> bool: ...
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    random = False
 
     def reader(self, start: int) -> Callable[[int], np.ndarray]:
         """From row `start` on, a function that gives the next n rows; called with 0 at the end of all rows."""
-        ...
+        position = start
+
+        def read(count: int) -> np.ndarray:
+            nonlocal position
+            position += count
+            return native(self._slice(position - count, count))
+
+        return read
+
+    def _slice(self, first: int, count: int) -> np.ndarray:
+        raise NotImplementedError
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         """The rows numbered `rows`, ascending."""
-        ...
+        raise NotImplementedError
 
 
 def native(array: np.ndarray) -> np.ndarray:
@@ -51,45 +59,29 @@ def native(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-class InMemory:
+class Slices(Array):
+    """Whatever gives rows by slices, such as an HDF5 dataset."""
+
+    def __init__(self, array: Any, shape: tuple[int, ...]) -> None:
+        self._array, self.dtype, self.shape = array, array.dtype, shape
+
+    def _slice(self, first: int, count: int) -> np.ndarray:
+        return np.asarray(self._array[first : first + count])
+
+
+class InMemory(Slices):
     """A numpy array or memory map."""
 
     random = True
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array, self.dtype, self.shape = array, array.dtype, array.shape
-
-    def reader(self, start: int) -> Callable[[int], np.ndarray]:
-        return Slices(self._array, self.shape).reader(start)
+        super().__init__(array, array.shape)
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         return native(np.asarray(self._array[rows]))
 
 
-class Slices:
-    """Whatever gives rows by slices, such as an HDF5 dataset."""
-
-    random = False
-
-    def __init__(self, array: Any, shape: tuple[int, ...]) -> None:
-        self._array, self.dtype, self.shape = array, array.dtype, shape
-
-    def reader(self, start: int) -> Callable[[int], np.ndarray]:
-        position = start
-
-        def read(count: int) -> np.ndarray:
-            nonlocal position
-            rows = self._array[position : position + count]
-            position += count
-            return native(np.asarray(rows))
-
-        return read
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-
-class InFile:
+class InFile(Array):
     """Rows that lie one after the other in `path` from byte `offset` on.
 
     Raises:
@@ -107,17 +99,10 @@ class InFile:
         if missing > 0:
             raise UserError(f"{path}: cut short: {missing} bytes are missing")
 
-    def reader(self, start: int) -> Callable[[int], np.ndarray]:
-        position = start
-
-        def read(count: int) -> np.ndarray:
-            nonlocal position
-            offset = self._offset + position * self._row_bytes
-            values = np.fromfile(self._path, self.dtype, count * math.prod(self.shape[1:]), offset=offset)
-            position += count
-            return native(values.reshape(count, *self.shape[1:]))
-
-        return read
+    def _slice(self, first: int, count: int) -> np.ndarray:
+        offset = self._offset + first * self._row_bytes
+        values = np.fromfile(self._path, self.dtype, count * math.prod(self.shape[1:]), offset=offset)
+        return values.reshape(count, *self.shape[1:])
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         if not self._brought_in:
@@ -159,15 +144,13 @@ class InFile:
         return out
 
 
-class Stream:
+class Stream(Array):
     """Rows that come out of a stream, such as a compressed file; reading from the middle reads what comes before.
 
     Args:
         name: What messages call it.
         opened: Gives the stream at its first row.
     """
-
-    random = False
 
     def __init__(self, name: str, opened: Callable[[], BinaryIO], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._name, self._open, self.dtype, self.shape = name, opened, dtype, shape
@@ -187,9 +170,6 @@ class Stream:
 
         return read
 
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
     def _exactly(self, stream: BinaryIO, count: int) -> bytes:
         data = stream.read(count)
         if len(data) != count:
@@ -197,8 +177,8 @@ class Stream:
         return data
 
 
-class Arrays:
-    """What a file, or memory, that holds whole columns has: a `Part`."""
+class Arrays(Part):
+    """What a file, or memory, that holds whole columns has."""
 
     def __init__(self, name: str, arrays: Mapping[str, Array], refused: Mapping[str, str] | None = None) -> None:
         self.name, self._arrays = name, arrays
@@ -230,9 +210,6 @@ class Arrays:
             raise
         except Exception as error:  # h5py, zipfile and zlib raise what they like
             raise UserError(f"{self.name}: cannot be read: {error}") from None
-
-    def share(self) -> float | None:
-        return None
 
     def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
         return in_order(rows, lambda ascending: {name: self._arrays[name].gather(ascending) for name in names})

@@ -100,17 +100,16 @@ def check_name(name: str) -> None:
         )
 
 
-class JoinedTable:
+class JoinedTable(Table):
     """The rows of several tables with the same columns, one after the other."""
 
     def __init__(self, parts: Sequence[PreparedTable]) -> None:
         self._parts = parts
         first = parts[0]
-        fields = dict(first.fields)
+        self.fields = dict(first.fields)
         for part in parts[1:]:
             for name, field in part.fields.items():
-                fields[name] = _common(fields[name], field, first, part)
-        self.fields: Mapping[str, Field] = fields
+                self.fields[name] = _common(self.fields[name], field, first, part)
         counts = [part.rows for part in parts]
         self.rows = None if None in counts else sum(n for n in counts if n is not None)
         self.random = all(part.random for part in parts)
@@ -154,20 +153,15 @@ def _common(a: Field, b: Field, first: PreparedTable, part: PreparedTable) -> Fi
     )
 
 
-class ConvertedTable:
+class ConvertedTable(Table):
     """A table whose columns of floats ("f"), or of integers ("i"), are converted to one type."""
 
     def __init__(self, table: Table, kinds: Mapping[str, np.dtype[Any]], fixed: Mapping[str, Any]) -> None:
         self._table = table
-        self._dtypes = {
-            name: kinds["i" if field.dtype.kind == "u" else field.dtype.kind]
-            for name, field in table.fields.items()
-            if name not in fixed and ("i" if field.dtype.kind == "u" else field.dtype.kind) in kinds
-        }
+        wanted = {name: kinds.get(field.dtype.kind.replace("u", "i")) for name, field in table.fields.items()}
+        self._dtypes = {n: dtype for n, dtype in wanted.items() if dtype is not None and n not in fixed}
         self.name, self.rows, self.random = table.name, table.rows, table.random
-        self.fields: Mapping[str, Field] = {
-            name: Field(name, self._dtypes.get(name, field.dtype), field.shape) for name, field in table.fields.items()
-        }
+        self.fields = {n: Field(n, self._dtypes.get(n, f.dtype), f.shape) for n, f in table.fields.items()}
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         position = start

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv
 
-from hpc_train.data.sources.recipe import Target
+from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field
 from hpc_train.errors import UserError
 
@@ -30,8 +30,8 @@ _TYPES = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64()}
 _BOM = b"\xef\xbb\xbf"
 
 
-class CSV:
-    """A CSV file (tab-separated where its name ends in .tsv): a `Part`.
+class CSV(Part):
+    """A CSV file (tab-separated where its name ends in .tsv).
 
     Args:
         header: Whether the first line names the columns; else they are c0, c1, ….
@@ -55,27 +55,18 @@ class CSV:
         cells = self._header_cells(top.removesuffix(b"\r"))
         if header and _first_unlike(pa.array([cell.encode() for cell in cells], pa.binary()), _NUMBER) is None:
             raise UserError(f"{path}: the first line holds numbers and no column names; give --no-header if that is so")
-        self.names: Sequence[str] = cells if header else [f"c{i}" for i in range(len(cells))]
+        self.names = cells if header else [f"c{i}" for i in range(len(cells))]
         twice = {name for name in self.names if self.names.count(name) > 1}
         if twice:
             raise UserError(f"{path}: two columns are named {min(twice)!r}")
         self._kinds: dict[str, str] = {}
-        self.refused: Mapping[str, str] = self._infer(rest if header else first, targets)
+        self.refused = self._infer(rest if header else first, targets)
         self.fields: Mapping[str, Field] = {
             name: Field(name, np.dtype(self._kinds[name])) for name in self.names if name not in self.refused
         }
 
-    def rows_of(self, names: Sequence[str]) -> int | None:
-        return None
-
-    def random_of(self, names: Sequence[str]) -> bool:
-        return False
-
     def share(self) -> float | None:
         return self._read_bytes / self._all_bytes
-
-    def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
-        raise NotImplementedError
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         assert start == 0, "rows that are not counted are read from the first"

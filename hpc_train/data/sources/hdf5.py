@@ -41,10 +41,8 @@ def _array(path: Path, dataset: h5py.Dataset) -> Array:
     return _Dataset(path, dataset)
 
 
-class _Dataset:
+class _Dataset(Array):
     """A dataset that HDF5 has to read."""
-
-    random = False
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
         self._path, self._name = path, dataset.name
@@ -55,6 +53,3 @@ class _Dataset:
     def reader(self, start: int) -> Callable[[int], np.ndarray]:
         file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=self._cache_bytes)
         return Slices(file[self._name], self.shape).reader(start)
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError

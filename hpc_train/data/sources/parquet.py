@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from hpc_train.data.sources.recipe import Target
+from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field, piece_rows
 from hpc_train.errors import UserError
 
 BUFFER_BYTES = 1 << 20
 
 
-class Parquet:
-    """A Parquet file: a `Part`.
+class Parquet(Part):
+    """A Parquet file.
 
     Args:
         targets: The types asked for: a list whose size the file does not fix is read where a shape is given.
@@ -35,7 +35,7 @@ class Parquet:
         with self._open() as file:
             self._rows = int(file.metadata.num_rows)
             schema = file.schema_arrow
-        self.names: Sequence[str] = schema.names
+        self.names = schema.names
         for column in schema:
             shape: tuple[int, ...] = ()
             kind = column.type
@@ -62,15 +62,6 @@ class Parquet:
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         return self._rows
-
-    def random_of(self, names: Sequence[str]) -> bool:
-        return False
-
-    def share(self) -> float | None:
-        return None
-
-    def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
-        raise NotImplementedError
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         piece = piece_rows([self.fields[name] for name in names])

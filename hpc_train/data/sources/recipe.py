@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hpc_train.data.sources.table import Block, Field
+from hpc_train.data.sources.table import Block, Field, Table
 from hpc_train.errors import UserError
 
 TYPES = (
@@ -64,7 +64,7 @@ class Range:
     last: str
 
 
-class Part(Protocol):
+class Part:
     """What one file holds.
 
     Attributes:
@@ -74,34 +74,30 @@ class Part(Protocol):
         refused: Why the others cannot.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def fields(self) -> Mapping[str, Field]: ...
-    @property
-    def refused(self) -> Mapping[str, str]: ...
+    name: str
+    names: Sequence[str]
+    fields: Mapping[str, Field]
+    refused: Mapping[str, str]
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         """How many rows these columns have; None where only reading can show it."""
-        ...
+        return None
 
     def random_of(self, names: Sequence[str]) -> bool:
         """Whether these columns can be gathered."""
-        ...
+        return False
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         """These columns in order from row `start` on."""
-        ...
+        raise NotImplementedError
 
     def share(self) -> float | None:
         """How much of the file `blocks` has read so far, 0 to 1; None where the rows show it, or nothing does."""
-        ...
+        return None
 
     def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
         """These columns' rows numbered `rows`, in that order."""
-        ...
+        raise NotImplementedError
 
 
 def parse_recipe(columns: str | None, stacks: Sequence[str], dtypes: Sequence[str]) -> Recipe:
@@ -172,14 +168,14 @@ class Output:
     target: Target | None = None
 
 
-class PreparedTable:
+class PreparedTable(Table):
     """One file's table after stacking, choosing and converting columns."""
 
     def __init__(self, part: Part, outputs: Sequence[Output]) -> None:
         self._part, self._outputs = part, outputs
         self._inputs = tuple(dict.fromkeys(name for output in outputs for name in output.inputs))
         self.name = part.name
-        self.fields: Mapping[str, Field] = {o.name: self._field(o) for o in outputs}
+        self.fields = {o.name: self._field(o) for o in outputs}
         self.rows = part.rows_of(self._inputs)
         self.random = part.random_of(self._inputs)
 
@@ -244,29 +240,29 @@ def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, ro
     if dtype.kind == "f":
         wrong = np.isinf(converted) & np.isfinite(array)
     elif array.dtype.kind == "f":
-        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        low, high = _range(dtype)
         wrong = ~((array >= low) & (array < float(high) + 1) & (array == np.floor(array)))
     else:
         wrong = _out_of_range(array, dtype)
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        kind = np.dtype(dtype)
-        allowed = (
-            f"{np.finfo(kind).min:.6g} to {np.finfo(kind).max:.6g}"
-            if kind.kind == "f"
-            else "0 and 1"
-            if kind.kind == "b"
-            else f"whole numbers from {np.iinfo(kind).min} to {np.iinfo(kind).max}"
-        )
+        if dtype.kind == "f":
+            allowed = f"{np.finfo(dtype).min:.6g} to {np.finfo(dtype).max:.6g}"
+        else:
+            allowed = "0 and 1" if dtype.kind == "b" else "whole numbers from {} to {}".format(*_range(dtype))
         raise UserError(
-            f"{where}: column {column!r} has {array[place]} in row {row_at(place[0]) + 1}, which is no {kind} "
+            f"{where}: column {column!r} has {array[place]} in row {row_at(place[0]) + 1}, which is no {dtype} "
             f"({allowed})"
         )
     return converted
 
 
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+
+
 def _out_of_range(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = _range(dtype)
     least, most = int(array.min(initial=0)), int(array.max(initial=0))
     if low <= least and most <= high:
         return np.zeros((), bool)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_train.data.sources.arrays import InFile
 from hpc_train.data.sources.combine import JoinedTable
-from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
+from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Table
 from hpc_train.errors import UserError
 
 EXACT = 2**53
@@ -23,14 +23,13 @@ Report = Callable[[str, int, int], None]
 """Called with what is being done, how many bytes are done, and of how many, or 0 where that is not known."""
 
 
-class Spool:
+class Spool(Table):
     """The table in a spool: `rows` records in `path`, each with all of `fields`."""
 
     random = True
 
     def __init__(self, path: Path, name: str, fields: Mapping[str, Field], rows: int) -> None:
-        self.path, self.name, self.fields = path, name, fields
-        self.rows: int | None = rows
+        self.path, self.name, self.fields, self.rows = path, name, fields, rows
         self._records = InFile(path, 0, _record(fields), (rows,))
 
     def blocks(self, start: int = 0) -> Iterator[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Field:
         return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
 
 
-class Table(Protocol):
+class Table:
     """Columns with as many rows each.
 
     Attributes:
@@ -48,22 +48,18 @@ class Table(Protocol):
         random: Whether `gather` works.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def fields(self) -> Mapping[str, Field]: ...
-    @property
-    def rows(self) -> int | None: ...
-    @property
-    def random(self) -> bool: ...
+    name: str
+    fields: Mapping[str, Field]
+    rows: int | None
+    random = False
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         """All rows in order from row `start` on, in blocks of about PIECE_BYTES."""
-        ...
+        raise NotImplementedError
 
     def gather(self, rows: np.ndarray) -> Block:
         """The rows numbered `rows` (int64 `[n]`), in that order."""
-        ...
+        raise NotImplementedError
 
 
 def piece_rows(fields: Sequence[Field]) -> int:
@@ -79,24 +75,20 @@ def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) ->
     return {name: array[back] for name, array in read_ascending(rows[order]).items()}
 
 
-class ShuffledTable:
+class ShuffledTable(Table):
     """A table's rows in another order."""
 
     def __init__(self, table: Table, order: Order) -> None:
         assert table.rows is not None
         assert table.random
         self._table, self._order = table, order
-        self.name, self.fields, self.random = table.name, table.fields, False
-        self.rows: int | None = table.rows
+        self.name, self.fields, self.rows = table.name, table.fields, table.rows
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         piece = piece_rows(list(self.fields.values()))
         assert self.rows is not None
         for first in range(start, self.rows, piece):
             yield self._table.gather(self._order(np.arange(first, min(first + piece, self.rows))))
-
-    def gather(self, rows: np.ndarray) -> Block:
-        raise NotImplementedError
 
 
 class Cursor:

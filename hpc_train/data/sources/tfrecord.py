@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.data.sources.recipe import Target
+from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
 from hpc_train.errors import UserError
 
@@ -37,8 +37,8 @@ def _tensorflow() -> Any:
     return tf
 
 
-class TFRecord:
-    """A TFRecord file: a `Part`.
+class TFRecord(Part):
+    """A TFRecord file.
 
     Args:
         targets: The types asked for: a feature of bytes is read where it has one.
@@ -64,7 +64,7 @@ class TFRecord:
         if not examples:
             raise UserError(f"{path}: has no records")
         self._record_bytes = max(map(len, records))
-        self.names: Sequence[str] = sorted({name for example in examples for name in example.features.feature})
+        self.names = sorted({name for example in examples for name in example.features.feature})
         for name in self.names:
             found = [example.features.feature[name] for example in examples if name in example.features.feature]
             kinds = {feature.WhichOneof("kind") or "nothing" for feature in found}
@@ -103,17 +103,8 @@ class TFRecord:
     def _records(self, tf: Any) -> Any:
         return tf.data.TFRecordDataset(str(self._path), "GZIP" if self._zipped else "", buffer_size=4 << 20)
 
-    def rows_of(self, names: Sequence[str]) -> int | None:
-        return None
-
-    def random_of(self, names: Sequence[str]) -> bool:
-        return False
-
     def share(self) -> float | None:
         return None if self._zipped else min(1.0, self._read_bytes / self._all_bytes)
-
-    def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
-        raise NotImplementedError
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         assert start == 0, "rows that are not counted are read from the first"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +51,9 @@ class Options:
 
     def to_plan(self) -> dict[str, Any]:
         """By the names that they have on the command line."""
-        return {
-            "shards": self.shards,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "compression": self.compression,
-            "chunk-rows": self.chunk_rows,
-            "columns": self.columns,
-            "stack": list(self.stack),
-            "dtype": list(self.dtype),
-            "no-header": not self.header,
-        }
+        given = {name.replace("_", "-"): value for name, value in asdict(self).items()}
+        header = given.pop("header")
+        return {**given, "no-header": not header}
 
 
 @dataclass(frozen=True)

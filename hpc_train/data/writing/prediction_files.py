@@ -26,7 +26,7 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches, open_file
 from hpc_train.data.sampling.work_split import Piece, part_path
 from hpc_train.data.sources.spool import writing
-from hpc_train.data.writing.shard_file import _discard
+from hpc_train.data.writing.shard_file import new_file
 from hpc_train.errors import UserError
 
 ATTRIBUTE = "hpc_train_predictions"
@@ -170,50 +170,30 @@ def write_predictions(
         OSError: The file cannot be written; the message is a sentence with path and cause.
     """
     temporary = path.with_name(f".{path.name.lstrip('.')}.{os.uname().nodename}-{os.getpid()}.tmp")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = h5py.File(temporary, "w")
-        try:
-            _write(file, path, origin, first, end, batches)
-        except BaseException:
-            _discard(file)
-            raise
-        with writing(path):
-            file.close()
-            with open(temporary, "rb") as whole:
-                os.fsync(whole.fileno())
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write(
-    file: h5py.File, path: Path, origin: Origin, first: int, end: int, batches: Iterable[Mapping[str, np.ndarray]]
-) -> None:
     with writing(path):
-        file.attrs[ATTRIBUTE] = _attribute(origin, first, end)
-    datasets: dict[str, Any] = {}
-    position = 0
-    for batch in batches:
-        count = len(next(iter(batch.values()))) if all(np.ndim(array) for array in batch.values()) else 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path, temporary, "w") as file:
         with writing(path):
-            for name, array in batch.items():
-                array = _storable(array)
-                if name not in datasets:
-                    dtype = h5py.string_dtype() if array.dtype == object else array.dtype
-                    datasets[name] = file.create_dataset(name, (end - first, *array.shape[1:]), dtype)
-                if array.shape[1:] != datasets[name].shape[1:]:
-                    raise UserError(
-                        f"output {name!r} has rows of shape {list(array.shape[1:])} after rows of shape "
-                        f"{list(datasets[name].shape[1:])}; all must be alike to be stored"
-                    )
-                datasets[name][position : position + count] = array
-        position += count
-    if position != end - first:
-        raise UserError(f"the export gave {position} rows of outputs for {end - first} rows of inputs")
-    with writing(path):
-        file.flush()
+            file.attrs[ATTRIBUTE] = _attribute(origin, first, end)
+        datasets: dict[str, Any] = {}
+        position = 0
+        for batch in batches:
+            count = len(next(iter(batch.values()))) if all(np.ndim(array) for array in batch.values()) else 0
+            with writing(path):
+                for name, array in batch.items():
+                    array = _storable(array)
+                    if name not in datasets:
+                        dtype = h5py.string_dtype() if array.dtype == object else array.dtype
+                        datasets[name] = file.create_dataset(name, (end - first, *array.shape[1:]), dtype)
+                    if array.shape[1:] != datasets[name].shape[1:]:
+                        raise UserError(
+                            f"output {name!r} has rows of shape {list(array.shape[1:])} after rows of shape "
+                            f"{list(datasets[name].shape[1:])}; all must be alike to be stored"
+                        )
+                    datasets[name][position : position + count] = array
+            position += count
+        if position != end - first:
+            raise UserError(f"the export gave {position} rows of outputs for {end - first} rows of inputs")
 
 
 def _storable(array: np.ndarray) -> np.ndarray:

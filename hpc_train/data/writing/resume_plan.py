@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
+from hpc_train.telemetry.json_files import replace_text
 
 VERSION = 1
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -122,15 +123,7 @@ class Plan:
 
     def write(self) -> None:
         """Puts the plan beside the shards, by rename."""
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "x") as file:
-                json.dump({**self._value, "spools": self.spools}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_text(self._path, json.dumps({**self._value, "spools": self.spools}, indent=1))
 
     def remove(self) -> None:
         """Removes the plan."""
@@ -150,21 +143,18 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
 
 def leftovers(prefix: Path) -> list[Path]:
     """Temporary files that killed runs left behind."""
-    return _hidden(prefix, r"(-\d{5}\.h5|\.spool-\d+|\.plan\.json)\.\d+\.tmp")
+    name = re.escape(prefix.name)
+    return _matching(prefix.parent, rf"\.{name}(-\d{{5}}\.h5|\.spool-\d+)\.\d+\.tmp|\.?\.{name}\.plan\.json\.\w+\.tmp")
 
 
 def spools(prefix: Path) -> list[Path]:
     """Spools that are whole."""
-    return _hidden(prefix, r"\.spool-\d+")
+    return _matching(prefix.parent, rf"\.{re.escape(prefix.name)}\.spool-\d+")
 
 
 def shards(prefix: Path) -> list[Path]:
     """Shards that are there, in order."""
     return _matching(prefix.parent, re.escape(prefix.name) + r"-\d{5}\.h5")
-
-
-def _hidden(prefix: Path, end: str) -> list[Path]:
-    return _matching(prefix.parent, re.escape(f".{prefix.name}") + end)
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:

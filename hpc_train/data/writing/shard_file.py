@@ -110,60 +110,57 @@ def write_shard(
     Raises:
         OSError: The file cannot be written; the message is a sentence with path and cause.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    options = {field.name: storage.options(field, rows, len(fields)) for field in fields}
+    chunks = [math.prod(o["chunks"]) * f.dtype.itemsize for f in fields if "chunks" in (o := options[f.name])]
+    # Aligned data is copied two to three times as fast; small objects are left where they are. A chunk that is
+    # written in two parts stays in a cache of two chunks meanwhile.
+    alignment = ALIGNMENT_BYTES if storage.compression == "none" else 1
+    how = {"alignment_threshold": alignment, "alignment_interval": alignment}
+    how["rdcc_nbytes"] = max(1 << 20, 2 * max(chunks, default=0))
     written = 0
-    try:
-        with _created(temporary, path, fields, rows, storage) as datasets:
-            for cursor in cursors:
-                position = 0
-                while position < rows:
-                    length, block = cursor.take(rows - position)
-                    with writing(path):
-                        for name, array in block.items():
-                            datasets[name][position : position + length] = np.ascontiguousarray(array)
-                    position += length
-                    written += sum(array.nbytes for array in block.values())
-                    count(written)
+    with new_file(path, path.with_name(f".{path.name}.{os.getpid()}.tmp"), "x", **how) as file:
         with writing(path):
+            file.attrs[SCHEMA_ATTRIBUTE] = json.dumps(_schema(fields, rows))
+            # Kept open meanwhile: closing one would write the chunk that is not full yet.
+            datasets = {
+                f.name: file.create_dataset(f.name, (rows, *f.shape), f.dtype, **options[f.name]) for f in fields
+            }
+        for cursor in cursors:
+            position = 0
+            while position < rows:
+                length, block = cursor.take(rows - position)
+                with writing(path):
+                    for name, array in block.items():
+                        datasets[name][position : position + length] = np.ascontiguousarray(array)
+                position += length
+                written += sum(array.nbytes for array in block.values())
+                count(written)
+
+
+@contextmanager
+def new_file(path: Path, temporary: Path, mode: str, **how: Any) -> Iterator[h5py.File]:
+    """A new HDF5 file, which is at `temporary` until it is whole, and then at `path`; nothing is left where that fails.
+
+    Raises:
+        OSError: The file cannot be written; the message is a sentence with path and cause.
+    """
+    try:
+        with writing(path):
+            file = h5py.File(temporary, mode, **how)
+        try:
+            yield file
+            with writing(path):
+                file.flush()
+        except BaseException:
+            _discard(file)
+            raise
+        with writing(path):
+            file.close()
             with open(temporary, "rb") as whole:
                 os.fsync(whole.fileno())
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _created(
-    temporary: Path, path: Path, fields: Sequence[Field], rows: int, storage: Storage
-) -> Iterator[dict[str, h5py.Dataset]]:
-    """A new file's datasets, kept open meanwhile: closing one would write the chunk that is not full yet."""
-    options = {field.name: storage.options(field, rows, len(fields)) for field in fields}
-    chunks = [math.prod(o["chunks"]) * f.dtype.itemsize for f in fields if "chunks" in (o := options[f.name])]
-    with writing(path):
-        # Aligned data is copied two to three times as fast; small objects are left where they are. A chunk that is
-        # written in two parts stays in a cache of two chunks meanwhile.
-        aligned = storage.compression == "none"
-        file = h5py.File(
-            temporary,
-            "x",
-            alignment_threshold=ALIGNMENT_BYTES if aligned else 1,
-            alignment_interval=ALIGNMENT_BYTES if aligned else 1,
-            rdcc_nbytes=max(1 << 20, 2 * max(chunks, default=0)),
-        )
-    try:
-        with writing(path):
-            file.attrs[SCHEMA_ATTRIBUTE] = json.dumps(_schema(fields, rows))
-            datasets = {
-                field.name: file.create_dataset(field.name, (rows, *field.shape), field.dtype, **options[field.name])
-                for field in fields
-            }
-        yield datasets
-        with writing(path):
-            file.flush()
-    except BaseException:
-        _discard(file)
-        raise
-    file.close()
 
 
 def _discard(file: h5py.File) -> None:

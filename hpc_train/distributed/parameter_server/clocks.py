@@ -55,16 +55,6 @@ def may_begin(clock: int, slowest: int, bound: int | None) -> bool:
     return bound is None or clock - slowest <= bound
 
 
-def largest_staleness(workers: int, bound: int, prefetch: bool = False) -> int:
-    """The staleness that stale synchronous parallel allows at most, in updates.
-
-    Each other worker was at most `bound` behind when the parameters were pulled, and is at most `bound` + 1 ahead
-    when the gradient is applied. Parameters that are pulled ahead are older by a clock of each worker, one's own too.
-    """
-    others = (workers - 1) * (2 * bound + 1)
-    return others + workers if prefetch else others
-
-
 def mean_of(histogram: Counter[int]) -> float:
     """The mean staleness; 0 before the first gradient."""
     count = sum(histogram.values())

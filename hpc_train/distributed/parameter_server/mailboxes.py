@@ -6,17 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
-from hpc_train.distributed.parameter_server.window_layout import (
-    APPLIED,
-    FLAG,
-    HEAD,
-    HEADER_WORDS,
-    KIND,
-    WORD,
-    ServerLayout,
-    aligned,
-)
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout, aligned
 
 
 @dataclass(frozen=True)
@@ -45,12 +37,12 @@ class Mailbox:
     @property
     def flag(self) -> int:
         """The number of the push that is in it."""
-        return int(self.header[FLAG])
+        return int(self.header[at.FLAG])
 
     @property
     def kind(self) -> int:
         """What that push is: GRADIENT, BAD or LEAVES."""
-        return int(self.header[KIND])
+        return int(self.header[at.KIND])
 
     def number(self, word: int) -> float:
         """A word of the header that holds a float64."""
@@ -61,30 +53,25 @@ def mailboxes(
     memory: np.ndarray, layout: ServerLayout, partition: Partition, server: int, carried_nbytes: int
 ) -> list[Mailbox]:
     """All of a server's mailboxes, by worker."""
-    workers = range(layout.workers)
-    return [_mailbox(memory, layout, partition, server, carried_nbytes, worker) for worker in workers]
-
-
-def _mailbox(
-    memory: np.ndarray, layout: ServerLayout, partition: Partition, server: int, carried_nbytes: int, worker: int
-) -> Mailbox:
-    place = layout.header(worker)
-    header = memory[place : place + HEADER_WORDS * WORD].view(np.int64)
-    start = layout.mailbox(worker)
-    box = memory[start : start + layout.mailbox_nbytes]
-    gradients: list[np.ndarray | Rows] = []
-    for piece, rows in zip(partition.pieces(server), layout.rows, strict=True):
-        values = piece.view(box, partition.cuts[server])
-        gradients.append(values if rows is None else _rows(box, rows, piece, values))
-    carried = box[layout.carried : layout.carried + carried_nbytes] if server == 0 else box[:0]
-    return Mailbox(worker, header, tuple(gradients), carried)
+    found = []
+    for worker in range(layout.workers):
+        place, start = layout.header(worker), layout.mailbox(worker)
+        box = memory[start : start + layout.mailbox_nbytes]
+        gradients: list[np.ndarray | Rows] = []
+        for piece, rows in zip(partition.pieces(server), layout.rows, strict=True):
+            values = piece.view(box, partition.cuts[server])
+            gradients.append(values if rows is None else _rows(box, rows, piece, values))
+        header = memory[place : place + at.HEADER_WORDS * at.WORD].view(np.int64)
+        carried = box[layout.carried : layout.carried + carried_nbytes] if server == 0 else box[:0]
+        found.append(Mailbox(worker, header, tuple(gradients), carried))
+    return found
 
 
 def _rows(box: np.ndarray, place: int, piece: Piece, values: np.ndarray) -> Rows:
-    numbers = box[place + HEAD : place + HEAD + aligned(piece.shape[0] * WORD)]
-    return Rows(box[place : place + WORD].view(np.int64), numbers.view(np.int64)[: piece.shape[0]], values)
+    numbers = box[place + at.HEAD : place + at.HEAD + aligned(piece.shape[0] * at.WORD)]
+    return Rows(box[place : place + at.WORD].view(np.int64), numbers.view(np.int64)[: piece.shape[0]], values)
 
 
 def control_words(memory: np.ndarray, layout: ServerLayout) -> np.ndarray:
     """The control words of a server's own window, int64 `[APPLIED + workers]`."""
-    return memory[: (APPLIED + layout.workers) * WORD].view(np.int64)
+    return memory[: (at.APPLIED + layout.workers) * at.WORD].view(np.int64)

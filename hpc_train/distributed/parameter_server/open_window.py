@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.parameter_server.window_layout import FLAG, HEADER_WORDS, TEST, WORD, ServerLayout
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
@@ -87,10 +88,10 @@ def _reach(window: Window, rank: int, roles: Roles, layouts: Sequence[ServerLayo
     """Writes to each server that this rank will use, reads it back, and counts up there."""
     for server in _used_by(rank, roles):
         layout = layouts[server]
-        window.add(server, layout.word(TEST), 1)
+        window.add(server, layout.word(at.TEST), 1)
         if not roles.serves(rank):
-            place = layout.header(rank - roles.servers) + (FLAG + 1) * WORD
-            sent = np.arange(1, HEADER_WORDS, dtype=np.int64) * (rank + 1)
+            place = layout.header(rank - roles.servers) + (at.FLAG + 1) * at.WORD
+            sent = np.arange(1, at.HEADER_WORDS, dtype=np.int64) * (rank + 1)
             window.put(sent.view(np.uint8), server, place)
             window.flush(server)
             found = window.words(server, place, len(sent))
@@ -111,8 +112,8 @@ def _check_reached(window: Window, rank: int, roles: Roles, layouts: Sequence[Se
     if not roles.serves(rank):
         return
     wanted = sum(rank in _used_by(other, roles) for other in range(roles.size))
-    place = layouts[rank].word(TEST)
-    count = window.memory[place : place + WORD].view(np.int64)
+    place = layouts[rank].word(at.TEST)
+    count = window.memory[place : place + at.WORD].view(np.int64)
     window.sync()
     if count[0] != wanted:
         problem = f"{wanted} ranks counted up on rank {rank}, which sees {count[0]}"

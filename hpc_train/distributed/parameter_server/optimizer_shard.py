@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import places
 from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reader_of, tensor_of, view_of
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
+from hpc_train.lazy import keras, tf
 
 
 class OptimizerShard:
@@ -46,8 +43,6 @@ class OptimizerShard:
         mean: bool = False,
         scale: bool = False,
     ) -> None:
-        import tensorflow as tf
-
         self._tf, self._origin, self._mean = tf, partition.cuts[server], mean
         self.pieces = partition.pieces(server)
         self._used = [number for number, piece in enumerate(self.pieces) if pushed[piece.variable]]
@@ -170,8 +165,6 @@ class OptimizerShard:
 
 
 def _variable_of(variable: Any, piece: Piece) -> Any:
-    import keras
-
     if piece.shape == tuple(variable.shape):
         return variable
     return keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
@@ -188,8 +181,6 @@ def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[An
 
 def _scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: tf.Variable) -> None:
     """Multiplies every learning rate of `optimizer` by `factor`."""
-    import tensorflow as tf
-
     given = optimizer._get_current_learning_rate
 
     def scaled() -> Any:

@@ -6,15 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window import Patience, Window
-from hpc_train.distributed.parameter_server.window_layout import (
-    BUSY,
-    RELEASED,
-    STATE_AGE,
-    STATE_READY,
-    STATE_WANTED,
-    ServerLayout,
-)
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout
 
 
 class Peers:
@@ -35,21 +29,21 @@ class Peers:
         """
         self._wanted += 1
         for server, layout in self._others():
-            self._window.replace(server, layout.word(STATE_AGE), version)
-            self._window.replace(server, layout.word(STATE_WANTED), self._wanted)
+            self._window.replace(server, layout.word(at.STATE_AGE), version)
+            self._window.replace(server, layout.word(at.STATE_WANTED), self._wanted)
         for (server, layout), array in zip(self._others(), into, strict=True):
             patience = Patience()
-            while self._window.words(server, layout.word(STATE_READY))[0] != self._wanted:
+            while self._window.words(server, layout.word(at.STATE_READY))[0] != self._wanted:
                 patience.wait()
-            self._window.add(server, layout.word(BUSY), 1)
+            self._window.add(server, layout.word(at.BUSY), 1)
             self._window.get(array, server, layout.state)
             self._window.flush(server)
-            self._window.add(server, layout.word(BUSY), -1)
+            self._window.add(server, layout.word(at.BUSY), -1)
 
     def release(self) -> None:
         """Lets them leave."""
         for server, layout in self._others():
-            self._window.replace(server, layout.word(RELEASED), 1)
+            self._window.replace(server, layout.word(at.RELEASED), 1)
 
     def _others(self) -> list[tuple[int, ServerLayout]]:
         return list(enumerate(self._layouts))[1:]

@@ -13,56 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.clocks import Clocks
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox, control_words, mailboxes
+from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience, Window
-from hpc_train.distributed.parameter_server.window_layout import (
-    APPLIED,
-    BAD,
-    BUSY,
-    FINISH,
-    FLAG,
-    GRADIENT,
-    HEAD,
-    HEADER_WORDS,
-    HOLD,
-    LEAVES,
-    LOSS,
-    OUT_OF_ROUNDS,
-    PUBLICATION,
-    RELEASED,
-    ROWS,
-    SIGNALLED,
-    SLOWEST,
-    SPENT,
-    STATE_AGE,
-    STATE_READY,
-    STATE_WANTED,
-    STOP,
-    VERSION,
-    ServerLayout,
-)
-
-
-class Shard(Protocol):
-    """The parameters of one server."""
-
-    def bind(self, boxes: Sequence[Mailbox]) -> None:
-        """Sets where gradients will come from."""
-        ...
-
-    def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
-        """Applies the mean of the gradients in `boxes`, with `rate` times the learning rate."""
-        ...
-
-    def write_parameters(self, into: np.ndarray) -> None:
-        """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
-        ...
-
-    def write_state(self, into: np.ndarray) -> None:
-        """Copies parameters and optimizer into `into` (uint8), for another server to fetch."""
-        ...
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout
 
 
 @dataclass(frozen=True)
@@ -118,7 +75,7 @@ class Server:
         layout: ServerLayout,
         partition: Partition,
         server: int,
-        shard: Shard,
+        shard: OptimizerShard,
         carried_nbytes: int = 0,
         bound: int | None = None,
         scale: bool = False,
@@ -129,10 +86,10 @@ class Server:
         self._control = control_words(memory, layout)
         self._boxes = mailboxes(memory, layout, partition, server, carried_nbytes)
         headers = memory[layout.headers : layout.header(layout.workers)].view(np.int64)
-        self._flags = headers.reshape(layout.workers, HEADER_WORDS)[:, FLAG]
+        self._flags = headers.reshape(layout.workers, at.HEADER_WORDS)[:, at.FLAG]
         self._taken = np.zeros(layout.workers, np.int64)
         self._copies = [
-            (memory[start : start + HEAD].view(np.int64), memory[start + HEAD : start + HEAD + layout.part])
+            (memory[start : start + at.HEAD].view(np.int64), memory[start + at.HEAD : start + at.HEAD + layout.part])
             for start in layout.parameters
         ]
         self._state = memory[layout.state :]
@@ -150,29 +107,29 @@ class Server:
         They go into the copy that was not published last; a worker that still reads what was there finds out, since
         the number in its head has changed.
         """
-        publication = int(self._control[PUBLICATION]) + 1
+        publication = int(self._control[at.PUBLICATION]) + 1
         head, copy = self._copies[publication % 2]
         head[0] = publication
         self._window.sync()
         self._shard.write_parameters(copy)
         head[1] = self._published = self.version
         self._window.sync()
-        self._control[PUBLICATION] = publication
+        self._control[at.PUBLICATION] = publication
         self._window.sync()
 
-    def stop(self, because: int = SIGNALLED) -> None:
+    def stop(self, because: int = at.SIGNALLED) -> None:
         """Asks all workers to leave, because of a signal or another reason (see layout); for the first server."""
-        self._control[STOP] = because
+        self._control[at.STOP] = because
 
     @property
     def asked_to_finish(self) -> bool:
         """Whether all workers have been asked to leave because a rule or a hook ends training; on the first server."""
-        return bool(self._control[STOP] == FINISH)
+        return bool(self._control[at.STOP] == at.FINISH)
 
     @property
     def signalled(self) -> bool:
         """Whether all workers have been asked to leave because of a signal; on the first server."""
-        return bool(self._control[STOP] == SIGNALLED)
+        return bool(self._control[at.STOP] == at.SIGNALLED)
 
     def serve(self, events: Events) -> None:
         """Serves until all workers have left, which they do by themselves."""
@@ -180,7 +137,7 @@ class Server:
 
     def serve_until_released(self, events: Events) -> None:
         """Serves until all workers have left and the first server, which fetches the state before, lets this one go."""
-        self._serve(events, lambda: bool(self.clocks.training) or not self._control[RELEASED])
+        self._serve(events, lambda: bool(self.clocks.training) or not self._control[at.RELEASED])
 
     def _serve(self, events: Events, going_on: Callable[[], bool]) -> None:
         patience = Patience()
@@ -189,16 +146,16 @@ class Server:
                 self._window.sync()
             else:
                 self._window.progress()
-            if self._control[STATE_WANTED] != self._control[STATE_READY] and self.version >= self._control[STATE_AGE]:
-                wanted = int(self._control[STATE_WANTED])
+            wanted = self._control[at.STATE_WANTED]
+            if wanted != self._control[at.STATE_READY] and self.version >= self._control[at.STATE_AGE]:
                 self._shard.write_state(self._state)
                 self._window.sync()
-                self._control[STATE_READY] = wanted
-            if not self._control[HOLD] and self._take_what_has_come(events):
+                self._control[at.STATE_READY] = wanted
+            if not self._control[at.HOLD] and self._take_what_has_come(events):
                 patience.reset()
                 continue
             events.idle()
-            if self._control[BUSY] > 0:
+            if self._control[at.BUSY] > 0:
                 patience.reset()
             patience.wait()
 
@@ -217,7 +174,7 @@ class Server:
             box = self._boxes[worker]
             self._taken[worker] += 1
             assert box.flag == self._taken[worker], "a worker pushed before its last push was taken"
-            if box.kind == LEAVES:
+            if box.kind == at.LEAVES:
                 self.clocks.leave(worker)
                 self._let_go([worker])
             elif self._bound == 0:
@@ -232,9 +189,9 @@ class Server:
     def _let_go(self, workers: Sequence[int]) -> None:
         if self.version != self._published:
             self.publish()
-        self._control[SLOWEST] = self.clocks.slowest
+        self._control[at.SLOWEST] = self.clocks.slowest
         for worker in workers:
-            self._control[APPLIED + worker] = self._taken[worker]
+            self._control[at.APPLIED + worker] = self._taken[worker]
 
     def _close_round(self, events: Events) -> list[int]:
         """Bound 0: the workers whose round is over; one that nobody can complete any more is dismissed."""
@@ -245,18 +202,18 @@ class Server:
             self._update([self._round[worker] for worker in workers], events)
         elif len(self.clocks.training) == self._layout.workers:
             return []
-        elif not self._control[STOP]:
-            self._control[STOP] = OUT_OF_ROUNDS
+        elif not self._control[at.STOP]:
+            self._control[at.STOP] = at.OUT_OF_ROUNDS
         self._round.clear()
         return workers
 
     def _update(self, boxes: list[Mailbox], events: Events) -> None:
         events.applying()
         workers = tuple(box.worker for box in boxes)
-        bad = tuple(box.worker for box in boxes if box.kind == BAD)
-        staleness = max(self.version - int(box.header[VERSION]) for box in boxes)
+        bad = tuple(box.worker for box in boxes if box.kind == at.BAD)
+        staleness = max(self.version - int(box.header[at.VERSION]) for box in boxes)
         if not bad:
-            assert all(box.kind == GRADIENT for box in boxes)
+            assert all(box.kind == at.GRADIENT for box in boxes)
             self._shard.apply(boxes, 1 / staleness if self._scale and staleness > 1 else 1.0)
             for box in boxes:
                 self.carried[box.worker] = _copied(self.carried[box.worker], box.carried)
@@ -267,9 +224,9 @@ class Server:
             Applied(
                 workers,
                 staleness,
-                sum(box.number(LOSS) for box in boxes) / len(boxes),
-                sum(int(box.number(ROWS)) for box in boxes),
-                tuple({name: box.number(word) for name, word in SPENT.items()} for box in boxes),
+                sum(box.number(at.LOSS) for box in boxes) / len(boxes),
+                sum(int(box.number(at.ROWS)) for box in boxes),
+                tuple({name: box.number(word) for name, word in at.SPENT.items()} for box in boxes),
                 bad,
             )
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,9 +94,7 @@ class Window:
     def __enter__(self) -> Window:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:  # else the other ranks may not come
             self.memory = np.zeros(0, np.uint8)
             self._window.Unlock_all()

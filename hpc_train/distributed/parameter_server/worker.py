@@ -9,32 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window import Patience, Window
-from hpc_train.distributed.parameter_server.window_layout import (
-    APPLIED,
-    BAD,
-    BUSY,
-    FLAG,
-    GRADIENT,
-    HEAD,
-    HEADER_WORDS,
-    HOLD,
-    KIND,
-    LEAVES,
-    LOSS,
-    PUBLICATION,
-    ROWS,
-    SIGNALLED,
-    SLOWEST,
-    SPENT,
-    STOP,
-    TICKETS,
-    VERSION,
-    WORD,
-    ServerLayout,
-    aligned,
-)
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout, aligned
 
 FIRST = 0
 """The server that gives out tickets."""
@@ -69,24 +47,24 @@ class Worker:
                 self._pieces[piece.variable].append((server, number, piece))
         self.arena = aligned_zeros(partition.nbytes)
         self.versions = [0] * len(layouts)
-        self._header = np.zeros(HEADER_WORDS, np.int64)
-        self._heads = aligned_zeros(len(layouts) * HEAD).view(np.int64).reshape(len(layouts), -1)
+        self._header = np.zeros(at.HEADER_WORDS, np.int64)
+        self._heads = aligned_zeros(len(layouts) * at.HEAD).view(np.int64).reshape(len(layouts), -1)
         self.pushed = 0
 
     def take_ticket(self) -> int:
         """The number of the gradient that this worker may compute next: 0, 1, 2 …, each once among all workers."""
-        return self._window.add(FIRST, self._layouts[FIRST].word(TICKETS), 1)
+        return self._window.add(FIRST, self._layouts[FIRST].word(at.TICKETS), 1)
 
     def state(self) -> State:
         """What the servers report now; a gradient that has not reached all of them does not count."""
-        words = self._window.words(FIRST, 0, APPLIED)
+        words = self._window.words(FIRST, 0, at.APPLIED)
         others = list(enumerate(self._layouts))[1:]
-        slowest = [int(self._window.words(server, layout.word(SLOWEST))[0]) for server, layout in others]
-        return State(bool(words[STOP]), min([int(words[SLOWEST]), *slowest]))
+        slowest = [int(self._window.words(server, layout.word(at.SLOWEST))[0]) for server, layout in others]
+        return State(bool(words[at.STOP]), min([int(words[at.SLOWEST]), *slowest]))
 
-    def ask_to_stop(self, because: int = SIGNALLED) -> None:
+    def ask_to_stop(self, because: int = at.SIGNALLED) -> None:
         """Asks all workers to leave, because of a signal or another reason (see layout)."""
-        self._window.replace(FIRST, self._layouts[FIRST].word(STOP), because)
+        self._window.replace(FIRST, self._layouts[FIRST].word(at.STOP), because)
 
     def pull(self, arena: np.ndarray | None = None) -> list[int]:
         """Copies the newest parameters of each server into `arena` (this worker's where None); returns their versions.
@@ -106,13 +84,13 @@ class Worker:
             if attempts == MAX_ATTEMPTS:
                 held = list(waiting)
                 for server in held:
-                    self._window.add(server, self._layouts[server].word(HOLD), 1)
+                    self._window.add(server, self._layouts[server].word(at.HOLD), 1)
             for server in waiting:
                 layout = self._layouts[server]
-                waiting[server] = int(self._window.words(server, layout.word(PUBLICATION))[0])
+                waiting[server] = int(self._window.words(server, layout.word(at.PUBLICATION))[0])
                 start = layout.parameters[waiting[server] % 2]
                 self._window.get(self._heads[server].view(np.uint8), server, start)
-                self._window.get(target[cuts[server] : cuts[server + 1]], server, start + HEAD)
+                self._window.get(target[cuts[server] : cuts[server + 1]], server, start + at.HEAD)
             for server in list(waiting):
                 layout = self._layouts[server]
                 self._window.flush(server)
@@ -120,7 +98,7 @@ class Worker:
                 if begun == waiting[server]:
                     del waiting[server]
         for server in held:
-            self._window.add(server, self._layouts[server].word(HOLD), -1)
+            self._window.add(server, self._layouts[server].word(at.HOLD), -1)
         return [int(head[1]) for head in self._heads]
 
     def push(
@@ -149,15 +127,15 @@ class Worker:
                 flat = array.reshape(-1).view(np.uint8)
                 self._window.put(flat, FIRST, place)
                 place += aligned(flat.size)
-            self._announce(GRADIENT, loss, examples, spent)
+            self._announce(at.GRADIENT, loss, examples, spent)
 
     def push_bad(self, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
         """Reports that the gradient is not finite, and sends none."""
-        self._announce(BAD, loss, examples, spent)
+        self._announce(at.BAD, loss, examples, spent)
 
     def leave(self) -> None:
         """Informs the servers that this worker pushes no more."""
-        self._announce(LEAVES, 0.0, 0, None)
+        self._announce(at.LEAVES, 0.0, 0, None)
 
     def _put_whole(self, variable: int, gradient: np.ndarray) -> None:
         flat = gradient.reshape(-1)
@@ -180,7 +158,7 @@ class Worker:
             count = np.array([high - low], np.int64)
             self._window.put(count.view(np.uint8), server, start)
             if high > low:
-                self._window.put(own.view(np.uint8), server, start + HEAD)
+                self._window.put(own.view(np.uint8), server, start + at.HEAD)
                 part = values[low:high].reshape(-1).view(np.uint8)
                 self._window.put(part, server, self._place(server, piece))
             self._window.flush(server)
@@ -192,23 +170,23 @@ class Worker:
         """The header, then its flag, once all that it announces has arrived."""
         self.pushed += 1
         header = self._header
-        header[KIND] = kind
+        header[at.KIND] = kind
         numbers = header.view(np.float64)
-        numbers[LOSS], numbers[ROWS] = loss, examples
-        for name, word in SPENT.items():
+        numbers[at.LOSS], numbers[at.ROWS] = loss, examples
+        for name, word in at.SPENT.items():
             numbers[word] = 0.0 if spent is None else spent[name]
         for server, layout in enumerate(self._layouts):
-            header[VERSION] = self.versions[server]
+            header[at.VERSION] = self.versions[server]
             place = layout.header(self._worker)
-            self._window.put(header[VERSION:].view(np.uint8), server, place + VERSION * WORD)
+            self._window.put(header[at.VERSION :].view(np.uint8), server, place + at.VERSION * at.WORD)
             self._window.flush(server)
-            self._window.replace(server, place + FLAG * WORD, self.pushed)
+            self._window.replace(server, place + at.FLAG * at.WORD, self.pushed)
 
     def wait_until_taken(self) -> None:
         """Waits until all servers have applied what this worker has pushed, and published what came of it."""
         for server, layout in enumerate(self._layouts):
             patience = Patience()
-            while self._window.words(server, layout.word(APPLIED + self._worker))[0] < self.pushed:
+            while self._window.words(server, layout.word(at.APPLIED + self._worker))[0] < self.pushed:
                 patience.wait()
 
     @contextmanager
@@ -216,12 +194,12 @@ class Worker:
         """Around transfers: servers that have to help do not sleep meanwhile."""
         servers = [] if self._window.shared else list(enumerate(self._layouts))
         for server, layout in servers:
-            self._window.add(server, layout.word(BUSY), 1)
+            self._window.add(server, layout.word(at.BUSY), 1)
         try:
             yield
         finally:
             for server, layout in servers:
-                self._window.add(server, layout.word(BUSY), -1)
+                self._window.add(server, layout.word(at.BUSY), -1)
 
 
 class Prefetch:
@@ -260,6 +238,6 @@ class Prefetch:
 
 def aligned_zeros(nbytes: int) -> np.ndarray:
     """Memory of its own, uint8 `[nbytes]`, aligned to 64 bytes."""
-    memory = np.zeros(nbytes + HEAD, np.uint8)
-    shift = -memory.ctypes.data % HEAD
+    memory = np.zeros(nbytes + at.HEAD, np.uint8)
+    shift = -memory.ctypes.data % at.HEAD
     return memory[shift : shift + nbytes]

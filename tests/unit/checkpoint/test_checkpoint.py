@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.checkpoint.arena import ALIGNMENT, Arena, ArraySpec
+from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.disk_io import retried
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
@@ -26,11 +26,10 @@ from hpc_train.checkpoint.names import (
     damaged_name,
     is_damaged,
     is_temporary,
-    removed_name,
-    replaced_name,
-    temporary_name,
+    passing_name,
 )
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.distributed.tensors import ALIGNMENT
 from hpc_train.jobdir.paths import checkpoint_name, step_of
 from tests.support import environment
 
@@ -147,10 +146,10 @@ with CheckpointManager(Path(sys.argv[1]), Retention(1)).reading(10) as path:
 def test_what_was_cut_short_is_not_seen_and_is_cleaned_up(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     manager.save(snapshot(10))
-    half = tmp_path / temporary_name(20, "host-1")
+    half = tmp_path / passing_name(20, "host-1", "tmp")
     half.mkdir()
     (half / "state.h5").write_bytes(b"half")
-    manager.save(snapshot(5)).rename(tmp_path / removed_name(5, "host-1"))
+    manager.save(snapshot(5)).rename(tmp_path / passing_name(5, "host-1", "gone"))
     (tmp_path / "notes").mkdir()
     assert manager.latest_step() == manager.find_whole().step == 10
     manager.clean()
@@ -159,7 +158,7 @@ def test_what_was_cut_short_is_not_seen_and_is_cleaned_up(tmp_path: Path) -> Non
 
 def test_a_save_that_was_cut_short_while_it_replaced_another_is_undone(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
-    manager.save(snapshot(10)).rename(tmp_path / replaced_name(10, "host-1"))
+    manager.save(snapshot(10)).rename(tmp_path / passing_name(10, "host-1", "old"))
     assert manager.find_whole().step == 10
     manager.clean()
     assert manager.load(10).step == 10
@@ -300,7 +299,7 @@ def test_json_of_the_manifest_tells_what_a_list_needs(tmp_path: Path) -> None:
 @given(st.integers(0, 10**12), st.text(alphabet="abc-.1", min_size=1))
 def test_names(step: int, owner: str) -> None:
     assert step_of(checkpoint_name(step)) == step
-    for name in (temporary_name(step, owner), removed_name(step, owner), replaced_name(step, owner)):
+    for name in (passing_name(step, owner, "tmp"), passing_name(step, owner, "gone"), passing_name(step, owner, "old")):
         assert step_of(name) is None
         assert is_temporary(name)
     assert not is_temporary(checkpoint_name(step))

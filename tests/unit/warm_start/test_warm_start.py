@@ -22,9 +22,10 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.config.warm_start import WarmStart, WarmStartSettings
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.errors import UserError
+from hpc_train.model.model_state import by_path
 from hpc_train.warm_start.apply import warm_start
 from hpc_train.warm_start.plan import VariableType, matched, plan
-from hpc_train.warm_start.source import by_path, check_path, read_source
+from hpc_train.warm_start.source import check_path, read_source
 
 NUMBERED = frozenset({"dense", "conv2d", "functional", "sequential"})
 F32 = "float32"

@@ -187,9 +187,9 @@ def test_each_chunk_is_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.M
     source = HDF5Input(shards.paths, batch_size=7, shuffle=shuffle, epochs=1)  # type: ignore[arg-type]
     monkeypatch.setattr(batch_source, "MAX_GROUP_STEPS", 3)
     with training_reader(source, shards, 0, 1, resources=ReadResources(2)) as batches:
-        assert batches.end == 142
-        for step in range(batches.end):
-            rows, y = batches.read(step)
+        assert batches.groups.end == 142
+        for number in range(-(-142 // batches.groups.steps)):
+            rows, y = batches.groups.group(number)
             np.testing.assert_array_equal(rows, x[y])
     assert set(decoded) >= set(range(248)), "of 1000 rows 994 are read"
     again = sum(times - 1 for times in decoded.values())

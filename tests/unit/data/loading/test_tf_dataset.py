@@ -18,7 +18,7 @@ import pytest
 from hpc_train import HDF5Input, UserError
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import find_shards
-from hpc_train.data.loading.batch_source import ReadResources, order_of, training_reader
+from hpc_train.data.loading.batch_source import BatchReader, ReadResources, order_of, training_reader
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import check_record, record_of
 from hpc_train.data.loading.label_check import check_classes, label_ranges
@@ -258,6 +258,11 @@ def test_shares_of_time_leave_out_the_first_step_and_what_is_not_training() -> N
     assert times.input_mean == (0.25 + 1) / 4
 
 
+def batch_of(reader: BatchReader, step: int, size: int) -> list[np.ndarray]:
+    number, place = divmod(step, reader.groups.steps)
+    return [array[place * size : (place + 1) * size] for array in reader.groups.group(number)]
+
+
 def test_memory_limits(folder: Path) -> None:
     source = source_of(folder, shuffle="block")
     shards = find_shards(source)
@@ -268,14 +273,14 @@ def test_memory_limits(folder: Path) -> None:
         pass
     with training_reader(source_of(folder), shards, 0, 1, resources=ReadResources(1, 10)) as reader:
         assert "shuffle 'global' decodes a chunk for each row" in reader.notes[0]
-        rows = reader.read(3)[1][:, 0]
+        rows = batch_of(reader, 3, source.batch_size)[1][:, 0]
         assert reader.sampler is not None
         assert rows.tolist() == reader.sampler.rows_at(3).tolist()
     plain = [shards.paths[0]]
     source = source_of(folder, shards=plain, shuffle="block")
     with training_reader(source, find_shards(source), 0, 1, resources=ReadResources(1, 10)) as reader:
         assert "do not fit into the memory" in reader.notes[0]
-        assert len(reader.read(2)[0]) == 5
+        assert len(batch_of(reader, 2, source.batch_size)[0]) == 5
     with training_reader(source, find_shards(source), 0, 1, resources=ReadResources(1, 1 << 30)) as reader:
         assert reader.notes == ()
 

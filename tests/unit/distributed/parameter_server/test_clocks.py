@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.distributed.parameter_server.clocks import NOBODY, Clocks, largest_staleness, may_begin, mean_of
-from tests.support import examples
+from hpc_train.distributed.parameter_server.clocks import NOBODY, Clocks, may_begin, mean_of
+from tests.support import examples, largest_staleness
 
 
 class Simulated:
