@@ -172,9 +172,6 @@ def _opened(
             failures.append(error)
             raise
 
-    as_it_is = tf.autograph.experimental.do_not_convert  # nothing in these depends on a tensor's value
-
-    @as_it_is
     def group_of(number: tf.Tensor) -> tf.data.Dataset:
         *arrays, seeds = tf.numpy_function(load, [number], [*types, tf.int32])
         seeds.set_shape([None, 2])
@@ -182,7 +179,6 @@ def _opened(
             array.set_shape([None, *column.shape])
         return _features_and_label(shards, arrays), seeds
 
-    @as_it_is
     def batches_of(batch: Any, seeds: tf.Tensor) -> tf.data.Dataset:
         steps = tf.shape(seeds, out_type=tf.int64)[0]
 
@@ -196,7 +192,8 @@ def _opened(
     groups, count = reader.groups, np.iinfo(np.int64).max
     if groups.end is not None:
         count = max(0, -(-(groups.end - groups.first) // groups.steps))
-    dataset = tf.data.Dataset.range(count).map(group_of).prefetch(1).flat_map(batches_of)
+    as_it_is = tf.autograph.experimental.do_not_convert  # nothing in these depends on a tensor's value
+    dataset = tf.data.Dataset.range(count).map(as_it_is(group_of)).prefetch(1).flat_map(as_it_is(batches_of))
     if map_fn is not None:
         takes_seed = "seed" in inspect.signature(map_fn).parameters
 
