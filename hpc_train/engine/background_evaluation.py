@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
 from typing import Protocol
 
 from hpc_train.checkpoint.format import Snapshot
@@ -104,9 +103,7 @@ class BackgroundEvaluation:
     def __enter__(self) -> BackgroundEvaluation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._dropped = True
         if self._pending is not None:
             wait([self._pending], DROP_SECS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_train.callbacks.hook import Hook
 from hpc_train.callbacks.hook_list import EvaluationHook, SavingListeners, resolve_listeners
-from hpc_train.callbacks.tensorboard import ProfilerHook, WeightHistograms
+from hpc_train.callbacks.tensorboard import Profiler, WeightHistograms
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.data.loading.batch_source import share_of_node
@@ -34,14 +34,7 @@ from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
 from hpc_train.training.announce import start_reporting
-from hpc_train.training.components import (
-    Evaluations,
-    early_stopper,
-    hooks_of,
-    prepare_evaluations,
-    profiler_for,
-    user_hooks,
-)
+from hpc_train.training.components import Evaluations, early_stopper, hooks_of, prepare_evaluations, user_hooks
 from hpc_train.training.data_check import check_labels
 from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStartResult, warm_start
@@ -98,8 +91,9 @@ def build(
         listeners = world.each(
             lambda: resolve_listeners(job.train_spec.saving_listeners, job.load) if world.is_chief else []
         )
-        profiler = stack.enter_context(profiler_for(world.rank, plan.roles, job.config))
-        own_hooks: list[Hook] = [ProfilerHook(profiler)] if profiler.wanted else []
+        own_hooks: list[Hook] = []
+        if world.rank == plan.roles.idle and job.config.profile_steps is not None:
+            own_hooks.append(stack.enter_context(Profiler(job.job_dir / "train", job.config.profile_steps)))
 
         ranks = world.all_gather(about_rank(world, plan, device, data.context, data.current))
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
-from hpc_train.callbacks.profiler import Profiler
-from hpc_train.config.specs import HDF5Input, RunConfig, TrainSpec
+from hpc_train.config.specs import HDF5Input, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
-from hpc_train.evaluation.early_stopping import (
-    EarlyStopper,
-    check_metrics,
-    counting_from,
-    read_decision,
-)
+from hpc_train.evaluation.early_stopping import EarlyStopper, check_metrics, counting_from, read_decision
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
@@ -179,9 +172,3 @@ def hooks_of(world: World, job: TrainingJob, plan: RunPlan, model: keras.Model, 
         first_step=plan.first_step,
         max_steps=plan.max_steps,
     )
-
-
-def profiler_for(rank: int, roles: Roles, config: RunConfig) -> Profiler:
-    """The profiler, which works on the first rank that trains. Local."""
-    mine = rank == roles.idle and config.profile_steps is not None
-    return Profiler(config.model_dir.absolute() / "train", config.profile_steps if mine else None)
