@@ -33,15 +33,8 @@ class RunLog(RunListener):
 
     def committed(self) -> None:
         """Records the checkpoints that have been committed since the last call."""
-        for found in self._checkpointing.committed():
-            self._reporter.metrics.note(
-                "checkpoint",
-                found.step,
-                secs=found.secs,
-                bytes=found.bytes,
-                stall_secs=found.stall_secs,
-                committed=found.time,
-            )
+        for step, about in self._checkpointing.committed():
+            self._reporter.metrics.note("checkpoint", step, **about)
 
     def checkpoint(self, step: int, path: Path) -> None:
         """Histograms of the weights, where they are due and the chief takes no steps; else a hook writes them."""
