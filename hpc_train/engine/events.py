@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hpc_train.callbacks.hook_list import Hooks
@@ -41,48 +42,15 @@ class RunEvents(RunListener):
     """Passes what happens on to listeners, in their order; of each only what it overrides is called."""
 
     def __init__(self, listeners: Sequence[RunListener]) -> None:
-        def calls(name: str) -> list[Callable[..., None]]:
-            return [
-                getattr(listener, name)
-                for listener in listeners
-                if getattr(type(listener), name) is not getattr(RunListener, name)
-            ]
+        for name, idle in vars(RunListener).items():
+            if not name.startswith("_"):
+                overridden = [getattr(one, name) for one in listeners if getattr(type(one), name) is not idle]
+                setattr(self, name, partial(_call, overridden))
 
-        self._begin, self._end, self._interrupted = calls("begin"), calls("end"), calls("interrupted")
-        self._before_step, self._after_step = calls("before_step"), calls("after_step")
-        self._checkpoint, self._evaluation, self._rollback = calls("checkpoint"), calls("evaluation"), calls("rollback")
 
-    def begin(self) -> None:
-        for call in self._begin:
-            call()
-
-    def before_step(self, step: int) -> None:
-        for call in self._before_step:
-            call(step)
-
-    def after_step(self, step: int, loss: float) -> None:
-        for call in self._after_step:
-            call(step, loss)
-
-    def checkpoint(self, step: int, path: Path) -> None:
-        for call in self._checkpoint:
-            call(step, path)
-
-    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
-        for call in self._evaluation:
-            call(result, training_step, last)
-
-    def rollback(self, step: int) -> None:
-        for call in self._rollback:
-            call(step)
-
-    def interrupted(self, step: int) -> None:
-        for call in self._interrupted:
-            call(step)
-
-    def end(self, step: int) -> None:
-        for call in self._end:
-            call(step)
+def _call(listening: Sequence[Callable[..., None]], *happened: object) -> None:
+    for call in listening:
+        call(*happened)
 
 
 class HookListener(RunListener):
