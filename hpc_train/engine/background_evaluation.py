@@ -39,11 +39,9 @@ class SnapshotSource(Protocol):
 
     def borrow(self, step: int) -> Snapshot | None:
         """The snapshot, where it is that of `step`; it stays until `give_back`."""
-        ...
 
     def give_back(self) -> None:
         """It is needed no more. Any thread may call this."""
-        ...
 
 
 class LastSnapshot:

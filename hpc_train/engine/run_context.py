@@ -41,7 +41,6 @@ class Training(Protocol):
 
     def run(self, context: RunContext) -> Result:
         """Trains to the end, evaluates and exports. Collective."""
-        ...
 
 
 @dataclass(frozen=True)

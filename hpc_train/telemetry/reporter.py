@@ -67,15 +67,12 @@ class StepReporter(Protocol):
 
     def showing(self) -> AbstractContextManager[object]:
         """A context in which progress is shown."""
-        ...
 
     def log(self, level: int, text: str) -> None:
         """Logs a line."""
-        ...
 
     def report(self, summary: StepSummary) -> None:
         """Reports a step."""
-        ...
 
 
 class Reporter:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -16,13 +14,12 @@ from hpc_train.distributed.roles import Roles, synchronous_roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
-from hpc_train.engine.loop import Outcome, RunControl, train
-from hpc_train.engine.nan_policy import NanPolicy
+from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
 from hpc_train.engine.recovery import last_whole
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
-from hpc_train.engine.train_step import Flags, StepReport, TrainStep, make_train_step
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.telemetry.reporter import StepReporter
 
 
@@ -106,7 +103,6 @@ def train_through(
         go_back: Takes all of them, and their data, back to the last checkpoint; returns its step.
     """
     config = context.config
-    policy = NanPolicy(config.on_nan)
     step = make_train_step(
         context.model,
         allreduce,
@@ -114,19 +110,8 @@ def train_through(
         undo=config.on_nan != "halt",
         accumulate_steps=config.accumulate_steps,
     )
-    if context.job.step_delay_secs:
-        step = _delayed(step, context.job.step_delay_secs)
-    first_step = context.plan.first_step
-    while True:
-        outcome = train(context, world, step, first_step, control, policy, reporter)
-        if outcome.end != "rollback":
-            return outcome
-        first_step = go_back(outcome.step)
-
-
-def _delayed(step: TrainStep, secs: float) -> TrainStep:
-    def run(batch: Any, flags: Flags) -> StepReport:
-        time.sleep(secs)
-        return step(batch, flags)
-
-    return run
+    loop = TrainingLoop(context, world, step, control, reporter)
+    outcome = loop.run(context.plan.first_step)
+    while outcome.end == "rollback":
+        outcome = loop.run(go_back(outcome.step))
+    return outcome
