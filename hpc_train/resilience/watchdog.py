@@ -13,11 +13,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 from hpc_train.distributed.world import World
@@ -177,8 +177,8 @@ class Watchdog:
             "pid": os.getpid(),
             "phase": mark[0],
             "step": mark[1],
+            "secs": round(secs, 3),
         }
-        report["secs"] = round(secs, 3)
         if standing:
             self._folder.report({**report, "stacks": stacks()})
         else:
@@ -238,11 +238,8 @@ def stacks() -> dict[str, list[str]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = {}
     for ident, innermost in sys._current_frames().items():
-        lines: list[str] = []
-        frame: FrameType | None = innermost
-        while frame is not None:
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
-            frame = frame.f_back
+        frames = traceback.walk_stack(innermost)
+        lines = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
         found[f"{names.get(ident, 'thread')} ({ident})"] = lines[::-1]
     return found
 
