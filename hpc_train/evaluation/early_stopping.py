@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from hpc_train.config.early_stopping import (
     StopIfNoIncrease,
     as_mapping,
 )
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobdir.job_dir import Evaluations, JobDir
 from hpc_train.jobdir.paths import EARLY_STOP_FILE
 from hpc_train.telemetry.json_files import write_json
@@ -195,7 +194,7 @@ def check_metrics(rules: Sequence[Rule], names_by_kind: Mapping[str, Sequence[st
         kind = rule.kind or kinds[0]
         if kind not in names_by_kind:
             allowed = [k.removeprefix("eval_") for k in kinds if k != "eval"]
-            near = _nearest(rule.eval_name or "", allowed)
+            near = did_you_mean(rule.eval_name or "", allowed)
             raise UserError(
                 f"early stopping, {rule.key}: there is no evaluation set {rule.eval_name!r}; {near}"
                 f"allowed: {', '.join(allowed) or 'none is named'}; leave eval_name out for the first one"
@@ -204,10 +203,5 @@ def check_metrics(rules: Sequence[Rule], names_by_kind: Mapping[str, Sequence[st
             allowed = list(names_by_kind[kind])
             raise UserError(
                 f"early stopping, {rule.key}: {rule.metric_name!r} is no metric of this model; "
-                f"{_nearest(rule.metric_name, allowed)}allowed: {', '.join(allowed)}"
+                f"{did_you_mean(rule.metric_name, allowed)}allowed: {', '.join(allowed)}"
             )
-
-
-def _nearest(name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    return f"did you mean `{near[0]}`? " if near else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.evaluation.early_stopping import EarlyStopper, check_metrics, counting_from, read_decision
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
@@ -92,8 +91,7 @@ def prepare_evaluations(
 def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
     """UserError where evaluation will have no metric of that name."""
     if name is not None and name not in metrics:
-        near = difflib.get_close_matches(name, metrics, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = did_you_mean(name, metrics)
         raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")
 
 
