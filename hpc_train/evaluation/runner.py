@@ -95,41 +95,43 @@ class EvaluationRunner:
             moved: Called as long as it goes on. last: Whether training has ended.
             known: What an earlier run found, given an evaluation's kind and what it is of; on the chief.
         """
-        return (self._evaluate(number, step, taken, moved, last, known) for number in numbers)
+        for number in numbers:
+            evaluator = self.evaluators[number]
+            found = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
+            begun = time.monotonic()
+            metrics = self._measure(evaluator, step, moved) if found is None else found
+            secs = time.monotonic() - begun
+            exports: list[dict[str, Any]] = []
+            if evaluator.exports:
+                moved()
+                exports = self._world.on_chief(partial(self._export, number, step, taken, metrics, last))
+                moved()
+            yield EvaluationResult(
+                number,
+                evaluator.kind,
+                evaluator.name,
+                evaluator.what,
+                step,
+                taken,
+                metrics,
+                secs,
+                tuple(Export(**e) for e in exports),
+                found is not None,
+            )
 
-    def _evaluate(
-        self,
-        number: int,
-        step: int,
-        taken: float,
-        moved: Callable[[], None],
-        last: bool,
-        known: Known,
-    ) -> EvaluationResult:
-        evaluator, hooks = self.evaluators[number], self._hooks
-        metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
-        was_known, begun = metrics is not None, time.monotonic()
-        if metrics is None:
-            batch_hooks = None
-            if hooks is not None:
-                hooks.before_evaluate(step, evaluator.name)
-                batch_hooks = BatchHooks(
-                    partial(hooks.before_evaluation_batch, step, evaluator.name),
-                    partial(hooks.after_evaluation_batch, step, evaluator.name),
-                )
-            metrics = evaluator.evaluate(moved, batch_hooks)
-        secs = time.monotonic() - begun
+    def _measure(self, evaluator: Evaluator, step: int, moved: Callable[[], None]) -> dict[str, float]:
+        """What `evaluator` gives now, hooks being called. Collective."""
+        hooks, batch_hooks = self._hooks, None
+        if hooks is not None:
+            hooks.before_evaluate(step, evaluator.name)
+            batch_hooks = BatchHooks(
+                partial(hooks.before_evaluation_batch, step, evaluator.name),
+                partial(hooks.after_evaluation_batch, step, evaluator.name),
+            )
+        return evaluator.evaluate(moved, batch_hooks)
 
-        def export() -> list[dict[str, Any]]:
-            made = self._exporting[number].after_evaluation(step, taken, metrics, last)
-            return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error, e.new)) for e in made]
-
-        exports: list[dict[str, Any]] = []
-        if evaluator.exports:
-            moved()
-            exports = self._world.on_chief(export)
-            moved()
-        made = tuple(Export(**e) for e in exports)
-        return EvaluationResult(
-            number, evaluator.kind, evaluator.name, evaluator.what, step, taken, metrics, secs, made, was_known
-        )
+    def _export(
+        self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool
+    ) -> list[dict[str, Any]]:
+        made = self._exporting[number].after_evaluation(step, taken, metrics, last)
+        return [{**asdict(one), "path": None if one.path is None else str(one.path)} for one in made]
