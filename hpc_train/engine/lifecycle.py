@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 from hpc_train.distributed.world import World
@@ -212,18 +211,18 @@ class Lifecycle:
             self.evaluated(result, step, last=True)
             results.append(result)
         self._checkpointing.wait(step)
-        exports = [Path(export.path) for r in results for export in r.exports if export.path is not None]
+        exports = [export.path for r in results for export in r.exports if export.path is not None]
         if self.log is not None:
             self._context.manager.thin_out()  # of those that waited for their evaluation
             self._log_end(self.log, outcome, decision, exports)
         return {**results[0].metrics, "global_step": step}, exports
 
-    def _log_end(self, run_log: RunLog, outcome: Outcome, decision: Decision | None, exports: Sequence[Path]) -> None:
+    def _log_end(self, run_log: RunLog, outcome: Outcome, decision: Decision | None, exports: list[str]) -> None:
         step = outcome.step
         run_log.status(
             state="succeeded",
             step=step,
-            exports=[str(path) for path in exports],
+            exports=exports,
             stopped_early={"step": step, "reason": decision.reason} if decision else None,
         )
         waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from rich.console import Console
@@ -19,14 +19,13 @@ SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 
 
-def is_live(environment: dict[str, str] | None = None) -> bool:
+def is_live(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a bar that redraws itself can be shown on standard output.
 
     HPC_TRAIN_PROGRESS=bar or =lines decides where it is set. Open MPI gives every rank a terminal of its own,
     wherever its own output goes, and can put a tag before each line: so below a launcher it is the launcher that is
     asked.
     """
-    environment = dict(os.environ) if environment is None else environment
     wish = environment.get("HPC_TRAIN_PROGRESS")
     if wish in ("bar", "lines"):
         return wish == "bar"
@@ -126,6 +125,14 @@ class Stopwatch:
         return secs
 
 
+def shares_of(secs: Mapping[str, float]) -> dict[str, float] | None:
+    """What part of the time `all` each of the other names took, and "other" the rest; None where there was none."""
+    if secs["all"] <= 0:
+        return None
+    shares = {name: part / secs["all"] for name, part in secs.items() if name != "all"}
+    return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
+
+
 class TimeShares:
     """Where a rank's time goes: lately, and how much of it on the whole waits for input.
 
@@ -176,12 +183,9 @@ class TimeShares:
 
     def take(self) -> dict[str, float] | None:
         """Examples a second and the shares of the time since they were last taken; None where no step was counted."""
-        rows = self._rows
-        secs, *parts = self.take_secs().values()
-        if secs <= 0:
-            return None
-        shares = dict(zip(SHARES, (part / secs for part in parts), strict=True))
-        return {"examples_per_sec": rows / secs, **shares, "other": max(0.0, 1 - sum(shares.values()))}
+        rows, secs = self._rows, self.take_secs()
+        shares = shares_of(secs)
+        return {"examples_per_sec": rows / secs["all"], **shares} if shares else None
 
     @property
     def input_mean(self) -> float | None:

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
+REPORT_SECS = 0.1
+"""Progress is reported so often, beside the steps at which it is due."""
 
 ByRank = dict[str, list[float | None]]
 

@@ -12,7 +12,6 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world
-from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
@@ -23,6 +22,8 @@ from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.plan import plan
+
+Result = tuple[dict[str, float], list[Path]]
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec | Sequence[EvalSpec]) -> Result:
@@ -76,7 +77,8 @@ def run_job(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     with _locked(world, job.job_dir) as lock:
         run = plan(world, job, strategy, manager)
         with build(world, job, run, strategy, manager, lock, signals) as context:
-            return context.training.run(context)
+            metrics, exports = context.training(context)
+            return metrics, [Path(path) for path in exports]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hpc_train.distributed.parameter_server.clocks import mean_of
@@ -22,37 +22,13 @@ from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import Rate
-from hpc_train.telemetry.reporter import StepSummary
+from hpc_train.telemetry.progress import Rate, shares_of
+from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
 
-REPORT_SECS = 0.1
-"""Progress is reported so often, beside the steps at which it is due."""
-
-
 PARTS = tuple(name for name in SPENT if name != "all")
 """What workers measure apart; the rest of their time is other."""
-
-
-class _Spent:
-    """Where the time of one worker went."""
-
-    def __init__(self) -> None:
-        self._secs = dict.fromkeys(SPENT, 0.0)
-
-    def add(self, secs: Mapping[str, float]) -> None:
-        """Adds what a push has brought."""
-        for name in self._secs:
-            self._secs[name] += secs[name]
-
-    def shares(self) -> dict[str, float | None]:
-        """By part, 0 to 1; None where nothing was measured."""
-        whole = self._secs["all"]
-        if whole <= 0:
-            return dict.fromkeys((*PARTS, "other"))
-        found = {part: self._secs[part] / whole for part in PARTS}
-        return {**found, "other": max(0.0, 1 - sum(found.values()))}
 
 
 class AsyncChief:
@@ -86,8 +62,8 @@ class AsyncChief:
         self._policy = NanPolicy(context.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
-        self._spent = [_Spent() for _ in range(roles.readers)]
-        self._all_spent = [_Spent() for _ in range(roles.readers)]
+        self._spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
+        self._all_spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._reported_at = 0.0
         self._examples, self._counting_since = [0.0] * roles.readers, math.nan
@@ -120,7 +96,7 @@ class AsyncChief:
             end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
-        waits = [wait for spent in self._all_spent if (wait := spent.shares()["input"]) is not None]
+        waits = [shares["input"] for spent in self._all_spent if (shares := shares_of(spent))]
         reason = next((reason for reason in reasons if reason is not None), None)
         return self.lifecycle.finish(
             Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason)
@@ -143,8 +119,9 @@ class AsyncChief:
             self._counting_since = time.monotonic()
         for worker, spent in zip(update.workers, update.spent, strict=True):
             self._examples[worker] += update.examples / len(update.workers)
-            self._spent[worker].add(spent)
-            self._all_spent[worker].add(spent)
+            for sums in (self._spent[worker], self._all_spent[worker]):
+                for name in sums:
+                    sums[name] += spent[name]
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -218,8 +195,9 @@ class AsyncChief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        shares = [spent.shares() for spent in self._spent]
-        self._spent = [_Spent() for _ in self._spent]
+        parts = (*PARTS, "other")
+        shares = [shares_of(spent) or dict.fromkeys(parts) for spent in self._spent]
+        self._spent = [dict.fromkeys(SPENT, 0.0) for _ in self._spent]
         now = time.monotonic()
         secs = now - self._counting_since
         rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
@@ -232,7 +210,7 @@ class AsyncChief:
                 learning_rate=self._shard.learning_rate,
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
-                    **{part: [*servers, *(share[part] for share in shares)] for part in shares[0]},
+                    **{part: [*servers, *(share[part] for share in shares)] for part in parts},
                 },
                 more=staleness,
                 staleness=clocks.histogram,

@@ -49,7 +49,7 @@ class Synchronous:
             with dedicated(parts) as training:
                 yield training
         else:
-            yield SyncTraining(gradient_allreduce(parts.world, parts.config))
+            yield partial(train_together, gradient_allreduce(parts.world, parts.config))
 
 
 def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
@@ -57,36 +57,30 @@ def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
     return world.each(lambda: GradientAllreduce(collectives_of(world), config.compression))
 
 
-class SyncTraining:
-    """All ranks train, save and evaluate together."""
+def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:
+    """All ranks train to the end, save, evaluate and export together. Collective."""
+    world, chief = context.world, context.chief
+    checkpointing = Checkpointing(context, world, context.state)
+    lifecycle = Lifecycle(context, world, checkpointing, context.input.current)
 
-    def __init__(self, allreduce: GradientAllreduce) -> None:
-        self._allreduce = allreduce
+    def go_back(step: int) -> int:
+        going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
+        going_back()
+        checkpointing.wait(step, halt=False)
+        first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
+        checkpointing.went_back_to(context.restorer.restore(world, first_step), first_step)
+        lifecycle.went_back(first_step, context.input.reopen(world, first_step))
+        return first_step
 
-    def run(self, context: RunContext) -> Result:
-        """Trains to the end, evaluates and exports. Collective."""
-        world, chief = context.world, context.chief
-        checkpointing = Checkpointing(context, world, context.state)
-        lifecycle = Lifecycle(context, world, checkpointing, context.input.current)
-
-        def go_back(step: int) -> int:
-            going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
-            going_back()
-            checkpointing.wait(step, halt=False)
-            first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
-            checkpointing.went_back_to(context.restorer.restore(world, first_step), first_step)
-            lifecycle.went_back(first_step, context.input.reopen(world, first_step))
-            return first_step
-
-        if context.config.on_nan == "rollback" and context.plan.restored_step is None:
-            checkpointing.save(0, context.input.current)
-        lifecycle.events.begin()
-        lifecycle.catch_up()
-        reporter = chief.reporter if chief else None
-        outcome = train_through(context, world, self._allreduce, lifecycle, reporter, go_back)
-        if outcome.end == "signal":
-            lifecycle.stop(outcome.step)
-        return lifecycle.finish(outcome)
+    if context.config.on_nan == "rollback" and context.plan.restored_step is None:
+        checkpointing.save(0, context.input.current)
+    lifecycle.events.begin()
+    lifecycle.catch_up()
+    reporter = chief.reporter if chief else None
+    outcome = train_through(context, world, allreduce, lifecycle, reporter, go_back)
+    if outcome.end == "signal":
+        lifecycle.stop(outcome.step)
+    return lifecycle.finish(outcome)
 
 
 def train_through(
