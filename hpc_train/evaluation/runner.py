@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
-from hpc_train.evaluation.evaluator import BatchHooks, Evaluator
+from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.telemetry.metrics import MetricsWriter
 
@@ -121,14 +121,12 @@ class EvaluationRunner:
 
     def _measure(self, evaluator: Evaluator, step: int, moved: Callable[[], None]) -> dict[str, float]:
         """What `evaluator` gives now, hooks being called. Collective."""
-        hooks, batch_hooks = self._hooks, None
-        if hooks is not None:
-            hooks.before_evaluate(step, evaluator.name)
-            batch_hooks = BatchHooks(
-                partial(hooks.before_evaluation_batch, step, evaluator.name),
-                partial(hooks.after_evaluation_batch, step, evaluator.name),
-            )
-        return evaluator.evaluate(moved, batch_hooks)
+        hooks, name = self._hooks, evaluator.name
+        if hooks is None:
+            return evaluator.evaluate(moved)
+        hooks.before_evaluate(step, name)
+        before, after = hooks.before_evaluation_batch, hooks.after_evaluation_batch
+        return evaluator.evaluate(moved, partial(before, step, name), partial(after, step, name))
 
     def _export(
         self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool

@@ -90,10 +90,8 @@ class MetricsWriter:
         """
         histograms, by_rank = histograms or {}, by_rank or {}
         counts = {name: {str(value): n for value, n in sorted(h.items())} for name, h in histograms.items()}
-        ranks = (
-            {"by_rank": {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}} if by_rank else {}
-        )
-        self.note(kind, step, **{**values, **counts, **ranks, **(only_here or {})})
+        rounded = {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}
+        self.note(kind, step, **{**values, **counts, **({"by_rank": rounded} if rounded else {}), **(only_here or {})})
         shown = tensorboard_events.scalars(values)
         for name, h in histograms.items():
             numbers, times = np.array(sorted(h.items()), np.int64).reshape(-1, 2).T
@@ -150,10 +148,8 @@ class MetricsWriter:
         return event is not None
 
     def text(self, tag: str, markdown: str) -> None:
-        """Shows `markdown` in the TEXT tab of train/, in the place of what an earlier run has shown as `tag`."""
-        self._events.replace(
-            "train", f"text_{tensorboard_events.file_name(tag)}", tensorboard_events.text_event(tag, markdown)
-        )
+        """Shows `markdown` as `tag`, a word, in the TEXT tab of train/, in the place of an earlier run's."""
+        self._events.replace("train", f"text_{tag}", tensorboard_events.text_event(tag, markdown))
 
 
 def _rounded(number: float | None) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -139,11 +138,6 @@ def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | i
         elif value is not None:
             flat[name] = str(value)
     return flat
-
-
-def file_name(tag: str) -> str:
-    """`tag` as a part of a file's name."""
-    return re.sub(r"\W", "_", tag)
 
 
 def _is_a_double(value: float) -> bool:
