@@ -12,10 +12,9 @@ from typing import Protocol
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.engine.checkpointing import Checkpointing
-from hpc_train.engine.lifecycle import Lifecycle
+from hpc_train.engine.lifecycle import Lifecycle, missed_evaluations
 from hpc_train.engine.run_context import ChiefServices, RunContext
 from hpc_train.evaluation.runner import EvaluationResult
-from hpc_train.jobdir.job_dir import JobDir
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +86,10 @@ class BackgroundEvaluation:
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
         run = self._context.plan
-        known = JobDir(self._context.job_dir).evaluations(run.first_step)
-        for number, spec in enumerate(self._context.eval_specs):
-            for step in self._context.manager.steps() if spec.eval_every_checkpoint else []:
-                newest = run.first_step - run.is_over  # the last one of all is evaluated in the end
-                if 0 < step <= newest and step not in known.get(spec.kind, {}):
-                    self._lifecycle.schedule.queue(number, step)
+        newest = run.first_step - run.is_over  # the last one of all is evaluated in the end
+        there = [step for step in self._context.manager.steps() if 0 < step <= newest]
+        for number, step in missed_evaluations(self._context, there):
+            self._lifecycle.schedule.queue(number, step)
 
     def _wanted(self) -> set[int]:
         """Checkpoints that an evaluation is still to come to, or is reading."""
@@ -109,7 +106,12 @@ class BackgroundEvaluation:
         self._context.manager.wanted = tuple
 
     def look(self, step: int) -> None:
-        """Passes on an evaluation that has ended, and begins the next. `step`: where training is."""
+        """Passes on what has been saved and evaluated, and begins the next evaluation; the rules may end training.
+
+        To be called now and then; `step`: where training is.
+        """
+        if self._lifecycle.log is not None:
+            self._lifecycle.log.committed()
         if self._pending is not None and self._pending.done():
             self._collect(step)
         if self._pending is None:
@@ -121,6 +123,7 @@ class BackgroundEvaluation:
                 f"{queued} checkpoints wait for their evaluation (eval_every_checkpoint), "
                 "and stay on the disk until then; save less often, or evaluate less"
             )
+        self._lifecycle.look_at_rules(step + 1)
 
     def _begin_next(self) -> bool:
         self._drop_what_is_gone()

@@ -22,7 +22,7 @@ class RunListener:
     def after_step(self, step: int, loss: float) -> None:
         """Step `step` has been taken."""
 
-    def checkpoint(self, step: int, path: Path) -> None:
+    def after_checkpoint(self, step: int, path: Path) -> None:
         """The state after `step` has been copied, and is being written to `path`."""
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
@@ -39,12 +39,12 @@ class RunListener:
 
 
 class RunEvents(RunListener):
-    """Passes what happens on to listeners, in their order; of each only what it overrides is called."""
+    """Passes what happens on to listeners, in their order; of each only what it overrides, or has, is called."""
 
-    def __init__(self, listeners: Sequence[RunListener]) -> None:
+    def __init__(self, listeners: Sequence[RunListener | Hooks]) -> None:
         for name, idle in vars(RunListener).items():
             if not name.startswith("_"):
-                overridden = [getattr(one, name) for one in listeners if getattr(type(one), name) is not idle]
+                overridden = [getattr(one, name) for one in listeners if getattr(type(one), name, idle) is not idle]
                 setattr(self, name, partial(_call, overridden))
 
 
@@ -53,29 +53,11 @@ def _call(listening: Sequence[Callable[..., None]], *happened: object) -> None:
         call(*happened)
 
 
-class HookListener(RunListener):
-    """Calls the hooks and Keras callbacks of this rank."""
+class EvaluationListener(RunListener):
+    """Tells the hooks of this rank of evaluations; to what else happens they listen themselves."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
-    def begin(self) -> None:
-        self._hooks.begin()
-
-    def before_step(self, step: int) -> None:
-        self._hooks.before_step(step)
-
-    def after_step(self, step: int, loss: float) -> None:
-        self._hooks.after_step(step, loss)
-
-    def checkpoint(self, step: int, path: Path) -> None:
-        self._hooks.after_checkpoint(step, path)
-
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
         self._hooks.after_evaluate(result.step, result.name, result.metrics)
-
-    def interrupted(self, step: int) -> None:
-        self._hooks.interrupted(step)
-
-    def end(self, step: int) -> None:
-        self._hooks.end(step)

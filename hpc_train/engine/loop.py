@@ -58,9 +58,6 @@ class RunControl(Protocol):
     def at_checkpoint(self, step: int) -> float:
         """It is time for a checkpoint after `step`. Returns the seconds that it took. Collective."""
 
-    def at_comparison(self, step: int) -> None:
-        """It is time to compare the ranks' variables. Collective."""
-
     def before_halt(self, step: int) -> None:
         """The numbers of `step` went bad, and the job is about to end. Collective."""
 
@@ -82,7 +79,7 @@ class TrainingLoop:
     ) -> None:
         self._config, self._watchdog, self._signals = context.config, context.watchdog, context.signals
         self._optimizer, self._max_steps = context.model.optimizer, context.plan.max_steps
-        self._input, self._delay_secs = context.input, context.job.step_delay_secs
+        self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
 
@@ -93,7 +90,7 @@ class TrainingLoop:
         asks for it; the caller takes the state back and calls again.
 
         Raises:
-            JobEndedError: The numbers went bad, and `on_nan` ends the job.
+            JobEndedError: The numbers went bad, and `on_nan` ends the job; or the ranks' variables differ.
         """
         self._step, self._rate, self._times = first_step, Rate(), TimeShares()
         data = self._input.current
@@ -222,7 +219,12 @@ class TrainingLoop:
         """Compares the replicas, and saves, where that is due after this step. Collective."""
         step, config = self._step, self._config
         if config.check_replicas_steps and step % config.check_replicas_steps == 0:
-            self._control.at_comparison(step)
+            self._watchdog.at("comparing replicas", step)
+            try:
+                self._state.compare(step)
+            except JobEndedError:
+                self._control.before_halt(step)
+                raise
         due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
         if not last and (raised.save or due):
             self._rate.pause()

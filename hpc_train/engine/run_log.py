@@ -36,7 +36,7 @@ class RunLog(RunListener):
         for step, about in self._checkpointing.committed():
             self._reporter.metrics.note("checkpoint", step, **about)
 
-    def checkpoint(self, step: int, path: Path) -> None:
+    def after_checkpoint(self, step: int, path: Path) -> None:
         """Histograms of the weights, where they are due and the chief takes no steps; else a hook writes them."""
         every, snapshot = self._context.config.save_histograms_steps, self._checkpointing.snapshot
         if not every or not self._context.plan.roles.idle or snapshot is None:

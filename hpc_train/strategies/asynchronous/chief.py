@@ -15,7 +15,6 @@ from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.background_evaluation import BackgroundEvaluation, LastSnapshot
-from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import End, Outcome
 from hpc_train.engine.nan_policy import NanPolicy
@@ -54,10 +53,8 @@ class AsyncChief:
         self._step = self._reported = context.plan.first_step
         batches = roles.readers if context.config.max_staleness == 0 else 1
         read = RemoteInput(context.input.current, self._step, batches)
-        alone = World.alone()
-        self._checkpointing = Checkpointing(context, alone, state)
-        self.lifecycle = Lifecycle(context, alone, self._checkpointing, read)
-        self._last = LastSnapshot(self._checkpointing)
+        self.lifecycle = Lifecycle(context, World.alone(), state, read)
+        self._last = LastSnapshot(self.lifecycle.checkpointing)
         self._background = BackgroundEvaluation(context, chief, self.lifecycle, self._last)
         self._policy = NanPolicy(context.config.on_nan, can_go_back=False)
         self._rate = Rate()
@@ -156,10 +153,7 @@ class AsyncChief:
     def _look_around(self) -> None:
         if self._context.signals.received is not None:
             self._server.stop()
-        if self.lifecycle.log is not None:
-            self.lifecycle.log.committed()
         self._background.look(self._step)
-        self.lifecycle.look_at_rules(self._step + 1)
         if self.lifecycle.finish_asked and not self._server.signalled:
             self._server.stop(FINISH)
 

@@ -14,7 +14,7 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import LONG_WAIT_SECS
-from hpc_train.engine.lifecycle import compare_replicas, first_signal
+from hpc_train.engine.lifecycle import first_signal
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import RunContext
 from hpc_train.model import rng_state
@@ -98,10 +98,6 @@ class DedicatedWorker:
             self._lead.send_state(step, list(rng.values()))
         self._at_hand = step
         context.hooks.after_checkpoint(step, context.manager.path(step))
-
-    def at_comparison(self, step: int) -> None:
-        """Compares the workers' variables. Collective."""
-        compare_replicas(self._context, step, self.before_halt)
 
     def before_halt(self, step: int) -> None:
         """The job is about to end: the chief finishes the checkpoint that it is writing first. Collective."""

@@ -12,7 +12,6 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.roles import Roles, synchronous_roles
 from hpc_train.distributed.world import Threads, World
-from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
 from hpc_train.engine.recovery import last_whole
@@ -60,20 +59,19 @@ def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:
     """All ranks train to the end, save, evaluate and export together. Collective."""
     world, chief = context.world, context.chief
-    checkpointing = Checkpointing(context, world, context.state)
-    lifecycle = Lifecycle(context, world, checkpointing, context.input.current)
+    lifecycle = Lifecycle(context, world, context.state, context.input.current)
 
     def go_back(step: int) -> int:
         going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
         going_back()
-        checkpointing.wait(step, halt=False)
+        lifecycle.checkpointing.wait(step, halt=False)
         first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
-        checkpointing.went_back_to(context.restorer.restore(world, first_step), first_step)
-        lifecycle.went_back(first_step, context.input.reopen(world, first_step))
+        restored = context.restorer.restore(world, first_step)
+        lifecycle.went_back(first_step, context.input.reopen(world, first_step), restored)
         return first_step
 
     if context.config.on_nan == "rollback" and context.plan.restored_step is None:
-        checkpointing.save(0, context.input.current)
+        lifecycle.checkpointing.save(0, context.input.current)
     lifecycle.events.begin()
     lifecycle.catch_up()
     reporter = chief.reporter if chief else None
