@@ -45,12 +45,7 @@ class Lifecycle:
     has_news = False
 
     def __init__(
-        self,
-        context: RunContext,
-        world: World,
-        state: Saved,
-        data: Read,
-        listeners: Sequence[RunListener] = (),
+        self, context: RunContext, world: World, state: Saved, data: Read, listeners: Sequence[RunListener] = ()
     ) -> None:
         self._context, self._chief, self._world = context, context.chief, world
         self.checkpointing, self.data = Checkpointing(context, world, state), data

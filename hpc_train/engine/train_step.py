@@ -65,11 +65,7 @@ class StepReport:
 
 
 def make_train_step(
-    model: keras.Model,
-    allreduce: GradientAllreduce,
-    carried: Sequence[Any],
-    undo: bool,
-    accumulate_steps: int = 1,
+    model: keras.Model, allreduce: GradientAllreduce, carried: Sequence[Any], undo: bool, accumulate_steps: int = 1
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report`. The step is collective.
 

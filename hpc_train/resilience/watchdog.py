@@ -72,14 +72,7 @@ class Watchdog:
     """
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        host: str,
-        folder: Path,
-        timeout_secs: float,
-        end: End,
-        places: Sequence[str] = (),
+        self, rank: int, size: int, host: str, folder: Path, timeout_secs: float, end: End, places: Sequence[str] = ()
     ) -> None:
         self._rank, self._size, self._host, self._end, self._timeout = rank, size, host, end, timeout_secs
         self._places = list(places) or [f"host {host}" if r == rank else "host unknown" for r in range(size)]
