@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,6 @@ from hpc_train.telemetry.json_files import write_json
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One metric's value at one step."""
-
-    step: int
-    value: float
-
-
-@dataclass(frozen=True)
 class Decision:
     """That training ends early: early_stop.json.
 
@@ -45,32 +37,35 @@ class Decision:
     max_steps: int | None
 
 
-def decide(rule: Rule, evaluations: Iterable[Evaluation], step: int) -> str | None:
+def decide(rule: Rule, values: Mapping[int, float], step: int) -> str | None:
     """The reason to end training at `step`, or None. As in tf.estimator.experimental (TensorFlow 2.15).
 
     Evaluations before `rule.min_steps` don't count. Steps without a better value are counted from the best evaluation
     to the newest; a value that is NaN is never better, nor beyond a threshold.
+
+    Args:
+        values: Of the rule's metric, by the step of the evaluation.
     """
     if step < rule.min_steps:
         return None
-    counted = sorted((e for e in evaluations if e.step >= rule.min_steps), key=lambda e: e.step)
+    counted = sorted((at, value) for at, value in values.items() if at >= rule.min_steps)
     if not counted:
         return None
     name = f"{rule.kind or 'eval'} {rule.metric_name}"
     if isinstance(rule, StopIfLower | StopIfHigher):
         lower = isinstance(rule, StopIfLower)
-        for e in counted:
-            if e.value < rule.threshold if lower else e.value > rule.threshold:
+        for at, value in counted:
+            if value < rule.threshold if lower else value > rule.threshold:
                 word = "lower" if lower else "higher"
-                return f"{name} is {word} than {rule.threshold:g}: {e.value:g} at step {e.step}"
+                return f"{name} is {word} than {rule.threshold:g}: {value:g} at step {at}"
         return None
     assert isinstance(rule, StopIfNoDecrease | StopIfNoIncrease)
     word, sign = ("decreased", 1.0) if isinstance(rule, StopIfNoDecrease) else ("increased", -1.0)
-    best, best_step = math.inf, counted[0].step
-    for e in counted:
-        if sign * e.value < best:
-            best, best_step = sign * e.value, e.step
-    newest = counted[-1].step
+    best, best_step = math.inf, counted[0][0]
+    for at, value in counted:
+        if sign * value < best:
+            best, best_step = sign * value, at
+    newest = counted[-1][0]
     if newest - best_step < rule.max_steps_without:
         return None
     shown = f"best {sign * best:g}" if math.isfinite(best) else "first evaluated"
@@ -120,13 +115,9 @@ class EarlyStopper:
             if not self._is_due(rule, self._looked[number], step, now):
                 continue
             self._looked[number] = step, now
-            steps = self.history.get(rule.kind or self.kinds[0], {})
-            evaluations = [
-                Evaluation(s, metrics[rule.metric_name])
-                for s, metrics in steps.items()
-                if s > self.since_step and rule.metric_name in metrics
-            ]
-            if reason := decide(rule, evaluations, step):
+            steps, name = self.history.get(rule.kind or self.kinds[0], {}), rule.metric_name
+            values = {s: found[name] for s, found in steps.items() if s > self.since_step and name in found}
+            if reason := decide(rule, values, step):
                 self.decision = Decision(step, reason, as_mapping([rule]), self.max_steps)
                 return self.decision
         return None

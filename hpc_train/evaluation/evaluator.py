@@ -69,7 +69,7 @@ class Evaluator:
         """
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
-        before = [v.numpy() for v in variables]
+        before = [np.asarray(v.numpy()) for v in variables]
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
             for number, batch in enumerate(batches):
                 moved()
@@ -77,16 +77,11 @@ class Evaluator:
                 self._test_step(batch)
                 after_batch(number)
         moved()
-        after = [v.numpy() for v in variables]
-        gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
-        flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
-        flat = self._world.sum(np.ascontiguousarray(flat))
-        start = 0
-        for variable, first in zip(variables, before, strict=True):
-            first = np.asarray(first)
-            total = first + flat[start : start + first.size].reshape(first.shape)
-            variable.assign(total.astype(first.dtype))
-            start += first.size
+        gained = [np.ravel(np.asarray(v.numpy(), np.float64) - b) for v, b in zip(variables, before, strict=True)]
+        gained_by_all = self._world.sum(np.concatenate([*gained, np.zeros(0)]))
+        parts = np.split(gained_by_all, np.cumsum([first.size for first in before]))[: len(variables)]
+        for variable, first, part in zip(variables, before, parts, strict=True):
+            variable.assign((first + part.reshape(first.shape)).astype(first.dtype))
         results = self._results()
         self._model.reset_metrics()
         return results
