@@ -6,13 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.callbacks.hook import LISTENER_METHODS, METHODS, Hook, HookContext, SavingListener
 from hpc_train.errors import JobEndedError, UserError
-
-if TYPE_CHECKING:
-    import keras
 
 ALLOWED_HOOKS = "an ht.Hook, an object with one of its methods, or a keras.callbacks.Callback"
 ALLOWED_LISTENERS = "an ht.SavingListener, or an object with one of its methods"
@@ -115,31 +112,18 @@ class Hooks:
 
     Args:
         hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see keras_callbacks.adapted).
-        is_chief: Whether this is the first rank that trains. The others: as in HookContext.
+        about: What HookContext has, but for request_stop; is_chief: whether this is the first rank that trains.
 
     Attributes:
         stop_requested: The first reason that a hook of this rank gave for stopping; None: go on.
     """
 
-    def __init__(
-        self,
-        hooks: Iterable[Any],
-        *,
-        model: keras.Model,
-        rank: int,
-        size: int,
-        is_chief: bool,
-        job_dir: Path,
-        first_step: int,
-        max_steps: int | None,
-    ) -> None:
+    def __init__(self, hooks: Iterable[Any], **about: Any) -> None:
         self.stop_requested: str | None = None
-        self._context = HookContext(
-            model, rank, size, is_chief, job_dir, first_step, max_steps, request_stop=self._request_stop
-        )
+        self._context = HookContext(**about, request_stop=self._request_stop)
 
         def is_here(hook: Any) -> bool:
-            here = rank == 0 if isinstance(hook, EvaluationHook) else is_chief
+            here = self._context.rank == 0 if isinstance(hook, EvaluationHook) else self._context.is_chief
             return here or not getattr(hook, "chief_only", False)
 
         mine = [hook for hook in hooks if is_here(hook)]

@@ -44,14 +44,13 @@ class SnapshotSource(Protocol):
 
 
 class LastSnapshot:
-    """The snapshot that `checkpointing` took last, in a process that takes the next one itself."""
+    """The snapshot that `checkpointing` took last, in a process that takes the next one itself. See SnapshotSource."""
 
     def __init__(self, checkpointing: Checkpointing) -> None:
         self._checkpointing, self._free = checkpointing, threading.Event()
         self._free.set()
 
     def borrow(self, step: int) -> Snapshot | None:
-        """See SnapshotSource."""
         snapshot = self._checkpointing.snapshot
         if snapshot is None or snapshot.step != step:
             return None
@@ -59,7 +58,6 @@ class LastSnapshot:
         return snapshot
 
     def give_back(self) -> None:
-        """See SnapshotSource."""
         self._free.set()
 
     def wait_until_free(self) -> None:

@@ -63,7 +63,7 @@ class Lifecycle:
     @property
     def decision(self) -> Decision | None:
         """The decision of a rule to end training early, on the chief. Local."""
-        return self._rules.decision if self._rules else None
+        return self._rules.stopper.decision if self._rules else None
 
     @property
     def finish_asked(self) -> bool:
@@ -262,28 +262,21 @@ class Lifecycle:
 
 
 class _Rules(RunListener):
-    """The rules that end training early. For the chief.
-
-    Attributes:
-        decision: What they have decided.
-    """
+    """The rules that end training early. For the chief."""
 
     def __init__(self, stopper: EarlyStopper) -> None:
-        self._stopper = stopper
-        self.decision: Decision | None = None
+        self.stopper = stopper
 
     def before_step(self, step: int) -> None:
         """Whether `step`, which is about to be made, is the last one."""
-        if self.decision is None:
-            self.decision = self._stopper.check(step, time.monotonic())
-            if self.decision is not None:
-                log.info(f"stopping early: {self.decision.reason}")
+        if self.stopper.decision is None and (decision := self.stopper.check(step, time.monotonic())) is not None:
+            log.info(f"stopping early: {decision.reason}")
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
-        self._stopper.saw(result.kind, result.step, result.metrics)
+        self.stopper.saw(result.kind, result.step, result.metrics)
 
     def rollback(self, step: int) -> None:
-        self._stopper.went_back(step)
+        self.stopper.went_back(step)
 
 
 def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[int, int]]:

@@ -78,7 +78,7 @@ class StepReporter(Protocol):
 
 
 class Reporter:
-    """The chief's: writes progress, status and metrics.
+    """The chief's StepReporter: writes progress, status and metrics.
 
     Args:
         lists: What status.json keeps as a whole.
@@ -98,15 +98,12 @@ class Reporter:
         self._input_wait: float | None = None
 
     def showing(self) -> AbstractContextManager[object]:
-        """A context in which progress is shown."""
         return self.progress
 
     def log(self, level: int, text: str) -> None:
-        """Logs a line."""
         log.log(level, text)
 
     def report(self, summary: StepSummary) -> None:
-        """Reports a step."""
         s = summary
         if s.record:
             self._record(s)

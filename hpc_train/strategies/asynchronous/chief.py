@@ -12,7 +12,6 @@ from hpc_train.distributed.parameter_server.clocks import mean_of
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.background_evaluation import BackgroundEvaluation, LastSnapshot
 from hpc_train.engine.lifecycle import Lifecycle
@@ -39,17 +38,12 @@ class AsyncChief:
     """
 
     def __init__(
-        self,
-        context: RunContext,
-        chief: ChiefServices,
-        server: Server,
-        state: RemoteState,
-        roles: Roles,
-        shard: OptimizerShard,
+        self, context: RunContext, chief: ChiefServices, server: Server, state: RemoteState, shard: OptimizerShard
     ) -> None:
         self._context, self._reporter, self._shard = context, chief.reporter, shard
         self._config, self._max_steps = context.config, context.job.train_spec.max_steps
-        self._server, self._state, self._roles = server, state, roles
+        self._server, self._state, self._roles = server, state, context.plan.roles
+        roles = self._roles
         self._step = self._reported = context.plan.first_step
         batches = roles.readers if context.config.max_staleness == 0 else 1
         read = RemoteInput(context.input.current, self._step, batches)

@@ -151,7 +151,7 @@ def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Res
         return _end(parts, context, None, None)
     at = context.watchdog.at
     state = RemoteState(parts, shard, server, context.state, lambda phase: at(phase, None))
-    chief = AsyncChief(context, context.chief, server, state, parts.roles, shard)
+    chief = AsyncChief(context, context.chief, server, state, shard)
     return _end(parts, context, chief, chief.train())
 
 
