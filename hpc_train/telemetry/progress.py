@@ -92,13 +92,11 @@ class TrainingProgress:
         last: bool,
     ) -> None:
         """Shows that `step` is done."""
-        waited = "" if input_wait is None else f"  input wait {input_wait:.1%}"
+        rate, waited = f"{examples_per_sec:,.0f}", "" if input_wait is None else f"  input wait {input_wait:.1%}"
         if self._bar:
-            rate = f"{examples_per_sec:,.0f}"
             self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=waited)
         elif step % self._log_steps == 0 or last:
             left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
-            rate = f"{examples_per_sec:,.0f}"
             log.info(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
 
 

@@ -31,8 +31,7 @@ def scalars(values: Mapping[str, float | None]) -> list[Summary.Value]:
     """Those of `values` that are known, by tag."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    value_of = Summary.Value
-    return [value_of(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
+    return [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
 
 
 def histogram(tag: str, buckets: np.ndarray) -> Summary.Value:
