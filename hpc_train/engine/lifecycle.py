@@ -53,7 +53,7 @@ class Lifecycle:
         self.runner = EvaluationRunner(
             world, context.evaluators, context.chief.exporter_runners if context.chief else (), context.hooks
         )
-        self.schedule = EvaluationSchedule(context.eval_specs, time.monotonic())
+        self.schedule = EvaluationSchedule(context.job.eval_specs, time.monotonic())
         self.log = RunLog(context, context.chief, self.checkpointing) if context.chief else None
         self._rules = _Rules(context.chief.stopper) if context.chief and context.chief.stopper else None
         own = (self.log, context.hooks, EvaluationListener(context.hooks), self._rules)
@@ -195,12 +195,12 @@ class Lifecycle:
                 return None
             return job_dir.evaluation_of(taken, kind, what, only_last)
 
-        numbers, results = range(len(self._context.eval_specs)), []
+        numbers, results = range(len(self._context.job.eval_specs)), []
         for result in self.runner.evaluate(step, taken, numbers, self._moving(step), True, known):
             self.evaluated(result, step, last=True)
             results.append(result)
         self.checkpointing.wait(step)
-        exports = [export.path for r in results for export in r.exports if export.path is not None]
+        exports = [str(export.path) for r in results for export in r.exports if export.path is not None]
         if self.log is not None:
             self._context.manager.thin_out()  # of those that waited for their evaluation
             self._log_end(self.log, outcome, decision, exports)
@@ -282,7 +282,7 @@ class _Rules(RunListener):
 def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[int, int]]:
     """What evaluations of every checkpoint have not come to: the number of the set, and which of `steps`. Local."""
     known = JobDir(context.job_dir).evaluations(context.plan.first_step)
-    every = [(number, spec.kind) for number, spec in enumerate(context.eval_specs) if spec.eval_every_checkpoint]
+    every = [(number, spec.kind) for number, spec in enumerate(context.job.eval_specs) if spec.eval_every_checkpoint]
     return [(number, step) for number, kind in every for step in steps if step not in known.get(kind, {})]
 
 

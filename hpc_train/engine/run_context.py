@@ -12,7 +12,7 @@ from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.config.specs import EvalSpec, RunConfig
+from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import Restorer
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -92,11 +92,6 @@ class RunContext:
     def config(self) -> RunConfig:
         """Where and how the job runs."""
         return self.job.config
-
-    @property
-    def eval_specs(self) -> tuple[EvalSpec, ...]:
-        """The evaluation sets, the first one first."""
-        return self.job.eval_specs
 
     @property
     def job_dir(self) -> Path:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import Evaluator
-from hpc_train.export.exporters import ExporterRunner
+from hpc_train.export.exporters import ExporterRunner, ExportResult
 from hpc_train.telemetry.metrics import MetricsWriter
 
 Known = Callable[[str, str | None], dict[str, float] | None]
-
-
-@dataclass(frozen=True)
-class Export:
-    """What one exporter has made of a checkpoint: a folder, or an error; `new`: in this run."""
-
-    exporter: str
-    path: str | None
-    error: str | None
-    new: bool
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class EvaluationResult:
     taken: float
     metrics: dict[str, float]
     secs: float
-    exports: tuple[Export, ...] = ()
+    exports: tuple[ExportResult, ...] = ()
     known: bool = False
 
     @property
@@ -101,7 +92,7 @@ class EvaluationRunner:
             begun = time.monotonic()
             metrics = self._measure(evaluator, step, moved) if found is None else found
             secs = time.monotonic() - begun
-            exports: list[dict[str, Any]] = []
+            exports: list[list[Any]] = []
             if evaluator.exports:
                 moved()
                 exports = self._world.on_chief(partial(self._export, number, step, taken, metrics, last))
@@ -115,7 +106,7 @@ class EvaluationRunner:
                 taken,
                 metrics,
                 secs,
-                tuple(Export(**e) for e in exports),
+                tuple(ExportResult(name, path and Path(path), error, new) for name, path, error, new in exports),
                 found is not None,
             )
 
@@ -128,8 +119,6 @@ class EvaluationRunner:
         before, after = hooks.before_evaluation_batch, hooks.after_evaluation_batch
         return evaluator.evaluate(moved, partial(before, step, name), partial(after, step, name))
 
-    def _export(
-        self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool
-    ) -> list[dict[str, Any]]:
+    def _export(self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool) -> list[list[Any]]:
         made = self._exporting[number].after_evaluation(step, taken, metrics, last)
-        return [{**asdict(one), "path": None if one.path is None else str(one.path)} for one in made]
+        return [[one.exporter, one.path and str(one.path), one.error, one.new] for one in made]

@@ -129,7 +129,7 @@ class AsyncChief:
             self._save()
             if not last:
                 self.lifecycle.schedule.saved(self._step)
-        self._look_around()
+        self.idle()
         self._context.watchdog.at("waiting for gradients", None)
 
     def _is_time_to_report(self) -> bool:
@@ -141,10 +141,7 @@ class AsyncChief:
         return True
 
     def idle(self) -> None:
-        """There is nothing to apply."""
-        self._look_around()
-
-    def _look_around(self) -> None:
+        """There is nothing to apply: looks around."""
         if self._context.signals.received is not None:
             self._server.stop()
         self._background.look(self._step)

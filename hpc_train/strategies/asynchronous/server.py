@@ -20,15 +20,11 @@ class ServerEvents:
 
     def applied(self, update: Applied) -> None:
         """An update has been made."""
-        self._look_around()
+        self.idle()
         self._context.watchdog.at("waiting for gradients", None)
 
     def idle(self) -> None:
-        """There is nothing to apply."""
-        self._look_around()
-
-    def _look_around(self) -> None:
-        """Passes a signal on to the first server."""
+        """There is nothing to apply: passes a signal on to the first server."""
         if self._context.signals.received is not None and not self._asked:
             self._asked = True
             self._window.replace(0, self._first.word(STOP), SIGNALLED)
