@@ -42,8 +42,7 @@ class AsyncChief:
     ) -> None:
         self._context, self._reporter, self._shard = context, chief.reporter, shard
         self._config, self._max_steps = context.config, context.job.train_spec.max_steps
-        self._server, self._state, self._roles = server, state, context.plan.roles
-        roles = self._roles
+        self._server, self._state, self._roles = server, state, (roles := context.plan.roles)
         self._step = self._reported = context.plan.first_step
         batches = roles.readers if context.config.max_staleness == 0 else 1
         read = RemoteInput(context.input.current, self._step, batches)
