@@ -1,6 +1,9 @@
-"""The few exceptions that a caller can catch."""
+"""The few exceptions that a caller can catch, and what their messages have in common."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -26,3 +29,9 @@ class JobEndedError(RuntimeError):
     def __init__(self, message: str, code: int, rank: int | None = None) -> None:
         super().__init__(message)
         self.code, self.rank = code, rank
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """The part of a message that proposes the most similar of the names that are allowed; empty where none is. Pure."""
+    near = difflib.get_close_matches(name, allowed, n=1)
+    return f"did you mean `{near[0]}`? " if near else ""

@@ -38,7 +38,8 @@ class Saves:
     def snapshot(self) -> Snapshot:
         """The state in the arena."""
         step = next(self._steps)
-        return self._subject.state.snapshot(DataProgress(step, BATCH * step, ((0, 1),)), ORDER, RANDOM, 1, None)
+        progress = DataProgress(step, BATCH * step, ((0, 1),))
+        return self._subject.state.snapshot(Snapshot({}, {}, progress, ORDER, 1, 0.0, RANDOM, 1))
 
     def begin(self) -> None:
         """What the training thread does for a save: the snapshot, and handing it to the thread that writes."""

@@ -86,15 +86,5 @@ class SavingListener:
         """The checkpoint of `step` is whole at `path`."""
 
 
-METHODS = (
-    "begin",
-    "before_step",
-    "after_step",
-    "after_checkpoint",
-    "before_evaluate",
-    "before_evaluation_batch",
-    "after_evaluation_batch",
-    "after_evaluate",
-    "end",
-)
+METHODS = tuple(name for name in vars(Hook) if name not in ("chief_only", "interrupted") and not name.startswith("_"))
 LISTENER_METHODS = ("before_save", "after_save")

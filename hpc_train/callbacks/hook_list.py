@@ -6,13 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.callbacks.hook import LISTENER_METHODS, METHODS, Hook, HookContext, SavingListener
 from hpc_train.errors import JobEndedError, UserError
-
-if TYPE_CHECKING:
-    import keras
 
 ALLOWED_HOOKS = "an ht.Hook, an object with one of its methods, or a keras.callbacks.Callback"
 ALLOWED_LISTENERS = "an ht.SavingListener, or an object with one of its methods"
@@ -41,11 +38,9 @@ def resolve_hooks(given: Sequence[Any], load: Callable[[str], Callable[..., Any]
     return _resolved(given, load, where, METHODS, ALLOWED_HOOKS, is_keras_callback)
 
 
-def resolve_listeners(
-    given: Sequence[Any], load: Callable[[str], Callable[..., Any]], where: str = "saving_listeners"
-) -> list[Any]:
+def resolve_listeners(given: Sequence[Any], load: Callable[[str], Callable[..., Any]]) -> list[Any]:
     """The saving listeners that `given` names or holds; otherwise as resolve_hooks."""
-    return _resolved(given, load, where, LISTENER_METHODS, ALLOWED_LISTENERS, lambda value: False)
+    return _resolved(given, load, "saving_listeners", LISTENER_METHODS, ALLOWED_LISTENERS, lambda value: False)
 
 
 def _resolved(
@@ -117,44 +112,25 @@ class Hooks:
 
     Args:
         hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see keras_callbacks.adapted).
-        is_chief: Whether this is the first rank that trains. The others: as in HookContext.
+        about: What HookContext has, but for request_stop; is_chief: whether this is the first rank that trains.
 
     Attributes:
         stop_requested: The first reason that a hook of this rank gave for stopping; None: go on.
     """
 
-    def __init__(
-        self,
-        hooks: Iterable[Any],
-        *,
-        model: keras.Model,
-        rank: int,
-        size: int,
-        is_chief: bool,
-        job_dir: Path,
-        first_step: int,
-        max_steps: int | None,
-    ) -> None:
+    def __init__(self, hooks: Iterable[Any], **about: Any) -> None:
         self.stop_requested: str | None = None
-        self._context = HookContext(
-            model, rank, size, is_chief, job_dir, first_step, max_steps, request_stop=self._request_stop
-        )
+        self._context = HookContext(**about, request_stop=self._request_stop)
 
         def is_here(hook: Any) -> bool:
-            here = rank == 0 if isinstance(hook, EvaluationHook) else is_chief
+            here = self._context.rank == 0 if isinstance(hook, EvaluationHook) else self._context.is_chief
             return here or not getattr(hook, "chief_only", False)
 
         mine = [hook for hook in hooks if is_here(hook)]
-        self._begin = _calls(mine, "begin")
-        self._before_step = _calls(mine, "before_step")
-        self._after_step = _calls(mine, "after_step")
-        self._after_checkpoint = _calls(mine, "after_checkpoint")
-        self._before_evaluate = _calls(mine, "before_evaluate")
-        self._before_batch = _calls(mine, "before_evaluation_batch")
-        self._after_batch = _calls(mine, "after_evaluation_batch")
-        self._after_evaluate = _calls(mine, "after_evaluate")
-        self._end = _calls(mine, "end")
-        self._interrupted = [call for hook in mine for call in _calls([hook], "interrupted") or _calls([hook], "end")]
+        self._calls = {method: _calls(mine, method) for method in METHODS}
+        self._calls["interrupted"] = [
+            call for hook in mine for call in _calls([hook], "interrupted") or _calls([hook], "end")
+        ]
 
     def _request_stop(self, reason: str) -> None:
         if self.stop_requested is None:
@@ -162,47 +138,43 @@ class Hooks:
 
     def begin(self) -> None:
         """Before the first step of this run."""
-        _run(self._begin, self._context.first_step, self._context)
+        _run(self._calls["begin"], self._context.first_step, self._context)
 
     def before_step(self, step: int) -> None:
         """Step `step` is about to be taken. Afterwards `stop_requested` is to be read."""
-        if self._before_step:
-            _run(self._before_step, step, step)
+        _run(self._calls["before_step"], step, step)
 
     def after_step(self, step: int, loss: float) -> None:
         """Step `step` is done."""
-        if self._after_step:
-            _run(self._after_step, step, step, loss)
+        _run(self._calls["after_step"], step, step, loss)
 
     def after_checkpoint(self, step: int, path: Path) -> None:
         """The state after `step` has been taken."""
-        _run(self._after_checkpoint, step, step, path)
+        _run(self._calls["after_checkpoint"], step, step, path)
 
     def before_evaluate(self, step: int, name: str | None) -> None:
         """An evaluation begins."""
-        _run(self._before_evaluate, step, step, name)
+        _run(self._calls["before_evaluate"], step, step, name)
 
     def before_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
         """Batch number `batch` of this rank (from 0) is about to be evaluated."""
-        if self._before_batch:
-            _run(self._before_batch, step, name, batch)
+        _run(self._calls["before_evaluation_batch"], step, name, batch)
 
     def after_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
         """Batch number `batch` of this rank has been evaluated."""
-        if self._after_batch:
-            _run(self._after_batch, step, name, batch)
+        _run(self._calls["after_evaluation_batch"], step, name, batch)
 
     def after_evaluate(self, step: int, name: str | None, metrics: Mapping[str, float]) -> None:
         """An evaluation has ended. To be called on all ranks between the same two steps, with the same metrics."""
-        _run(self._after_evaluate, step, step, name, metrics)
+        _run(self._calls["after_evaluate"], step, step, name, metrics)
 
     def end(self, step: int) -> None:
         """Training has ended for good; to be called before the last checkpoint is taken."""
-        _run(self._end, step, step)
+        _run(self._calls["end"], step, step)
 
     def interrupted(self, step: int) -> None:
         """A signal stops the run; to be called after its checkpoint has been taken."""
-        _run(self._interrupted, step, step)
+        _run(self._calls["interrupted"], step, step)
 
 
 class SavingListeners:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_train.callbacks.hook import Hook, HookContext
 from hpc_train.callbacks.hook_list import is_keras_callback
 from hpc_train.data.sampling.sampler import Sampler
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import keras
@@ -269,15 +268,11 @@ def _check(callback: Any, model: Any) -> None:
 def _check_monitor(callback: Any, metric_names: Sequence[str]) -> None:
     monitor = getattr(callback, "monitor", None)
     allowed = ["loss", *(f"val_{name}" for name in metric_names)]
-    if isinstance(callback, _kinds(("EarlyStopping", "ReduceLROnPlateau"))) and monitor not in [
-        *allowed,
-        "learning_rate",
-    ]:
-        near = difflib.get_close_matches(str(monitor), allowed, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+    known = monitor in [*allowed, "learning_rate"]
+    if isinstance(callback, _kinds(("EarlyStopping", "ReduceLROnPlateau"))) and not known:
         raise UserError(
-            f"hooks: {type(callback).__name__} monitors {monitor!r}, which is not known; {hint}allowed: "
-            f"{', '.join(allowed)} (of training there is the loss alone)"
+            f"hooks: {type(callback).__name__} monitors {monitor!r}, which is not known; "
+            f"{did_you_mean(str(monitor), allowed)}allowed: {', '.join(allowed)} (of training there is the loss alone)"
         )
 
 

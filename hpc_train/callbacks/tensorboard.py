@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_train.callbacks.hook import Hook
-from hpc_train.callbacks.profiler import Profiler
 from hpc_train.telemetry.metrics import MetricsWriter
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
+
+log = logging.getLogger(__name__)
 
 
 class WeightHistograms(Hook):
@@ -25,14 +30,79 @@ class WeightHistograms(Hook):
             self._metrics.weights(step, {v.path: np.asarray(v.numpy()) for v in self._model.trainable_variables})
 
 
-class ProfilerHook(Hook):
-    """Profiles the steps that `profiler` is for. For the first rank that trains."""
+class Profiler(Hook):
+    """Profiles steps `first` to `last` (counted from 1, both with) on this rank: a hook. Local. A context manager.
 
-    def __init__(self, profiler: Profiler) -> None:
-        self._profiler = profiler
+    Writes `<folder>/plugins/profile/<time>/<host>.xplane.pb`. It holds whole steps that this run makes: a run that
+    begins inside the range profiles the rest, one that begins beyond it nothing, one that ends inside it what it has.
+    What goes wrong is logged and ends the profile, never training.
+
+    Args:
+        folder: The run that TensorBoard shows it in, `<job_dir>/train`.
+        steps: `first` and `last`; None profiles nothing.
+    """
+
+    def __init__(self, folder: Path, steps: tuple[int, int] | None) -> None:
+        self._folder, self._steps = folder, steps
+        self._running = False
+        self._trace: tf.profiler.experimental.Trace | None = None
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def before_step(self, step: int) -> None:
-        self._profiler.before_step(step)
+        if self._steps is None:
+            return
+        if not self._running and self._steps[0] <= step <= self._steps[1]:
+            self._start()
+        if self._running:
+            self._guarded(lambda: self._enter(step))
 
     def after_step(self, step: int, loss: float) -> None:
-        self._profiler.after_step(step)
+        if self._steps is None:
+            return
+        self._leave()
+        if self._running and step >= self._steps[1]:
+            self.close()
+
+    def close(self) -> None:
+        """Writes the profile, where one is being made."""
+        self._leave()
+        if self._running:
+            self._running, self._steps = False, None
+            if self._guarded(_stop):
+                log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}", extra={"any_rank": True})
+
+    def _start(self) -> None:
+        import tensorflow as tf
+
+        self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
+
+    def _enter(self, step: int) -> None:
+        import tensorflow as tf
+
+        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+        self._trace.__enter__()
+
+    def _leave(self) -> None:
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            self._guarded(lambda: trace.__exit__(None, None, None))
+
+    def _guarded(self, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except Exception as error:  # whatever a profiler of another maker raises
+            self._steps = None
+            log.warning(f"the profile of chosen steps has failed: {error}; training goes on without")
+            return False
+        return True
+
+
+def _stop() -> None:
+    import tensorflow as tf
+
+    tf.profiler.experimental.stop()

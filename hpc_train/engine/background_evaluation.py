@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
 from typing import Protocol
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manifest import DamagedError
 from hpc_train.engine.checkpointing import Checkpointing
-from hpc_train.engine.lifecycle import Lifecycle
+from hpc_train.engine.lifecycle import Lifecycle, missed_evaluations
 from hpc_train.engine.run_context import ChiefServices, RunContext
 from hpc_train.evaluation.runner import EvaluationResult
-from hpc_train.jobdir.job_dir import JobDir
 
 log = logging.getLogger(__name__)
 
@@ -40,22 +38,19 @@ class SnapshotSource(Protocol):
 
     def borrow(self, step: int) -> Snapshot | None:
         """The snapshot, where it is that of `step`; it stays until `give_back`."""
-        ...
 
     def give_back(self) -> None:
         """It is needed no more. Any thread may call this."""
-        ...
 
 
 class LastSnapshot:
-    """The snapshot that `checkpointing` took last, in a process that takes the next one itself."""
+    """The snapshot that `checkpointing` took last, in a process that takes the next one itself. See SnapshotSource."""
 
     def __init__(self, checkpointing: Checkpointing) -> None:
         self._checkpointing, self._free = checkpointing, threading.Event()
         self._free.set()
 
     def borrow(self, step: int) -> Snapshot | None:
-        """See SnapshotSource."""
         snapshot = self._checkpointing.snapshot
         if snapshot is None or snapshot.step != step:
             return None
@@ -63,7 +58,6 @@ class LastSnapshot:
         return snapshot
 
     def give_back(self) -> None:
-        """See SnapshotSource."""
         self._free.set()
 
     def wait_until_free(self) -> None:
@@ -90,12 +84,10 @@ class BackgroundEvaluation:
     def _queue_missed(self) -> None:
         """Checkpoints of earlier runs that an evaluation of every checkpoint has not come to."""
         run = self._context.plan
-        known = JobDir(self._context.job_dir).evaluations(run.first_step)
-        for number, spec in enumerate(self._context.eval_specs):
-            for step in self._context.manager.steps() if spec.eval_every_checkpoint else []:
-                newest = run.first_step - run.is_over  # the last one of all is evaluated in the end
-                if 0 < step <= newest and step not in known.get(spec.kind, {}):
-                    self._lifecycle.schedule.queue(number, step)
+        newest = run.first_step - run.is_over  # the last one of all is evaluated in the end
+        there = [step for step in self._context.manager.steps() if 0 < step <= newest]
+        for number, step in missed_evaluations(self._context, there):
+            self._lifecycle.schedule.queue(number, step)
 
     def _wanted(self) -> set[int]:
         """Checkpoints that an evaluation is still to come to, or is reading."""
@@ -104,9 +96,7 @@ class BackgroundEvaluation:
     def __enter__(self) -> BackgroundEvaluation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._dropped = True
         if self._pending is not None:
             wait([self._pending], DROP_SECS)
@@ -114,7 +104,12 @@ class BackgroundEvaluation:
         self._context.manager.wanted = tuple
 
     def look(self, step: int) -> None:
-        """Passes on an evaluation that has ended, and begins the next. `step`: where training is."""
+        """Passes on what has been saved and evaluated, and begins the next evaluation; the rules may end training.
+
+        To be called now and then; `step`: where training is.
+        """
+        if self._lifecycle.log is not None:
+            self._lifecycle.log.committed()
         if self._pending is not None and self._pending.done():
             self._collect(step)
         if self._pending is None:
@@ -126,6 +121,7 @@ class BackgroundEvaluation:
                 f"{queued} checkpoints wait for their evaluation (eval_every_checkpoint), "
                 "and stay on the disk until then; save less often, or evaluate less"
             )
+        self._lifecycle.look_at_rules(step + 1)
 
     def _begin_next(self) -> bool:
         self._drop_what_is_gone()

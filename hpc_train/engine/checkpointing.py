@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,18 +42,9 @@ class Saved(Protocol):
 
     def average(self) -> None:
         """Makes alike on all ranks what should be. Collective."""
-        ...
 
-    def snapshot(
-        self,
-        progress: DataProgress,
-        order: DataOrder | None,
-        rng: dict[str, np.ndarray],
-        tf_random_seed: int | None,
-        best: dict[str, Any] | None,
-    ) -> Snapshot:
-        """A copy of all variables, for the chief."""
-        ...
+    def snapshot(self, about: Snapshot) -> Snapshot:
+        """`about`, which has no arrays of variables yet, with a copy of all of them, for the chief."""
 
 
 class Read(Protocol):
@@ -62,26 +53,9 @@ class Read(Protocol):
     @property
     def order(self) -> DataOrder | None:
         """The order in which it is read."""
-        ...
 
     def progress_at(self, step: int) -> DataProgress:
         """How far it is read when `step` steps are done."""
-        ...
-
-
-@dataclass(frozen=True)
-class Record:
-    """What metrics.jsonl holds of a checkpoint; stall_secs: what training waited, None where that is not known.
-
-    Attributes:
-        time: When it was committed, in seconds since 1970.
-    """
-
-    step: int
-    secs: float
-    bytes: int
-    stall_secs: float | None
-    time: float
 
 
 class Checkpointing:
@@ -96,7 +70,7 @@ class Checkpointing:
     """
 
     def __init__(self, context: RunContext, world: World, state: Saved) -> None:
-        self._world, self._state, self._chief = world, state, context.chief
+        self._world, self._state, self._chief, self._ranks = world, state, context.chief, context.world.size
         self._config, self._manager, self._watchdog = context.config, context.manager, context.watchdog
         self._stalls: dict[int, float] = {}
         restored = self._chief.restored if self._chief else None
@@ -139,9 +113,11 @@ class Checkpointing:
         if (waited := time.monotonic() - start) > LONG_WAIT_SECS:
             log.warning(f"waited {waited:.1f} s for the checkpoint before; save less often")
         best = asdict(self._best) if self._best else None
-        snapshot = self._state.snapshot(data.progress_at(step), data.order, rng, self._config.tf_random_seed, best)
-        self.snapshot, self.taken = snapshot, snapshot.time
-        chief.saver.begin(snapshot)
+        progress, seed = data.progress_at(step), self._config.tf_random_seed
+        about = Snapshot({}, {}, progress, data.order, self._ranks, 0.0, rng, seed, best)
+        self.snapshot = self._state.snapshot(about)
+        self.taken = self.snapshot.time
+        chief.saver.begin(self.snapshot)
         self._stalls[step] = time.monotonic() - start if stall_secs is None else stall_secs
 
     def wait(self, step: int, halt: bool = True) -> None:
@@ -155,14 +131,19 @@ class Checkpointing:
         """
         self._world.each(lambda: self._settle(self._chief, step, halt) if self._chief else None)
 
-    def committed(self) -> list[Record]:
-        """The checkpoints that have been committed since the last call; saving listeners are called. Local."""
-        found: list[Record] = []
+    def committed(self) -> list[tuple[int, dict[str, Any]]]:
+        """The checkpoints that have been committed since the last call; saving listeners are called. Local.
+
+        Each with its step, and what metrics.jsonl holds of it; stall_secs: what training waited, None where that is not
+        known; committed: when that was, in seconds since 1970.
+        """
+        found = []
         while self._chief is not None and self._chief.committed:
             path, secs, nbytes, committed = self._chief.committed.popleft()
             step = step_of(path.name) or 0
             self._chief.listeners.after_save(step, path)
-            found.append(Record(step, secs, nbytes, self._stalls.pop(step, None), committed))
+            stall_secs = self._stalls.pop(step, None)
+            found.append((step, {"secs": secs, "bytes": nbytes, "stall_secs": stall_secs, "committed": committed}))
         return found
 
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hpc_train.callbacks.hook_list import Hooks
@@ -21,7 +22,7 @@ class RunListener:
     def after_step(self, step: int, loss: float) -> None:
         """Step `step` has been taken."""
 
-    def checkpoint(self, step: int, path: Path) -> None:
+    def after_checkpoint(self, step: int, path: Path) -> None:
         """The state after `step` has been copied, and is being written to `path`."""
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
@@ -38,76 +39,25 @@ class RunListener:
 
 
 class RunEvents(RunListener):
-    """Passes what happens on to listeners, in their order; of each only what it overrides is called."""
+    """Passes what happens on to listeners, in their order; of each only what it overrides, or has, is called."""
 
-    def __init__(self, listeners: Sequence[RunListener]) -> None:
-        def calls(name: str) -> list[Callable[..., None]]:
-            return [
-                getattr(listener, name)
-                for listener in listeners
-                if getattr(type(listener), name) is not getattr(RunListener, name)
-            ]
-
-        self._begin, self._end, self._interrupted = calls("begin"), calls("end"), calls("interrupted")
-        self._before_step, self._after_step = calls("before_step"), calls("after_step")
-        self._checkpoint, self._evaluation, self._rollback = calls("checkpoint"), calls("evaluation"), calls("rollback")
-
-    def begin(self) -> None:
-        for call in self._begin:
-            call()
-
-    def before_step(self, step: int) -> None:
-        for call in self._before_step:
-            call(step)
-
-    def after_step(self, step: int, loss: float) -> None:
-        for call in self._after_step:
-            call(step, loss)
-
-    def checkpoint(self, step: int, path: Path) -> None:
-        for call in self._checkpoint:
-            call(step, path)
-
-    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
-        for call in self._evaluation:
-            call(result, training_step, last)
-
-    def rollback(self, step: int) -> None:
-        for call in self._rollback:
-            call(step)
-
-    def interrupted(self, step: int) -> None:
-        for call in self._interrupted:
-            call(step)
-
-    def end(self, step: int) -> None:
-        for call in self._end:
-            call(step)
+    def __init__(self, listeners: Sequence[RunListener | Hooks]) -> None:
+        for name, idle in vars(RunListener).items():
+            if not name.startswith("_"):
+                overridden = [getattr(one, name) for one in listeners if getattr(type(one), name, idle) is not idle]
+                setattr(self, name, partial(_call, overridden))
 
 
-class HookListener(RunListener):
-    """Calls the hooks and Keras callbacks of this rank."""
+def _call(listening: Sequence[Callable[..., None]], *happened: object) -> None:
+    for call in listening:
+        call(*happened)
+
+
+class EvaluationListener(RunListener):
+    """Tells the hooks of this rank of evaluations; to what else happens they listen themselves."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
-    def begin(self) -> None:
-        self._hooks.begin()
-
-    def before_step(self, step: int) -> None:
-        self._hooks.before_step(step)
-
-    def after_step(self, step: int, loss: float) -> None:
-        self._hooks.after_step(step, loss)
-
-    def checkpoint(self, step: int, path: Path) -> None:
-        self._hooks.after_checkpoint(step, path)
-
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
         self._hooks.after_evaluate(result.step, result.name, result.metrics)
-
-    def interrupted(self, step: int) -> None:
-        self._hooks.interrupted(step)
-
-    def end(self, step: int) -> None:
-        self._hooks.end(step)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
+from hpc_train.checkpoint.format import Snapshot
 from hpc_train.distributed.world import World
-from hpc_train.engine.checkpointing import Checkpointing, Read
-from hpc_train.engine.events import HookListener, RunEvents, RunListener
+from hpc_train.engine.checkpointing import Checkpointing, Read, Saved
+from hpc_train.engine.events import EvaluationListener, RunEvents, RunListener
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import Result, RunContext
 from hpc_train.engine.run_log import RunLog
@@ -31,11 +31,12 @@ class Lifecycle:
     """Checkpoints, evaluations and the end of one run. Methods are collective over `world` unless they say otherwise.
 
     Args:
-        world: The ranks that save and evaluate together.
+        world: The ranks that save and evaluate together. state: what is saved.
         data: The training input, which a rollback opens anew.
         listeners: Who else listens to what happens.
 
     Attributes:
+        checkpointing: Takes and writes checkpoints.
         decision: That training ends early, on the chief. runner: evaluates the model as it is. schedule: which
             checkpoint is evaluated when.
         events: What happens, to be passed on. log: the chief's, None elsewhere.
@@ -44,30 +45,25 @@ class Lifecycle:
     has_news = False
 
     def __init__(
-        self,
-        context: RunContext,
-        world: World,
-        checkpointing: Checkpointing,
-        data: Read,
-        listeners: Sequence[RunListener] = (),
+        self, context: RunContext, world: World, state: Saved, data: Read, listeners: Sequence[RunListener] = ()
     ) -> None:
         self._context, self._chief, self._world = context, context.chief, world
-        self._checkpointing, self.data = checkpointing, data
+        self.checkpointing, self.data = Checkpointing(context, world, state), data
         self._hooks = context.hooks
         self.runner = EvaluationRunner(
             world, context.evaluators, context.chief.exporter_runners if context.chief else (), context.hooks
         )
-        self.schedule = EvaluationSchedule(context.eval_specs, time.monotonic())
-        self.log = RunLog(context, context.chief, checkpointing) if context.chief else None
+        self.schedule = EvaluationSchedule(context.job.eval_specs, time.monotonic())
+        self.log = RunLog(context, context.chief, self.checkpointing) if context.chief else None
         self._rules = _Rules(context.chief.stopper) if context.chief and context.chief.stopper else None
-        own = [one for one in (self.log, HookListener(context.hooks), self._rules) if one is not None]
-        self.events = RunEvents([*own, *listeners])
+        own = (self.log, context.hooks, EvaluationListener(context.hooks), self._rules)
+        self.events = RunEvents([*(one for one in own if one is not None), *listeners])
         self._kept: Decision | None = None
 
     @property
     def decision(self) -> Decision | None:
         """The decision of a rule to end training early, on the chief. Local."""
-        return self._rules.decision if self._rules else None
+        return self._rules.stopper.decision if self._rules else None
 
     @property
     def finish_asked(self) -> bool:
@@ -98,13 +94,8 @@ class Lifecycle:
         if run.restored_step is None or run.is_over:
             return
 
-        def missed() -> list[int]:
-            known = JobDir(self._context.job_dir).evaluations(run.first_step)
-            specs = self._context.eval_specs
-            every = [number for number, spec in enumerate(specs) if spec.eval_every_checkpoint]
-            return [number for number in every if run.first_step not in known.get(specs[number].kind, {})]
-
-        self._evaluate(run.first_step, self._world.on_chief(missed))
+        missed = self._world.on_chief(lambda: missed_evaluations(self._context, [run.first_step]))
+        self._evaluate(run.first_step, [number for number, _ in missed])
 
     def at_checkpoint(self, step: int) -> float:
         """Saves, then evaluates if it is time to; returns the seconds that saving took."""
@@ -119,9 +110,9 @@ class Lifecycle:
     def save(self, step: int, stall_secs: float | None = None) -> None:
         """Copies the state after `step`, which is then written, unless the newest checkpoint is that."""
         self._context.watchdog.at("checkpoint", step)
-        if self._checkpointing.save(step, self.data, stall_secs):
+        if self.checkpointing.save(step, self.data, stall_secs):
             log.debug(f"the state after step {step} is copied")
-            self.events.checkpoint(step, self._context.manager.path(step))
+            self.events.after_checkpoint(step, self._context.manager.path(step))
 
     def _evaluate(self, step: int, numbers: Sequence[int]) -> None:
         if numbers:
@@ -129,7 +120,7 @@ class Lifecycle:
                 self.evaluated(result, step)
 
     def _taken(self) -> float:
-        return self._world.broadcast(self._checkpointing.taken)
+        return self._world.broadcast(self.checkpointing.taken)
 
     def _moving(self, step: int) -> Callable[[], None]:
         logged = False
@@ -144,20 +135,17 @@ class Lifecycle:
 
         return moved
 
-    def at_comparison(self, step: int) -> None:
-        """Compares the ranks' variables; JobEndedError names a rank whose differ."""
-        compare_replicas(self._context, step, self.before_halt)
-
     def before_halt(self, step: int) -> None:
         """All ranks are about to end the job: the checkpoint that is being written is finished first."""
         self._context.watchdog.at("checkpoint", step)
         if self.log is not None:  # before the ranks part: one of them is about to set it to failed
             self.log.status(state="running", step=step)
-        self._checkpointing.wait(step, halt=False)
+        self.checkpointing.wait(step, halt=False)
 
-    def went_back(self, step: int, data: Read) -> None:
-        """A rollback has taken training back to the checkpoint of `step`. Local."""
+    def went_back(self, step: int, data: Read, restored: Snapshot | None = None) -> None:
+        """A rollback has taken training back to the checkpoint of `step`, which this rank has `restored`. Local."""
         self.data = data
+        self.checkpointing.went_back_to(restored, step)
         self.schedule.went_back(step)
         self.events.rollback(step)
 
@@ -178,15 +166,15 @@ class Lifecycle:
 
     def _save_last(self, step: int) -> None:
         self.save(step)
-        self._checkpointing.wait(step)
+        self.checkpointing.wait(step)
         if self.log is not None:
             self.log.committed()
 
     def take_last_state(self, step: int) -> None:
         """Gives the model, which evaluations have used, the state after `step`. For a chief that takes no steps."""
-        snapshot = self._checkpointing.snapshot
+        snapshot = self.checkpointing.snapshot
         if snapshot is None or snapshot.step != step:
-            self._checkpointing.wait(step)
+            self.checkpointing.wait(step)
             snapshot = self._context.manager.load(step)
         self._context.state.assign(snapshot)
 
@@ -207,23 +195,23 @@ class Lifecycle:
                 return None
             return job_dir.evaluation_of(taken, kind, what, only_last)
 
-        numbers, results = range(len(self._context.eval_specs)), []
+        numbers, results = range(len(self._context.job.eval_specs)), []
         for result in self.runner.evaluate(step, taken, numbers, self._moving(step), True, known):
             self.evaluated(result, step, last=True)
             results.append(result)
-        self._checkpointing.wait(step)
-        exports = [Path(export.path) for r in results for export in r.exports if export.path is not None]
+        self.checkpointing.wait(step)
+        exports = [str(export.path) for r in results for export in r.exports if export.path is not None]
         if self.log is not None:
             self._context.manager.thin_out()  # of those that waited for their evaluation
             self._log_end(self.log, outcome, decision, exports)
         return {**results[0].metrics, "global_step": step}, exports
 
-    def _log_end(self, run_log: RunLog, outcome: Outcome, decision: Decision | None, exports: Sequence[Path]) -> None:
+    def _log_end(self, run_log: RunLog, outcome: Outcome, decision: Decision | None, exports: list[str]) -> None:
         step = outcome.step
         run_log.status(
             state="succeeded",
             step=step,
-            exports=[str(path) for path in exports],
+            exports=exports,
             stopped_early={"step": step, "reason": decision.reason} if decision else None,
         )
         waited = f", {outcome.input_wait:.1%} of the time waiting for input" if outcome.input_wait is not None else ""
@@ -261,7 +249,7 @@ class Lifecycle:
             JobEndedError: An export failed, and `on_export_error` is "halt".
         """
         if self._chief is not None and result.number == 0:
-            self._checkpointing.note_evaluation(result.step, result.metrics)
+            self.checkpointing.note_evaluation(result.step, result.metrics)
         self.events.evaluation(result, training_step, last)
         failed = next((export for export in result.exports if export.error is not None), None)
         if failed is not None and self._context.config.on_export_error == "halt":
@@ -274,42 +262,28 @@ class Lifecycle:
 
 
 class _Rules(RunListener):
-    """The rules that end training early. For the chief.
-
-    Attributes:
-        decision: What they have decided.
-    """
+    """The rules that end training early. For the chief."""
 
     def __init__(self, stopper: EarlyStopper) -> None:
-        self._stopper = stopper
-        self.decision: Decision | None = None
+        self.stopper = stopper
 
     def before_step(self, step: int) -> None:
         """Whether `step`, which is about to be made, is the last one."""
-        if self.decision is None:
-            self.decision = self._stopper.check(step, time.monotonic())
-            if self.decision is not None:
-                log.info(f"stopping early: {self.decision.reason}")
+        if self.stopper.decision is None and (decision := self.stopper.check(step, time.monotonic())) is not None:
+            log.info(f"stopping early: {decision.reason}")
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
-        self._stopper.saw(result.kind, result.step, result.metrics)
+        self.stopper.saw(result.kind, result.step, result.metrics)
 
     def rollback(self, step: int) -> None:
-        self._stopper.went_back(step)
+        self.stopper.went_back(step)
 
 
-def compare_replicas(context: RunContext, step: int, before_halt: Callable[[int], None]) -> None:
-    """Compares the variables of all ranks that train; where they differ the job ends, after `before_halt`. Collective.
-
-    Raises:
-        JobEndedError: They differ; it names the ranks.
-    """
-    context.watchdog.at("comparing replicas", step)
-    try:
-        context.state.compare(step)
-    except JobEndedError:
-        before_halt(step)
-        raise
+def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[int, int]]:
+    """What evaluations of every checkpoint have not come to: the number of the set, and which of `steps`. Local."""
+    known = JobDir(context.job_dir).evaluations(context.plan.first_step)
+    every = [(number, spec.kind) for number, spec in enumerate(context.job.eval_specs) if spec.eval_every_checkpoint]
+    return [(number, step) for number, kind in every for step in steps if step not in known.get(kind, {})]
 
 
 def first_signal(received: Sequence[str | None]) -> str:

@@ -41,87 +41,64 @@ class RunControl(Protocol):
     @property
     def finish_asked(self) -> bool:
         """Whether somebody on this rank asks to end training normally. Local."""
-        ...
 
     @property
     def has_news(self) -> bool:
         """Whether this rank has something that the others are to hear. Local."""
-        ...
 
     def before_step(self, step: int) -> None:
         """`step` is about to be made. Local."""
-        ...
 
     def after_step(self, step: int, loss: float) -> None:
         """`step` has been made. Local."""
-        ...
 
     def at_news(self) -> None:
         """A rank has something that all are to hear. Collective."""
-        ...
 
     def at_checkpoint(self, step: int) -> float:
         """It is time for a checkpoint after `step`. Returns the seconds that it took. Collective."""
-        ...
-
-    def at_comparison(self, step: int) -> None:
-        """It is time to compare the ranks' variables. Collective."""
-        ...
 
     def before_halt(self, step: int) -> None:
         """The numbers of `step` went bad, and the job is about to end. Collective."""
-        ...
 
 
-def train(
-    context: RunContext,
-    world: World,
-    train_step: TrainStep,
-    first_step: int,
-    control: RunControl,
-    policy: NanPolicy,
-    reporter: StepReporter | None,
-) -> Outcome:
-    """Trains from `first_step` (steps done) to `max_steps`, the end of the input, or a request to stop. Collective.
-
-    Saves nothing at its end: the caller does. Ends with "rollback", too, where `policy` decides so; the caller takes
-    the state back and calls again.
+class TrainingLoop:
+    """The steps of one run, from a checkpoint on.
 
     Args:
         world: The ranks that train. reporter: the first one's.
-
-    Raises:
-        JobEndedError: The numbers went bad, and `policy` ends the job.
     """
-    data = context.input.current
-    shown: AbstractContextManager[object] = reporter.showing() if reporter else nullcontext()
-    with Feed(data.dataset, lambda: data.failure) as batches, shown:
-        return _Loop(context, world, batches, train_step, first_step, control, policy, reporter).run()
-
-
-class _Loop:
-    """The steps of one pass through the training data; see train."""
 
     def __init__(
         self,
         context: RunContext,
         world: World,
-        batches: Feed,
         train_step: TrainStep,
-        first_step: int,
         control: RunControl,
-        policy: NanPolicy,
         reporter: StepReporter | None,
     ) -> None:
         self._config, self._watchdog, self._signals = context.config, context.watchdog, context.signals
         self._optimizer, self._max_steps = context.model.optimizer, context.plan.max_steps
-        self._world, self._batches, self._train_step = world, batches, train_step
-        self._control, self._policy, self._reporter = control, policy, reporter
-        self._step, self._rate, self._times = first_step, Rate(), TimeShares()
-        self._last_save = time.monotonic()
+        self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
+        self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
+        self._policy = NanPolicy(context.config.on_nan)
 
-    def run(self) -> Outcome:
-        """All of them."""
+    def run(self, first_step: int) -> Outcome:
+        """Trains from `first_step` (steps done) to `max_steps`, the input's end, or a request to stop. Collective.
+
+        Saves nothing at its end: the caller does. Ends with "rollback", too, where the numbers went bad and `on_nan`
+        asks for it; the caller takes the state back and calls again.
+
+        Raises:
+            JobEndedError: The numbers went bad, and `on_nan` ends the job; or the ranks' variables differ.
+        """
+        self._step, self._rate, self._times = first_step, Rate(), TimeShares()
+        data = self._input.current
+        shown: AbstractContextManager[object] = self._reporter.showing() if self._reporter else nullcontext()
+        with Feed(data.dataset, lambda: data.failure) as self._batches, shown:
+            return self._train()
+
+    def _train(self) -> Outcome:
         batch = self._first_batch()
         end: End = "max_steps" if self._is_done else "end of input"
         self._last_save = time.monotonic()
@@ -190,6 +167,8 @@ class _Loop:
             leave_out=step in self._policy.left_out,
         )
         begun = time.perf_counter()
+        if self._delay_secs:
+            time.sleep(self._delay_secs)
         report = self._train_step(batch, flags)
         return report, time.perf_counter() - begun
 
@@ -240,7 +219,12 @@ class _Loop:
         """Compares the replicas, and saves, where that is due after this step. Collective."""
         step, config = self._step, self._config
         if config.check_replicas_steps and step % config.check_replicas_steps == 0:
-            self._control.at_comparison(step)
+            self._watchdog.at("comparing replicas", step)
+            try:
+                self._state.compare(step)
+            except JobEndedError:
+                self._control.before_halt(step)
+                raise
         due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
         if not last and (raised.save or due):
             self._rate.pause()

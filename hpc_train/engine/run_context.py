@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.config.specs import EvalSpec, RunConfig
+from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import Restorer
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -29,19 +29,13 @@ from hpc_train.telemetry.reporter import Reporter
 if TYPE_CHECKING:
     import keras
 
-Result = tuple[dict[str, float], list[Path]]
+Result = tuple[dict[str, float], list[str]]
 """The metrics of the last evaluation with `global_step`, and the folders of the exports made of the last checkpoint."""
+Training = Callable[["RunContext"], Result]
+"""One run, prepared by its strategy: trains to the end, evaluates and exports. Collective."""
 
 Committed = tuple[Path, float, int, float]
 """A checkpoint's folder, the seconds since its state was taken, its bytes, and when that was, since 1970."""
-
-
-class Training(Protocol):
-    """One run, prepared by its strategy."""
-
-    def run(self, context: RunContext) -> Result:
-        """Trains to the end, evaluates and exports. Collective."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -98,11 +92,6 @@ class RunContext:
     def config(self) -> RunConfig:
         """Where and how the job runs."""
         return self.job.config
-
-    @property
-    def eval_specs(self) -> tuple[EvalSpec, ...]:
-        """The evaluation sets, the first one first."""
-        return self.job.eval_specs
 
     @property
     def job_dir(self) -> Path:

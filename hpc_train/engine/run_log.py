@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.events import RunListener
 from hpc_train.engine.run_context import ChiefServices, RunContext
-from hpc_train.evaluation.runner import EvaluationResult, Export
+from hpc_train.evaluation.runner import EvaluationResult
+from hpc_train.export.exporters import ExportResult
 from hpc_train.report import write_report
 
 log = logging.getLogger(__name__)
@@ -20,30 +20,24 @@ EXPORT_ERRORS_KEPT = 20
 
 
 class RunLog(RunListener):
-    """Logs what happens, and writes it to metrics, status and report."""
+    """Logs what happens, and writes it to metrics, status and report.
+
+    Attributes:
+        status: Changes fields of status.json. run_ended: notes the end of this run in the metrics.
+    """
 
     def __init__(self, context: RunContext, chief: ChiefServices, checkpointing: Checkpointing) -> None:
         self._context, self._reporter, self._lists = context, chief.reporter, chief.reporter.lists
         self._checkpointing = checkpointing
+        self.status, self.run_ended = chief.reporter.status.update, chief.reporter.metrics.end
         self._last_weights = context.plan.first_step
-
-    def status(self, **fields: Any) -> None:
-        """Changes fields of status.json."""
-        self._reporter.status.update(**fields)
 
     def committed(self) -> None:
         """Records the checkpoints that have been committed since the last call."""
-        for found in self._checkpointing.committed():
-            self._reporter.metrics.note(
-                "checkpoint",
-                found.step,
-                secs=found.secs,
-                bytes=found.bytes,
-                stall_secs=found.stall_secs,
-                committed=found.time,
-            )
+        for step, about in self._checkpointing.committed():
+            self._reporter.metrics.note("checkpoint", step, **about)
 
-    def checkpoint(self, step: int, path: Path) -> None:
+    def after_checkpoint(self, step: int, path: Path) -> None:
         """Histograms of the weights, where they are due and the chief takes no steps; else a hook writes them."""
         every, snapshot = self._context.config.save_histograms_steps, self._checkpointing.snapshot
         if not every or not self._context.plan.roles.idle or snapshot is None:
@@ -69,11 +63,11 @@ class RunLog(RunListener):
         for export in result.exports:
             self._export(export, result.step)
 
-    def _export(self, export: Export, step: int) -> None:
+    def _export(self, export: ExportResult, step: int) -> None:
         if export.error is None:
             log.info(f"export {export.path}")
             if export.new:
-                self._reporter.metrics.note("export", step, exporter=export.exporter, path=export.path)
+                self._reporter.metrics.note("export", step, exporter=export.exporter, path=str(export.path))
             return
         log.warning(f"the exporter {export.exporter!r} failed at step {step}: {export.error}")
         self._reporter.metrics.note("export_failed", step, exporter=export.exporter, error=export.error)
@@ -81,10 +75,6 @@ class RunLog(RunListener):
         errors.append({"exporter": export.exporter, "step": step, "error": export.error})
         del errors[:-EXPORT_ERRORS_KEPT]
         self.status(state="running", export_errors=errors)
-
-    def run_ended(self, step: int, state: str, reason: str) -> None:
-        """Notes the end of this run."""
-        self._reporter.metrics.end(step, state, reason)
 
     def report(self, step: int) -> None:
         """Writes the report of a job that is done, if it is wanted."""

@@ -51,15 +51,12 @@ class Strategy(Protocol):
 
     def roles(self, size: int, options: RunOptions) -> Roles:
         """What each of `size` ranks does; UserError where no rank would be left to train. Pure."""
-        ...
 
     def least_ranks(self, options: RunOptions) -> int:
         """So many ranks a job needs at least. Pure."""
-        ...
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """Where a rank begins to read the training data, given how far the job has read. Pure."""
-        ...
 
     def prepare(self, parts: ModelParts) -> AbstractContextManager[Training]:
         """Opens what this rank needs to train, once the model has its state. Collective.
@@ -67,4 +64,3 @@ class Strategy(Protocol):
         Raises:
             UserError: The model, its optimizer or this MPI cannot do it.
         """
-        ...

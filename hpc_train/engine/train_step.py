@@ -65,11 +65,7 @@ class StepReport:
 
 
 def make_train_step(
-    model: keras.Model,
-    allreduce: GradientAllreduce,
-    carried: Sequence[Any],
-    undo: bool,
-    accumulate_steps: int = 1,
+    model: keras.Model, allreduce: GradientAllreduce, carried: Sequence[Any], undo: bool, accumulate_steps: int = 1
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report`. The step is collective.
 
@@ -93,7 +89,6 @@ def make_train_step(
     # It makes gradients overflow to find the largest scale that does not, and leaves such steps out by itself.
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     averages_carried = allreduce.ranks > 1
-    on_gpu = bool(tf.config.list_logical_devices("GPU"))
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
@@ -131,14 +126,22 @@ def make_train_step(
             to_blame = tf.cond(applied, apply, leave)
         return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), tf.stack([computed, there])
 
-    compiled = tf.function(step, reduce_retracing=True, autograph=False)  # as Keras does; it takes longer than tracing
+    # Without AutoGraph, as Keras does it: it takes longer than tracing.
+    return _reporting(tf.function(step, reduce_retracing=True, autograph=False))
+
+
+def _reporting(step: Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]) -> TrainStep:
+    """The compiled `step` with flags and what it reports as values."""
+    import tensorflow as tf
+
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
 
     @cache
     def as_tensor(flags: Flags) -> tf.Tensor:
         return tf.constant(np.array(astuple(flags), np.float32))
 
     def run(batch: Any, flags: Flags) -> StepReport:
-        report, times = compiled(batch, as_tensor(flags))
+        report, times = step(batch, as_tensor(flags))
         loss, *raised, applied, to_blame = report.numpy()
         computed, there = times.numpy()
         return StepReport(

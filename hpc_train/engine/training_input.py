@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager
@@ -52,10 +51,8 @@ class TrainingInput:
     def __enter__(self) -> TrainingInput:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def open(self, ranks: World, progress: DataProgress) -> OpenInput:
         """Opens the data where the job has read so far, instead of what was open. Collective over `ranks`.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,10 @@ from hpc_train.config.early_stopping import (
     StopIfNoIncrease,
     as_mapping,
 )
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobdir.job_dir import Evaluations, JobDir
 from hpc_train.jobdir.paths import EARLY_STOP_FILE
 from hpc_train.telemetry.json_files import write_json
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One metric's value at one step."""
-
-    step: int
-    value: float
 
 
 @dataclass(frozen=True)
@@ -46,32 +37,35 @@ class Decision:
     max_steps: int | None
 
 
-def decide(rule: Rule, evaluations: Iterable[Evaluation], step: int) -> str | None:
+def decide(rule: Rule, values: Mapping[int, float], step: int) -> str | None:
     """The reason to end training at `step`, or None. As in tf.estimator.experimental (TensorFlow 2.15).
 
     Evaluations before `rule.min_steps` don't count. Steps without a better value are counted from the best evaluation
     to the newest; a value that is NaN is never better, nor beyond a threshold.
+
+    Args:
+        values: Of the rule's metric, by the step of the evaluation.
     """
     if step < rule.min_steps:
         return None
-    counted = sorted((e for e in evaluations if e.step >= rule.min_steps), key=lambda e: e.step)
+    counted = sorted((at, value) for at, value in values.items() if at >= rule.min_steps)
     if not counted:
         return None
     name = f"{rule.kind or 'eval'} {rule.metric_name}"
     if isinstance(rule, StopIfLower | StopIfHigher):
         lower = isinstance(rule, StopIfLower)
-        for e in counted:
-            if e.value < rule.threshold if lower else e.value > rule.threshold:
+        for at, value in counted:
+            if value < rule.threshold if lower else value > rule.threshold:
                 word = "lower" if lower else "higher"
-                return f"{name} is {word} than {rule.threshold:g}: {e.value:g} at step {e.step}"
+                return f"{name} is {word} than {rule.threshold:g}: {value:g} at step {at}"
         return None
     assert isinstance(rule, StopIfNoDecrease | StopIfNoIncrease)
     word, sign = ("decreased", 1.0) if isinstance(rule, StopIfNoDecrease) else ("increased", -1.0)
-    best, best_step = math.inf, counted[0].step
-    for e in counted:
-        if sign * e.value < best:
-            best, best_step = sign * e.value, e.step
-    newest = counted[-1].step
+    best, best_step = math.inf, counted[0][0]
+    for at, value in counted:
+        if sign * value < best:
+            best, best_step = sign * value, at
+    newest = counted[-1][0]
     if newest - best_step < rule.max_steps_without:
         return None
     shown = f"best {sign * best:g}" if math.isfinite(best) else "first evaluated"
@@ -121,13 +115,9 @@ class EarlyStopper:
             if not self._is_due(rule, self._looked[number], step, now):
                 continue
             self._looked[number] = step, now
-            steps = self.history.get(rule.kind or self.kinds[0], {})
-            evaluations = [
-                Evaluation(s, metrics[rule.metric_name])
-                for s, metrics in steps.items()
-                if s > self.since_step and rule.metric_name in metrics
-            ]
-            if reason := decide(rule, evaluations, step):
+            steps, name = self.history.get(rule.kind or self.kinds[0], {}), rule.metric_name
+            values = {s: found[name] for s, found in steps.items() if s > self.since_step and name in found}
+            if reason := decide(rule, values, step):
                 self.decision = Decision(step, reason, as_mapping([rule]), self.max_steps)
                 return self.decision
         return None
@@ -195,7 +185,7 @@ def check_metrics(rules: Sequence[Rule], names_by_kind: Mapping[str, Sequence[st
         kind = rule.kind or kinds[0]
         if kind not in names_by_kind:
             allowed = [k.removeprefix("eval_") for k in kinds if k != "eval"]
-            near = _nearest(rule.eval_name or "", allowed)
+            near = did_you_mean(rule.eval_name or "", allowed)
             raise UserError(
                 f"early stopping, {rule.key}: there is no evaluation set {rule.eval_name!r}; {near}"
                 f"allowed: {', '.join(allowed) or 'none is named'}; leave eval_name out for the first one"
@@ -204,10 +194,5 @@ def check_metrics(rules: Sequence[Rule], names_by_kind: Mapping[str, Sequence[st
             allowed = list(names_by_kind[kind])
             raise UserError(
                 f"early stopping, {rule.key}: {rule.metric_name!r} is no metric of this model; "
-                f"{_nearest(rule.metric_name, allowed)}allowed: {', '.join(allowed)}"
+                f"{did_you_mean(rule.metric_name, allowed)}allowed: {', '.join(allowed)}"
             )
-
-
-def _nearest(name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    return f"did you mean `{near[0]}`? " if near else ""

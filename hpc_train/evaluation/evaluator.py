@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,20 +15,12 @@ from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import record_of
-from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
+from hpc_train.data.loading.tf_dataset import InputContext, Loader, open_evaluation
 from hpc_train.distributed.world import World
 from hpc_train.model.builder import try_out
 
 if TYPE_CHECKING:
     import keras
-
-
-@dataclass(frozen=True)
-class BatchHooks:
-    """What is called before and after each batch, with its number on this rank."""
-
-    before: Callable[[int], None]
-    after: Callable[[int], None]
 
 
 class Evaluator:
@@ -56,8 +47,8 @@ class Evaluator:
     ) -> None:
         import tensorflow as tf
 
-        self._model, self._spec, self._shards = model, spec, shards
-        self._context, self._resources, self._load, self._world = context, resources, load, world
+        self._model, self._world = model, world
+        self._opened = partial(open_evaluation, spec.input_fn, shards, context, spec.steps, resources, load)
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = tf.function(self._run, autograph=False)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
@@ -66,33 +57,31 @@ class Evaluator:
     def _run(self, batch: Any) -> None:
         self._model.test_step(batch)
 
-    def evaluate(self, moved: Callable[[], None], batch_hooks: BatchHooks | None = None) -> dict[str, float]:
+    def evaluate(
+        self,
+        moved: Callable[[], None],
+        before_batch: Callable[[int], None] = lambda number: None,
+        after_batch: Callable[[int], None] = lambda number: None,
+    ) -> dict[str, float]:
         """The model's loss and metrics by name, the same on all ranks. Collective.
 
-        `moved` is called at each batch, and `batch_hooks` around it.
+        `moved` is called at each batch, the others before and after it with its number on this rank.
         """
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
-        before = [v.numpy() for v in variables]
+        before = [np.asarray(v.numpy()) for v in variables]
         with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
             for number, batch in enumerate(batches):
                 moved()
-                if batch_hooks is not None:
-                    batch_hooks.before(number)
+                before_batch(number)
                 self._test_step(batch)
-                if batch_hooks is not None:
-                    batch_hooks.after(number)
+                after_batch(number)
         moved()
-        after = [v.numpy() for v in variables]
-        gained = [np.asarray(a, np.float64) - b for a, b in zip(after, before, strict=True)]
-        flat = np.concatenate([np.ravel(g) for g in gained]) if gained else np.zeros(0)
-        flat = self._world.sum(np.ascontiguousarray(flat))
-        start = 0
-        for variable, first in zip(variables, before, strict=True):
-            first = np.asarray(first)
-            total = first + flat[start : start + first.size].reshape(first.shape)
-            variable.assign(total.astype(first.dtype))
-            start += first.size
+        gained = [np.ravel(np.asarray(v.numpy(), np.float64) - b) for v, b in zip(variables, before, strict=True)]
+        gained_by_all = self._world.sum(np.concatenate([*gained, np.zeros(0)]))
+        parts = np.split(gained_by_all, np.cumsum([first.size for first in before]))[: len(variables)]
+        for variable, first, part in zip(variables, before, parts, strict=True):
+            variable.assign((first + part.reshape(first.shape)).astype(first.dtype))
         results = self._results()
         self._model.reset_metrics()
         return results
@@ -109,10 +98,6 @@ class Evaluator:
         """Raises what evaluating would raise on account of the data's shapes and types. Local."""
         with self._opened() as opened:
             try_out(self._model, opened.dataset)
-
-    def _opened(self) -> AbstractContextManager[OpenInput]:
-        spec = self._spec
-        return open_evaluation(spec.input_fn, self._shards, self._context, spec.steps, self._resources, self._load)
 
 
 def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hpc_train.callbacks.hook_list import Hooks
 from hpc_train.distributed.world import World
-from hpc_train.evaluation.evaluator import BatchHooks, Evaluator
-from hpc_train.export.exporters import ExporterRunner
+from hpc_train.evaluation.evaluator import Evaluator
+from hpc_train.export.exporters import ExporterRunner, ExportResult
 from hpc_train.telemetry.metrics import MetricsWriter
 
 Known = Callable[[str, str | None], dict[str, float] | None]
-
-
-@dataclass(frozen=True)
-class Export:
-    """What one exporter has made of a checkpoint: a folder, or an error; `new`: in this run."""
-
-    exporter: str
-    path: str | None
-    error: str | None
-    new: bool
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class EvaluationResult:
     taken: float
     metrics: dict[str, float]
     secs: float
-    exports: tuple[Export, ...] = ()
+    exports: tuple[ExportResult, ...] = ()
     known: bool = False
 
     @property
@@ -95,41 +86,39 @@ class EvaluationRunner:
             moved: Called as long as it goes on. last: Whether training has ended.
             known: What an earlier run found, given an evaluation's kind and what it is of; on the chief.
         """
-        return (self._evaluate(number, step, taken, moved, last, known) for number in numbers)
+        for number in numbers:
+            evaluator = self.evaluators[number]
+            found = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
+            begun = time.monotonic()
+            metrics = self._measure(evaluator, step, moved) if found is None else found
+            secs = time.monotonic() - begun
+            exports: list[list[Any]] = []
+            if evaluator.exports:
+                moved()
+                exports = self._world.on_chief(partial(self._export, number, step, taken, metrics, last))
+                moved()
+            yield EvaluationResult(
+                number,
+                evaluator.kind,
+                evaluator.name,
+                evaluator.what,
+                step,
+                taken,
+                metrics,
+                secs,
+                tuple(ExportResult(name, path and Path(path), error, new) for name, path, error, new in exports),
+                found is not None,
+            )
 
-    def _evaluate(
-        self,
-        number: int,
-        step: int,
-        taken: float,
-        moved: Callable[[], None],
-        last: bool,
-        known: Known,
-    ) -> EvaluationResult:
-        evaluator, hooks = self.evaluators[number], self._hooks
-        metrics = self._world.broadcast(known(evaluator.kind, evaluator.what) if self._world.is_chief else None)
-        was_known, begun = metrics is not None, time.monotonic()
-        if metrics is None:
-            batch_hooks = None
-            if hooks is not None:
-                hooks.before_evaluate(step, evaluator.name)
-                batch_hooks = BatchHooks(
-                    partial(hooks.before_evaluation_batch, step, evaluator.name),
-                    partial(hooks.after_evaluation_batch, step, evaluator.name),
-                )
-            metrics = evaluator.evaluate(moved, batch_hooks)
-        secs = time.monotonic() - begun
+    def _measure(self, evaluator: Evaluator, step: int, moved: Callable[[], None]) -> dict[str, float]:
+        """What `evaluator` gives now, hooks being called. Collective."""
+        hooks, name = self._hooks, evaluator.name
+        if hooks is None:
+            return evaluator.evaluate(moved)
+        hooks.before_evaluate(step, name)
+        before, after = hooks.before_evaluation_batch, hooks.after_evaluation_batch
+        return evaluator.evaluate(moved, partial(before, step, name), partial(after, step, name))
 
-        def export() -> list[dict[str, Any]]:
-            made = self._exporting[number].after_evaluation(step, taken, metrics, last)
-            return [asdict(Export(e.exporter, None if e.path is None else str(e.path), e.error, e.new)) for e in made]
-
-        exports: list[dict[str, Any]] = []
-        if evaluator.exports:
-            moved()
-            exports = self._world.on_chief(export)
-            moved()
-        made = tuple(Export(**e) for e in exports)
-        return EvaluationResult(
-            number, evaluator.kind, evaluator.name, evaluator.what, step, taken, metrics, secs, made, was_known
-        )
+    def _export(self, number: int, step: int, taken: float, metrics: dict[str, float], last: bool) -> list[list[Any]]:
+        made = self._exporting[number].after_evaluation(step, taken, metrics, last)
+        return [[one.exporter, one.path and str(one.path), one.error, one.new] for one in made]

@@ -60,19 +60,17 @@ class EvaluationSchedule:
 
     def saved(self, step: int) -> None:
         """There is a checkpoint of `step`, newer than all before it."""
-        self._add(Checkpoint(step))
+        checkpoint = Checkpoint(step)
+        self._there[checkpoint.key] = checkpoint
 
     def queue(self, number: int, step: int) -> None:
         """The set called `number`, if it takes every checkpoint, has missed that of `step`; other sets have not."""
         checkpoint, one = Checkpoint(step), self._sets[number]
         if checkpoint.key not in self._there:
-            self._add(checkpoint)
+            self.saved(step)
             self.leave_out(step)
         if one.every:
             one.done.pop(checkpoint.key, None)
-
-    def _add(self, checkpoint: Checkpoint) -> None:
-        self._there[checkpoint.key] = checkpoint
 
     def see(self, there: Iterable[Checkpoint]) -> list[Checkpoint]:
         """Takes note of the checkpoints that are there now.

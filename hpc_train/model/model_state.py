@@ -8,6 +8,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
-from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reader_of, view_of
 from hpc_train.distributed.world import World
@@ -86,17 +86,10 @@ class ModelState:
     def _read(self) -> Callable[[], Any]:
         return reader_of(list(self._all.values()))
 
-    def snapshot(
-        self,
-        progress: DataProgress,
-        order: DataOrder | None,
-        rng: dict[str, np.ndarray],
-        tf_random_seed: int | None,
-        best: dict[str, Any] | None,
-    ) -> Snapshot:
-        """A copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
+    def snapshot(self, about: Snapshot) -> Snapshot:
+        """`about` with a copy of all variables, for the chief. It lies in memory that the next snapshot takes over."""
         self.copy()
-        return self.copied(progress, order, rng, tf_random_seed, best)
+        return self.copied(about)
 
     def copy(self) -> dict[int, np.ndarray]:
         """Copies all variables into memory kept for it; returns the copies, by the variables' `id`. Local."""
@@ -104,26 +97,11 @@ class ModelState:
             np.copyto(copy, view_of(tensor))
         return {id(variable): copy for variable, copy in zip(self._all.values(), self.room, strict=True)}
 
-    def copied(
-        self,
-        progress: DataProgress,
-        order: DataOrder | None,
-        rng: dict[str, np.ndarray],
-        tf_random_seed: int | None,
-        best: dict[str, Any] | None,
-    ) -> Snapshot:
-        """The snapshot that `copy` has made, and what may have been written over it since. Local."""
-        return Snapshot(
-            dict(zip(self._model, self.room[: len(self._model)], strict=True)),
-            dict(zip(self._optimizer, self.room[len(self._model) :], strict=True)),
-            progress,
-            order,
-            self.world.size,
-            time.time(),
-            rng,
-            tf_random_seed,
-            best,
-        )
+    def copied(self, about: Snapshot) -> Snapshot:
+        """`about` with what `copy` has copied, and what may have been written over it since, of now. Local."""
+        model = dict(zip(self._model, self.room[: len(self._model)], strict=True))
+        optimizer = dict(zip(self._optimizer, self.room[len(self._model) :], strict=True))
+        return replace(about, model=model, optimizer=optimizer, time=time.time())
 
     def assign(self, snapshot: Snapshot) -> None:
         """Gives all variables the values of `snapshot`. Local."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,21 +29,17 @@ class Bounded:
         """
         if self._hanging is not None and self._hanging.is_alive():
             raise TimeoutError
-        done: list[T] = []
-        failed: list[BaseException] = []
+        done: Future[T] = Future()
 
         def run() -> None:
             try:
-                done.append(action())
+                done.set_result(action())
             except BaseException as error:
-                failed.append(error)
+                done.set_exception(error)
 
-        thread = threading.Thread(target=run, name="hpc_train-watchdog-files", daemon=True)
-        thread.start()
-        thread.join(self.limit_secs)
-        self._hanging = thread if thread.is_alive() else None
-        if failed:
-            raise failed[0]
-        if not done:
+        self._hanging = threading.Thread(target=run, name="hpc_train-watchdog-files", daemon=True)
+        self._hanging.start()
+        self._hanging.join(self.limit_secs)
+        if not done.done():
             raise TimeoutError
-        return done[0]
+        return done.result()

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
@@ -72,9 +72,7 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._pipe is None or self._listener is None:
             return
         signal.set_wakeup_fd(self._pipe_before)

@@ -13,11 +13,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from hpc_train.distributed.world import World
@@ -72,14 +72,7 @@ class Watchdog:
     """
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        host: str,
-        folder: Path,
-        timeout_secs: float,
-        end: End,
-        places: Sequence[str] = (),
+        self, rank: int, size: int, host: str, folder: Path, timeout_secs: float, end: End, places: Sequence[str] = ()
     ) -> None:
         self._rank, self._size, self._host, self._end, self._timeout = rank, size, host, end, timeout_secs
         self._places = list(places) or [f"host {host}" if r == rank else "host unknown" for r in range(size)]
@@ -123,9 +116,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread is None:
             return
@@ -179,8 +170,8 @@ class Watchdog:
             "pid": os.getpid(),
             "phase": mark[0],
             "step": mark[1],
+            "secs": round(secs, 3),
         }
-        report["secs"] = round(secs, 3)
         if standing:
             self._folder.report({**report, "stacks": stacks()})
         else:
@@ -240,11 +231,8 @@ def stacks() -> dict[str, list[str]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = {}
     for ident, innermost in sys._current_frames().items():
-        lines: list[str] = []
-        frame: FrameType | None = innermost
-        while frame is not None:
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
-            frame = frame.f_back
+        frames = traceback.walk_stack(innermost)
+        lines = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
         found[f"{names.get(ident, 'thread')} ({ident})"] = lines[::-1]
     return found
 

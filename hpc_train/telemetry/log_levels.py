@@ -9,12 +9,7 @@ from hpc_train.errors import UserError
 
 LEVELS_VARIABLE = "HPC_TRAIN_LOG"
 ROOT = "hpc_train"
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def parse_levels(text: str) -> dict[str, int]:

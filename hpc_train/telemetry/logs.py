@@ -11,18 +11,14 @@ import os
 import sys
 from functools import cache
 
-from rich.console import Console
-
 from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, ROOT, parse_levels
 from hpc_train.telemetry.progress import make_console
 
 log = logging.getLogger(ROOT)
 
 
-@cache
-def console() -> Console:
-    """This process's console on standard output."""
-    return make_console()
+console = cache(make_console)
+"""This process's console on standard output."""
 
 
 class LineFormatter(logging.Formatter):

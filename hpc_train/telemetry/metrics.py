@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -49,9 +48,7 @@ class MetricsWriter:
     def __enter__(self) -> MetricsWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._events.close()
 
@@ -93,10 +90,8 @@ class MetricsWriter:
         """
         histograms, by_rank = histograms or {}, by_rank or {}
         counts = {name: {str(value): n for value, n in sorted(h.items())} for name, h in histograms.items()}
-        ranks = (
-            {"by_rank": {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}} if by_rank else {}
-        )
-        self.note(kind, step, **{**values, **counts, **ranks, **(only_here or {})})
+        rounded = {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}
+        self.note(kind, step, **{**values, **counts, **({"by_rank": rounded} if rounded else {}), **(only_here or {})})
         shown = tensorboard_events.scalars(values)
         for name, h in histograms.items():
             numbers, times = np.array(sorted(h.items()), np.int64).reshape(-1, 2).T
@@ -153,10 +148,8 @@ class MetricsWriter:
         return event is not None
 
     def text(self, tag: str, markdown: str) -> None:
-        """Shows `markdown` in the TEXT tab of train/, in the place of what an earlier run has shown as `tag`."""
-        self._events.replace(
-            "train", f"text_{tensorboard_events.file_name(tag)}", tensorboard_events.text_event(tag, markdown)
-        )
+        """Shows `markdown` as `tag`, a word, in the TEXT tab of train/, in the place of an earlier run's."""
+        self._events.replace("train", f"text_{tag}", tensorboard_events.text_event(tag, markdown))
 
 
 def _rounded(number: float | None) -> float | None:

@@ -6,9 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,14 +19,13 @@ SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 
 
-def is_live(environment: dict[str, str] | None = None) -> bool:
+def is_live(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a bar that redraws itself can be shown on standard output.
 
     HPC_TRAIN_PROGRESS=bar or =lines decides where it is set. Open MPI gives every rank a terminal of its own,
     wherever its own output goes, and can put a tag before each line: so below a launcher it is the launcher that is
     asked.
     """
-    environment = dict(os.environ) if environment is None else environment
     wish = environment.get("HPC_TRAIN_PROGRESS")
     if wish in ("bar", "lines"):
         return wish == "bar"
@@ -80,9 +78,7 @@ class TrainingProgress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
@@ -96,13 +92,11 @@ class TrainingProgress:
         last: bool,
     ) -> None:
         """Shows that `step` is done."""
-        waited = "" if input_wait is None else f"  input wait {input_wait:.1%}"
+        rate, waited = f"{examples_per_sec:,.0f}", "" if input_wait is None else f"  input wait {input_wait:.1%}"
         if self._bar:
-            rate = f"{examples_per_sec:,.0f}"
             self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=waited)
         elif step % self._log_steps == 0 or last:
             left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
-            rate = f"{examples_per_sec:,.0f}"
             log.info(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
 
 
@@ -127,6 +121,14 @@ class Stopwatch:
         """Its seconds; it begins again at 0."""
         secs, self.secs = self.secs, 0.0
         return secs
+
+
+def shares_of(secs: Mapping[str, float]) -> dict[str, float] | None:
+    """What part of the time `all` each of the other names took, and "other" the rest; None where there was none."""
+    if secs["all"] <= 0:
+        return None
+    shares = {name: part / secs["all"] for name, part in secs.items() if name != "all"}
+    return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
 
 
 class TimeShares:
@@ -179,12 +181,9 @@ class TimeShares:
 
     def take(self) -> dict[str, float] | None:
         """Examples a second and the shares of the time since they were last taken; None where no step was counted."""
-        rows = self._rows
-        secs, *parts = self.take_secs().values()
-        if secs <= 0:
-            return None
-        shares = dict(zip(SHARES, (part / secs for part in parts), strict=True))
-        return {"examples_per_sec": rows / secs, **shares, "other": max(0.0, 1 - sum(shares.values()))}
+        rows, secs = self._rows, self.take_secs()
+        shares = shares_of(secs)
+        return {"examples_per_sec": rows / secs["all"], **shares} if shares else None
 
     @property
     def input_mean(self) -> float | None:

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 MUCH_INPUT_WAIT = 0.1
 """Part of the time above which waiting for input is worth a warning."""
+REPORT_SECS = 0.1
+"""Progress is reported so often, beside the steps at which it is due."""
 
 ByRank = dict[str, list[float | None]]
 
@@ -67,19 +69,16 @@ class StepReporter(Protocol):
 
     def showing(self) -> AbstractContextManager[object]:
         """A context in which progress is shown."""
-        ...
 
     def log(self, level: int, text: str) -> None:
         """Logs a line."""
-        ...
 
     def report(self, summary: StepSummary) -> None:
         """Reports a step."""
-        ...
 
 
 class Reporter:
-    """The chief's: writes progress, status and metrics.
+    """The chief's StepReporter: writes progress, status and metrics.
 
     Args:
         lists: What status.json keeps as a whole.
@@ -99,15 +98,12 @@ class Reporter:
         self._input_wait: float | None = None
 
     def showing(self) -> AbstractContextManager[object]:
-        """A context in which progress is shown."""
         return self.progress
 
     def log(self, level: int, text: str) -> None:
-        """Logs a line."""
         log.log(level, text)
 
     def report(self, summary: StepSummary) -> None:
-        """Reports a step."""
         s = summary
         if s.record:
             self._record(s)

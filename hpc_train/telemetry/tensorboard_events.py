@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,25 +31,17 @@ def scalars(values: Mapping[str, float | None]) -> list[Summary.Value]:
     """Those of `values` that are known, by tag."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    value_of = Summary.Value
-    return [value_of(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
+    return [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None]
 
 
 def histogram(tag: str, buckets: np.ndarray) -> Summary.Value:
     """A histogram of `buckets` [k, 3]: lower and upper edge, count."""
     from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-    from tensorboard.compat.proto.types_pb2 import DT_DOUBLE
     from tensorboard.plugins.histogram.metadata import create_summary_metadata
+    from tensorboard.util.tensor_util import make_tensor_proto
 
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in buckets.shape])
-    content = np.ascontiguousarray(buckets, np.float64).tobytes()
-    return Summary.Value(
-        tag=tag,
-        metadata=create_summary_metadata(None, None),
-        tensor=TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, tensor_content=content),
-    )
+    tensor = make_tensor_proto(np.asarray(buckets, np.float64))
+    return Summary.Value(tag=tag, metadata=create_summary_metadata(None, None), tensor=tensor)
 
 
 def buckets_of(values: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
@@ -96,16 +87,9 @@ def buckets_of_variable(array: np.ndarray) -> np.ndarray | None:
 
 def text_event(tag: str, markdown: str) -> Event:
     """A text for the TEXT tab."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.plugins.text.metadata import create_summary_metadata
+    from tensorboard.plugins.text.summary_v2 import text_pb
 
-    tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[markdown.encode()])
-    event = event_at(0)
-    event.summary.value.append(Summary.Value(tag=tag, metadata=create_summary_metadata(None, None), tensor=tensor))
-    return event
+    return _event_of(text_pb(tag, markdown))
 
 
 def graph_event(function: Any) -> Event | None:
@@ -123,26 +107,17 @@ def graph_event(function: Any) -> Event | None:
 
 def hyperparameters_event(params: Mapping[str, Any], model_uri: str) -> Event:
     """What a row of the HPARAMS tab begins with; `params` as `flattened` returns them."""
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+    from tensorboard.plugins.hparams.summary import session_start_pb
 
-    start = SessionStartInfo(model_uri=model_uri, start_time_secs=time.time())
-    for name, value in params.items():
-        if isinstance(value, bool):
-            start.hparams[name].bool_value = value
-        elif isinstance(value, str):
-            start.hparams[name].string_value = value
-        else:
-            start.hparams[name].number_value = value
-    return _hparams_event("SESSION_START_INFO_TAG", HParamsPluginData(session_start_info=start))
+    return _event_of(session_start_pb(params, model_uri=model_uri))
 
 
 def ended_event(succeeded: bool) -> Event:
     """How a row of the HPARAMS tab ends."""
     from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+    from tensorboard.plugins.hparams.summary import session_end_pb
 
-    end = SessionEndInfo(status=STATUS_SUCCESS if succeeded else STATUS_FAILURE, end_time_secs=time.time())
-    return _hparams_event("SESSION_END_INFO_TAG", HParamsPluginData(session_end_info=end))
+    return _event_of(session_end_pb(STATUS_SUCCESS if succeeded else STATUS_FAILURE))
 
 
 def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
@@ -164,11 +139,6 @@ def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | i
     return flat
 
 
-def file_name(tag: str) -> str:
-    """`tag` as a part of a file's name."""
-    return re.sub(r"\W", "_", tag)
-
-
 def _is_a_double(value: float) -> bool:
     try:
         return math.isfinite(float(value))
@@ -176,14 +146,8 @@ def _is_a_double(value: float) -> bool:
         return False
 
 
-def _hparams_event(tag: str, data: Any) -> Event:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import metadata
-
+def _event_of(summary: Any) -> Event:
+    """An event that holds `summary`, TensorBoard's or TensorFlow's."""
     event = event_at(0)
-    event.summary.value.append(
-        Summary.Value(
-            tag=getattr(metadata, tag), metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR
-        )
-    )
+    event.summary.ParseFromString(summary.SerializeToString())
     return event

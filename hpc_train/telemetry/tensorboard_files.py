@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,10 +43,8 @@ class EventFiles:
 
     def close(self) -> None:
         """Writes what is left, and closes the files."""
-        import tensorflow as tf
-
         for folder, writer in self._open.items():
-            with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+            with self._writing(folder):
                 writer.close()
         self._open.clear()
 
@@ -58,42 +56,30 @@ class EventFiles:
 
     def write(self, folder: str, step: int, values: Iterable[Summary.Value], flush: bool = True) -> None:
         """Adds `values`, measured at `step`. Without `flush` they reach the file within some seconds of writing."""
-        import tensorflow as tf
-
         event = event_at(step)
         event.summary.value.extend(values)
         now = time.monotonic()
         if now < self._not_before.get(folder, 0.0):
             return
-        with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
-            try:
-                if folder not in self._open:
-                    self._open[folder] = self._new_file(folder)
-                    if folder not in self._begun:
-                        self._begun.add(folder)
-                        self._open[folder].write(_restart(self._begins_at).SerializeToString())
-                self._open[folder].write(event.SerializeToString())
-                if flush:
-                    self._open[folder].flush()
-                else:
-                    self._unflushed.add(folder)
-            except (OSError, tf.errors.OpError):
-                self._give_up(folder)
-                raise
+        with self._appending(folder):
+            if folder not in self._open:
+                self._open[folder] = self._new_file(folder)
+                if folder not in self._begun:
+                    self._begun.add(folder)
+                    self._open[folder].write(_restart(self._begins_at).SerializeToString())
+            self._open[folder].write(event.SerializeToString())
+            if flush:
+                self._open[folder].flush()
+            else:
+                self._unflushed.add(folder)
 
     def flush_some(self) -> None:
         """Flushes what `write` has left, once in some seconds: many small files cost a busy file system dear."""
-        import tensorflow as tf
-
         if time.monotonic() - self._flushed < SECS_BETWEEN_FLUSHES:
             return
         for folder in self._unflushed & set(self._open):
-            with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
-                try:
-                    self._open[folder].flush()
-                except (OSError, tf.errors.OpError):
-                    self._give_up(folder)
-                    raise
+            with self._appending(folder):
+                self._open[folder].flush()
         self._unflushed.clear()
         self._flushed = time.monotonic()
 
@@ -103,9 +89,7 @@ class EventFiles:
         Of what is once in a run (graph, text, hyper-parameters) TensorBoard shows the first that it meets. With
         None the old file goes.
         """
-        import tensorflow as tf
-
-        with self._lenient.writing(self._job_dir / folder, tf.errors.OpError):
+        with self._writing(folder):
             for old in (self._job_dir / folder).glob(f"events.out.tfevents.*.{name}"):
                 old.unlink(missing_ok=True)
             if event is not None:
@@ -124,14 +108,27 @@ class EventFiles:
         writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         return writer
 
-    def _give_up(self, folder: str) -> None:
+    def _writing(self, folder: str) -> AbstractContextManager[None]:
+        """Passes over what goes wrong in `folder`."""
         import tensorflow as tf
 
-        self._not_before[folder] = time.monotonic() + SECS_BEFORE_RETRY
-        writer = self._open.pop(folder, None)
-        if writer is not None:
-            with suppress(OSError, tf.errors.OpError):
-                writer.close()
+        return self._lenient.writing(self._job_dir / folder, tf.errors.OpError)
+
+    @contextmanager
+    def _appending(self, folder: str) -> Iterator[None]:
+        """The same, and gives the file up that is open there."""
+        import tensorflow as tf
+
+        with self._writing(folder):
+            try:
+                yield
+            except (OSError, tf.errors.OpError):
+                self._not_before[folder] = time.monotonic() + SECS_BEFORE_RETRY
+                writer = self._open.pop(folder, None)
+                if writer is not None:
+                    with suppress(OSError, tf.errors.OpError):
+                        writer.close()
+                raise
 
 
 def _restart(step: int) -> Event:

@@ -85,8 +85,7 @@ def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.
         "optimizer": type(model.optimizer).__name__,
         "mixed_precision": config.mixed_precision,
     }
-    known = {name: value for name, value in about.items() if value is not None}
-    metrics.hyperparameters({**known, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
+    metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
     metrics.text("job", f"```yaml\n{(job.job_dir / JOB_FILE).read_text()}\n```")
     with rng_state.unchanged():
         graph = _graph(model, x_spec)

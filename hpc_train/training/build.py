@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from hpc_train.callbacks.hook import Hook
 from hpc_train.callbacks.hook_list import EvaluationHook, SavingListeners, resolve_listeners
-from hpc_train.callbacks.tensorboard import ProfilerHook, WeightHistograms
+from hpc_train.callbacks.tensorboard import Profiler, WeightHistograms
 from hpc_train.checkpoint.async_saver import BackgroundSaver
+from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
@@ -23,7 +25,8 @@ from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
 from hpc_train.engine.training_input import TrainingInput
-from hpc_train.export.contents import about_job
+from hpc_train.evaluation.evaluator import Evaluator
+from hpc_train.export.exporters import ExporterRunner
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
@@ -34,31 +37,21 @@ from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
 from hpc_train.training.announce import start_reporting
-from hpc_train.training.components import (
-    Evaluations,
-    early_stopper,
-    hooks_of,
-    prepare_evaluations,
-    profiler_for,
-    user_hooks,
-)
+from hpc_train.training.components import early_stopper, hooks_of, prepare_evaluations, user_hooks
 from hpc_train.training.data_check import check_labels
 from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStartResult, warm_start
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclass(frozen=True)
 class _TrainingSetup:
     """The model with its first state, and what evaluates it; warm: what a warm start has done."""
 
-    model: keras.Model
     parts: ModelParts
-    evaluations: Evaluations
+    evaluators: Sequence[Evaluator]
+    exporter_runners: Sequence[ExporterRunner]
     restorer: Restorer
-    restored: Any
+    restored: Snapshot | None
     warm: tuple[WarmStartResult, ...]
 
 
@@ -86,20 +79,19 @@ def build(
     with ExitStack() as stack:
         device = set_up_tensorflow(world)
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
-        data = stack.enter_context(
-            TrainingInput(
-                job, plan, manager, world.rank, resources, lambda progress: strategy.place(job, plan.roles, progress)
-            )
-        )
+        place = partial(strategy.place, job, plan.roles)
+        data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
         trained = _build_model(world, job, plan, manager, data)
+        model = trained.parts.model
         training = stack.enter_context(strategy.prepare(trained.parts))
-        hooks = user_hooks(world, job, plan, data.current, trained.model, trained.evaluations)
+        hooks = user_hooks(world, job, plan, data.current, model, trained.evaluators[0])
         listeners = world.each(
             lambda: resolve_listeners(job.train_spec.saving_listeners, job.load) if world.is_chief else []
         )
-        profiler = stack.enter_context(profiler_for(world.rank, plan.roles, job.config))
-        own_hooks: list[Hook] = [ProfilerHook(profiler)] if profiler.wanted else []
+        own_hooks: list[Hook] = []
+        if world.rank == plan.roles.idle and job.config.profile_steps is not None:
+            own_hooks.append(stack.enter_context(Profiler(job.job_dir / "train", job.config.profile_steps)))
 
         ranks = world.all_gather(about_rank(world, plan, device, data.context, data.current))
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
@@ -107,10 +99,10 @@ def build(
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         reporter: Reporter | None = None
         if world.is_chief:
-            reporting = start_reporting(job, plan, trained.model, data.current, failure, ranks, trained.warm)
+            reporting = start_reporting(job, plan, model, data.current, failure, ranks, trained.warm)
             reporter = stack.enter_context(reporting)
             if job.config.save_histograms_steps and not plan.roles.idle:
-                own_hooks.append(WeightHistograms(reporter.metrics, trained.model, job.config.save_histograms_steps))
+                own_hooks.append(WeightHistograms(reporter.metrics, model, job.config.save_histograms_steps))
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
@@ -123,11 +115,11 @@ def build(
             world,
             job,
             plan,
-            trained.model,
+            model,
             trained.parts.state,
             data,
-            hooks_of(world, job, plan, trained.model, [*hooks, *own_hooks]),
-            trained.evaluations.evaluators,
+            hooks_of(world, job, plan, model, [*hooks, *own_hooks]),
+            trained.evaluators,
             manager,
             trained.restorer,
             signals,
@@ -157,7 +149,7 @@ def _chief_services(
             lock,
             SavingListeners(listeners),
             early_stopper(job, plan),
-            trained.evaluations.exporter_runners,
+            trained.exporter_runners,
             trained.restored,
         )
 
@@ -166,11 +158,9 @@ def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
-    opened = data.current
-    model = world.each(lambda: build_model(job.estimator, opened.dataset))
+    model = world.each(lambda: build_model(job.estimator, data.current.dataset))
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
-    about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
-    evaluations = prepare_evaluations(world, job, plan, opened.dataset.element_spec, model, about, data.resources)
+    evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
     state = ModelState(model, world)
@@ -190,4 +180,4 @@ def _build_model(
         data,
         lambda: build_model(job.estimator, data.current.dataset),
     )
-    return _TrainingSetup(model, parts, evaluations, restorer, restored, tuple(warm))
+    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm))

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
-from hpc_train.callbacks.profiler import Profiler
-from hpc_train.config.specs import HDF5Input, RunConfig, TrainSpec
+from hpc_train.config.specs import HDF5Input, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.tf_dataset import OpenInput, context_for
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
-from hpc_train.errors import UserError
-from hpc_train.evaluation.early_stopping import (
-    EarlyStopper,
-    check_metrics,
-    counting_from,
-    read_decision,
-)
+from hpc_train.engine.training_input import TrainingInput
+from hpc_train.errors import UserError, did_you_mean
+from hpc_train.evaluation.early_stopping import EarlyStopper, check_metrics, counting_from, read_decision
 from hpc_train.evaluation.evaluator import Evaluator
+from hpc_train.export.contents import about_job
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
 from hpc_train.jobdir.job_dir import JobDir
@@ -33,29 +25,16 @@ if TYPE_CHECKING:
     import keras
 
 
-@dataclass(frozen=True)
-class Evaluations:
-    """All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
-
-    evaluators: tuple[Evaluator, ...]
-    exporter_runners: tuple[ExporterRunner, ...]
+Evaluations = tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...]]
+"""All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
 
 
 def prepare_evaluations(
-    world: World,
-    job: TrainingJob,
-    plan: RunPlan,
-    element_spec: Any,
-    model: keras.Model,
-    about: dict[str, Any],
-    resources: ReadResources,
+    world: World, job: TrainingJob, plan: RunPlan, data: TrainingInput, model: keras.Model
 ) -> Evaluations:
     """Opens and tries out each evaluation set and exporter, and checks the names of metrics. Collective.
 
     Where the chief takes no steps, it evaluates without the others.
-
-    Args:
-        element_spec: Of the training batches. about: for each export's hpc_train.json.
 
     Raises:
         UserError: A set does not go with the model, or a metric, an exporter or a rule cannot be what it says.
@@ -68,7 +47,7 @@ def prepare_evaluations(
             spec,
             found,
             context_for(together.rank, together.size, spec.input_fn, config.tf_random_seed),
-            resources,
+            data.resources,
             job.load,
             together,
         )
@@ -84,7 +63,9 @@ def prepare_evaluations(
         check_metrics(job.train_spec.early_stopping, names)
         if not world.is_chief:
             return ()
-        signature, unknown = _signature(model, element_spec, job.train_spec, plan.shards[0])
+        spec = data.current.dataset.element_spec
+        signature, unknown = _signature(model, spec, job.train_spec, plan.shards[0])
+        about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
         made = tuple(
             ExporterRunner(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
             for s in job.eval_specs
@@ -93,14 +74,13 @@ def prepare_evaluations(
             own.check(names[evaluator.kind])
         return made
 
-    return Evaluations(evaluators, world.each(check))
+    return evaluators, world.each(check)
 
 
 def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
     """UserError where evaluation will have no metric of that name."""
     if name is not None and name not in metrics:
-        near = difflib.get_close_matches(name, metrics, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = did_you_mean(name, metrics)
         raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")
 
 
@@ -132,17 +112,17 @@ def early_stopper(job: TrainingJob, plan: RunPlan) -> EarlyStopper | None:
 
 
 def user_hooks(
-    world: World, job: TrainingJob, plan: RunPlan, data: OpenInput, model: keras.Model, evaluations: Evaluations
+    world: World, job: TrainingJob, plan: RunPlan, data: OpenInput, model: keras.Model, first: Evaluator
 ) -> list[Any]:
     """The user's hooks for this rank. Collective.
 
     They are called where steps are made, and in an asynchronous job on the chief, too; those of an EvalSpec where it is
-    evaluated.
+    evaluated. `first`: the first evaluation set's.
 
     Raises:
         UserError: One of them cannot work here.
     """
-    roles, first, load = plan.roles, evaluations.evaluators[0], job.load
+    roles, load = plan.roles, job.load
     asynchronous = roles.servers > 0
     evaluated = world.on_chief(lambda: len(JobDir(job.job_dir).evaluations(plan.first_step).get(first.kind, {})))
 
@@ -179,9 +159,3 @@ def hooks_of(world: World, job: TrainingJob, plan: RunPlan, model: keras.Model, 
         first_step=plan.first_step,
         max_steps=plan.max_steps,
     )
-
-
-def profiler_for(rank: int, roles: Roles, config: RunConfig) -> Profiler:
-    """The profiler, which works on the first rank that trains. Local."""
-    mine = rank == roles.idle and config.profile_steps is not None
-    return Profiler(config.model_dir.absolute() / "train", config.profile_steps if mine else None)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.world import World
-from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.model.job_model import JobModel
 from hpc_train.resilience.signals import StopSignals
-from hpc_train.training.trainer import run_job
+from hpc_train.training.trainer import Result, run_job
 
 
 def train_job(

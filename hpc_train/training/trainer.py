@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from hpc_train.checkpoint.manager import CheckpointManager
@@ -12,7 +12,6 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world
-from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
@@ -23,6 +22,8 @@ from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.plan import plan
+
+Result = tuple[dict[str, float], list[Path]]
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec | Sequence[EvalSpec]) -> Result:
@@ -73,18 +74,11 @@ def run_job(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     strategy = strategy_of(config.strategy)
     retention = Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     manager = CheckpointManager(job.job_dir / CHECKPOINTS, retention)
-    with _locked(world, job.job_dir) as lock:
+    lock = JobLock(job.job_dir)  # the chief takes it at once where the job-dir is there, else when it is made
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        world.each(lambda: lock.acquire() if world.is_chief and job.job_dir.is_dir() else None)
         run = plan(world, job, strategy, manager)
-        with build(world, job, run, strategy, manager, lock, signals) as context:
-            return context.training.run(context)
-
-
-@contextmanager
-def _locked(world: World, job_dir: Path) -> Iterator[JobLock]:
-    """The right to write in `job_dir`: held by the chief at once where the job-dir is there. Collective."""
-    lock = JobLock(job_dir)
-    world.each(lambda: lock.acquire() if world.is_chief and job_dir.is_dir() else None)
-    try:
-        yield lock
-    finally:
-        lock.release()
+        context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
+        metrics, exports = context.training(context)
+        return metrics, [Path(path) for path in exports]

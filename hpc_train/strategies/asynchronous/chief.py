@@ -5,54 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hpc_train.distributed.parameter_server.clocks import mean_of
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import FINISH, SPENT
-from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import World
 from hpc_train.engine.background_evaluation import BackgroundEvaluation, LastSnapshot
-from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import End, Outcome
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import Rate
-from hpc_train.telemetry.reporter import StepSummary
+from hpc_train.telemetry.progress import Rate, shares_of
+from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
 
-REPORT_SECS = 0.1
-"""Progress is reported so often, beside the steps at which it is due."""
-
-
 PARTS = tuple(name for name in SPENT if name != "all")
 """What workers measure apart; the rest of their time is other."""
-
-
-class _Spent:
-    """Where the time of one worker went."""
-
-    def __init__(self) -> None:
-        self._secs = dict.fromkeys(SPENT, 0.0)
-
-    def add(self, secs: Mapping[str, float]) -> None:
-        """Adds what a push has brought."""
-        for name in self._secs:
-            self._secs[name] += secs[name]
-
-    def shares(self) -> dict[str, float | None]:
-        """By part, 0 to 1; None where nothing was measured."""
-        whole = self._secs["all"]
-        if whole <= 0:
-            return dict.fromkeys((*PARTS, "other"))
-        found = {part: self._secs[part] / whole for part in PARTS}
-        return {**found, "other": max(0.0, 1 - sum(found.values()))}
 
 
 class AsyncChief:
@@ -64,30 +38,22 @@ class AsyncChief:
     """
 
     def __init__(
-        self,
-        context: RunContext,
-        chief: ChiefServices,
-        server: Server,
-        state: RemoteState,
-        roles: Roles,
-        shard: OptimizerShard,
+        self, context: RunContext, chief: ChiefServices, server: Server, state: RemoteState, shard: OptimizerShard
     ) -> None:
         self._context, self._reporter, self._shard = context, chief.reporter, shard
         self._config, self._max_steps = context.config, context.job.train_spec.max_steps
-        self._server, self._state, self._roles = server, state, roles
+        self._server, self._state, self._roles = server, state, (roles := context.plan.roles)
         self._step = self._reported = context.plan.first_step
         batches = roles.readers if context.config.max_staleness == 0 else 1
         read = RemoteInput(context.input.current, self._step, batches)
-        alone = World.alone()
-        self._checkpointing = Checkpointing(context, alone, state)
-        self.lifecycle = Lifecycle(context, alone, self._checkpointing, read)
-        self._last = LastSnapshot(self._checkpointing)
+        self.lifecycle = Lifecycle(context, World.alone(), state, read)
+        self._last = LastSnapshot(self.lifecycle.checkpointing)
         self._background = BackgroundEvaluation(context, chief, self.lifecycle, self._last)
         self._policy = NanPolicy(context.config.on_nan, can_go_back=False)
         self._rate = Rate()
         self._losses: list[float] = []
-        self._spent = [_Spent() for _ in range(roles.readers)]
-        self._all_spent = [_Spent() for _ in range(roles.readers)]
+        self._spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
+        self._all_spent = [dict.fromkeys(SPENT, 0.0) for _ in range(roles.readers)]
         self._last_save = time.monotonic()
         self._reported_at = 0.0
         self._examples, self._counting_since = [0.0] * roles.readers, math.nan
@@ -120,7 +86,7 @@ class AsyncChief:
             end = "stopped early"
         histogram = self._server.clocks.histogram
         staleness = f"staleness {mean_of(histogram):.2f} on average, {max(histogram, default=0)} at most"
-        waits = [wait for spent in self._all_spent if (wait := spent.shares()["input"]) is not None]
+        waits = [shares["input"] for spent in self._all_spent if (shares := shares_of(spent))]
         reason = next((reason for reason in reasons if reason is not None), None)
         return self.lifecycle.finish(
             Outcome(self._step, end, self._rate.mean, max(waits, default=None), staleness, reason)
@@ -143,8 +109,9 @@ class AsyncChief:
             self._counting_since = time.monotonic()
         for worker, spent in zip(update.workers, update.spent, strict=True):
             self._examples[worker] += update.examples / len(update.workers)
-            self._spent[worker].add(spent)
-            self._all_spent[worker].add(spent)
+            for sums in (self._spent[worker], self._all_spent[worker]):
+                for name in sums:
+                    sums[name] += spent[name]
         if update.bad:
             self._blame([worker + self._roles.servers for worker in update.bad])
         else:
@@ -161,7 +128,7 @@ class AsyncChief:
             self._save()
             if not last:
                 self.lifecycle.schedule.saved(self._step)
-        self._look_around()
+        self.idle()
         self._context.watchdog.at("waiting for gradients", None)
 
     def _is_time_to_report(self) -> bool:
@@ -173,16 +140,10 @@ class AsyncChief:
         return True
 
     def idle(self) -> None:
-        """There is nothing to apply."""
-        self._look_around()
-
-    def _look_around(self) -> None:
+        """There is nothing to apply: looks around."""
         if self._context.signals.received is not None:
             self._server.stop()
-        if self.lifecycle.log is not None:
-            self.lifecycle.log.committed()
         self._background.look(self._step)
-        self.lifecycle.look_at_rules(self._step + 1)
         if self.lifecycle.finish_asked and not self._server.signalled:
             self._server.stop(FINISH)
 
@@ -218,8 +179,9 @@ class AsyncChief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        shares = [spent.shares() for spent in self._spent]
-        self._spent = [_Spent() for _ in self._spent]
+        parts = (*PARTS, "other")
+        shares = [shares_of(spent) or dict.fromkeys(parts) for spent in self._spent]
+        self._spent = [dict.fromkeys(SPENT, 0.0) for _ in self._spent]
         now = time.monotonic()
         secs = now - self._counting_since
         rates: list[float | None] = [examples / secs if secs > 0 else None for examples in self._examples]
@@ -232,7 +194,7 @@ class AsyncChief:
                 learning_rate=self._shard.learning_rate,
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
-                    **{part: [*servers, *(share[part] for share in shares)] for part in shares[0]},
+                    **{part: [*servers, *(share[part] for share in shares)] for part in parts},
                 },
                 more=staleness,
                 staleness=clocks.histogram,

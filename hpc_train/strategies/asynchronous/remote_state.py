@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from hpc_train.distributed.parameter_server.worker import aligned_zeros
 from hpc_train.distributed.tensors import dtype_of, nbytes_of
 from hpc_train.model.model_state import ModelState
 from hpc_train.strategies.asynchronous.parts import AsyncParts
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -67,15 +63,8 @@ class RemoteState:
     def average(self) -> None:
         """Nothing: `snapshot` does it."""
 
-    def snapshot(
-        self,
-        progress: DataProgress,
-        order: DataOrder | None,
-        rng: dict[str, np.ndarray],
-        tf_random_seed: int | None,
-        best: dict[str, Any] | None,
-    ) -> Snapshot:
-        """A copy of all variables. It lies in memory that the next snapshot takes over."""
+    def snapshot(self, about: Snapshot) -> Snapshot:
+        """`about` with a copy of all variables, in memory that the next snapshot takes over; without random states."""
         self._copies = self._copies or self._state.copy()  # what nobody trains stays as it is
         self._shard.write_state(self._fetched[0])
         self._at("waiting for the other servers' state")
@@ -84,7 +73,7 @@ class RemoteState:
         for pieces, fetched in zip(self._pieces, self._fetched, strict=True):
             self._spread(pieces, fetched)
         self._spread_carried()
-        return self._state.copied(progress, order, {}, tf_random_seed, best)
+        return self._state.copied(replace(about, rng={}))
 
     def _places(self, pieces: Sequence[Piece]) -> tuple[list[int], int]:
         """Where OptimizerShard.write_state puts a server's pieces, their slots, and what is common."""

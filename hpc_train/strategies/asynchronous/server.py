@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_train.distributed.parameter_server.server import Applied, Server
+from hpc_train.distributed.parameter_server.server import Applied
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP, ServerLayout
 from hpc_train.engine.run_context import RunContext
@@ -20,21 +20,11 @@ class ServerEvents:
 
     def applied(self, update: Applied) -> None:
         """An update has been made."""
-        self._look_around()
+        self.idle()
         self._context.watchdog.at("waiting for gradients", None)
 
     def idle(self) -> None:
-        """There is nothing to apply."""
-        self._look_around()
-
-    def _look_around(self) -> None:
-        """Passes a signal on to the first server."""
+        """There is nothing to apply: passes a signal on to the first server."""
         if self._context.signals.received is not None and not self._asked:
             self._asked = True
             self._window.replace(0, self._first.word(STOP), SIGNALLED)
-
-
-def serve(server: Server, window: Window, first: ServerLayout, context: RunContext) -> None:
-    """Serves as another than the first server, until that one lets this one go."""
-    context.watchdog.at("waiting for gradients", None)
-    server.serve_until_released(ServerEvents(window, first, context))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
@@ -18,7 +18,7 @@ from hpc_train.distributed.parameter_server.window_layout import server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.roles import Roles, asynchronous_roles
 from hpc_train.distributed.tensors import dtype_of, on_host
-from hpc_train.distributed.world import Threads
+from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import first_signal
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
@@ -30,7 +30,7 @@ from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
-from hpc_train.strategies.asynchronous.server import serve
+from hpc_train.strategies.asynchronous.server import ServerEvents
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class Asynchronous:
         with opened_window(world, roles, layouts) as window:
             divided = AsyncParts(roles, plan, layouts, window, carried, model.trainable_variables, parts.optimizer)
             if shard is not None:
-                yield _ServerSide(divided, shard)
+                yield partial(_serve, divided, shard)
             elif step is not None:
-                yield _WorkerSide(divided, step)
+                yield partial(_work, divided, step)
 
 
 def _gradient_step(parts: ModelParts, mean: bool) -> GradientStep:
@@ -128,96 +128,71 @@ def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> O
     return shard
 
 
-class _Side:
-    """What servers and workers do alike: they end together."""
+def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Result:
+    """A parameter server serves until all workers have left; the first, the chief, then saves, evaluates and exports.
 
-    def __init__(self, parts: AsyncParts) -> None:
-        self._parts = parts
-
-    def _end(self, context: RunContext, chief: AsyncChief | None, step: int | None) -> Result:
-        """Leaves where a signal has ended training at `step`, else gets what the chief makes of it. Collective."""
-        world, window = context.world, self._parts.window
-        context.watchdog.at("waiting for the others (end of training)", None)
-        window.barrier()
-        received = world.all_gather(context.signals.received)
-        if world.broadcast(chief.cut_short if chief else None) and any(received):
-            name = first_signal(received)
-            self._alone(context, lambda: chief.lifecycle.save_for(name, step) if chief and step is not None else None)
-            raise JobStopped(STOP_CODES[name])
-        reasons = world.all_gather(context.hooks.stop_requested)
-
-        def finish() -> tuple[dict[str, float], list[str]] | None:
-            if chief is None:
-                return None
-            metrics, exports = chief.finish(reasons)
-            return metrics, [str(path) for path in exports]
-
-        result = self._alone(context, finish)
-        assert result is not None, "the chief has finished"
-        metrics, exports = result
-        return metrics, [Path(path) for path in exports]
-
-    def _alone(self, context: RunContext, action: Callable[[], T]) -> T:
-        """What `action` gives on the chief, for which the others wait asleep. Collective."""
-        world, window = context.world, self._parts.window
-        if not world.is_chief:
-            window.barrier()
-            return world.on_chief(action)
-
-        def act() -> T:
-            try:
-                return action()
-            finally:
-                window.barrier()
-
-        return world.on_chief(act)
+    Collective.
+    """
+    config, rank = context.config, context.world.rank
+    server = Server(
+        parts.window,
+        parts.layouts[rank],
+        parts.partition,
+        rank,
+        shard,
+        carried_places(parts.carried)[1] if rank == 0 else 0,
+        config.max_staleness,
+        config.scale_lr_by_staleness,
+    )
+    parts.window.barrier()
+    if context.chief is None:
+        context.watchdog.at("waiting for gradients", None)
+        server.serve_until_released(ServerEvents(parts.window, parts.layouts[0], context))
+        return _end(parts, context, None, None)
+    at = context.watchdog.at
+    state = RemoteState(parts, shard, server, context.state, lambda phase: at(phase, None))
+    chief = AsyncChief(context, context.chief, server, state, shard)
+    return _end(parts, context, chief, chief.train())
 
 
-class _ServerSide(_Side):
-    """A parameter server; the first one is the chief."""
+def _work(parts: AsyncParts, step: GradientStep, context: RunContext) -> Result:
+    """A worker computes gradients until there are no more to compute, and waits for the chief. Collective."""
+    worker = Worker(parts.window, parts.layouts, parts.partition, parts.roles.part_of(context.world.rank))
+    parts.window.barrier()
+    bound = Bound(context.model.trainable_variables, parts.partition, worker.arena, step.only_reads)
+    AsyncWorker(context, parts, worker, bound, step).work()
+    return _end(parts, context, None, None)
 
-    def __init__(self, parts: AsyncParts, shard: OptimizerShard) -> None:
-        super().__init__(parts)
-        self._shard = shard
 
-    def run(self, context: RunContext) -> Result:
-        """Serves until all workers have left; the chief then saves, evaluates and exports. Collective."""
-        parts, config, rank = self._parts, context.config, context.world.rank
-        server = Server(
-            parts.window,
-            parts.layouts[rank],
-            parts.partition,
-            rank,
-            self._shard,
-            carried_places(parts.carried)[1] if rank == 0 else 0,
-            config.max_staleness,
-            config.scale_lr_by_staleness,
-        )
+def _end(parts: AsyncParts, context: RunContext, chief: AsyncChief | None, step: int | None) -> Result:
+    """Leaves where a signal has ended training at `step`, else gets what the chief makes of it. Collective."""
+    world = context.world
+    context.watchdog.at("waiting for the others (end of training)", None)
+    parts.window.barrier()
+    received = world.all_gather(context.signals.received)
+    if world.broadcast(chief.cut_short if chief else None) and any(received):
+        name = first_signal(received)
+        _alone(parts, world, lambda: chief.lifecycle.save_for(name, step) if chief and step is not None else None)
+        raise JobStopped(STOP_CODES[name])
+    reasons = world.all_gather(context.hooks.stop_requested)
+    result = _alone(parts, world, lambda: chief.finish(reasons) if chief else None)
+    assert result is not None, "the chief has finished"
+    return result
+
+
+def _alone(parts: AsyncParts, world: World, action: Callable[[], T]) -> T:
+    """What `action` gives on the chief, for which the others wait asleep. Collective."""
+    if not world.is_chief:
         parts.window.barrier()
-        if context.chief is None:
-            serve(server, parts.window, parts.layouts[0], context)
-            return self._end(context, None, None)
-        at = context.watchdog.at
-        state = RemoteState(parts, self._shard, server, context.state, lambda phase: at(phase, None))
-        chief = AsyncChief(context, context.chief, server, state, parts.roles, self._shard)
-        return self._end(context, chief, chief.train())
+        return world.on_chief(action)
 
+    def act() -> T:
+        try:
+            return action()
+        finally:
+            parts.window.barrier()
 
-class _WorkerSide(_Side):
-    """A worker."""
-
-    def __init__(self, parts: AsyncParts, step: GradientStep) -> None:
-        super().__init__(parts)
-        self._step = step
-
-    def run(self, context: RunContext) -> Result:
-        """Computes gradients until there are no more to compute, and waits for the chief. Collective."""
-        parts = self._parts
-        worker = Worker(parts.window, parts.layouts, parts.partition, parts.roles.part_of(context.world.rank))
-        parts.window.barrier()
-        bound = Bound(context.model.trainable_variables, parts.partition, worker.arena, self._step.only_reads)
-        AsyncWorker(context, parts, worker, bound, self._step).work()
-        return self._end(context, None, None)
+    return world.on_chief(act)
 
 
 def _check_optimizer(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> None:

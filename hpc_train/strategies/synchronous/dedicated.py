@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel
@@ -14,58 +14,37 @@ from hpc_train.engine.strategy import ModelParts
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.synchronous.dedicated_chief import DedicatedChief
-from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker, LeadWorker
+from hpc_train.strategies.synchronous.dedicated_worker import DedicatedWorker, Lead
 from hpc_train.strategies.synchronous.remote_state import RemoteState
 from hpc_train.strategies.synchronous.strategy import gradient_allreduce
 
 LEAD = 1
 """The worker that exchanges messages with the chief, and whose state is saved."""
 
-FinalResult = tuple[dict[str, float], list[str]]
 
-
-class _ChiefSide:
-    """What the chief does: it takes no steps.
+def _serve(channel: Channel, state: RemoteState, context: RunContext) -> Result:
+    """What the chief does, which takes no steps: serves the workers to their end, evaluates and exports. Collective.
 
     Args:
         channel: To the lead. state: what is received through it.
     """
-
-    def __init__(self, channel: Channel, state: RemoteState) -> None:
-        self._channel, self._state = channel, state
-
-    def run(self, context: RunContext) -> Result:
-        """Serves until the workers have ended, then evaluates and exports. Collective."""
-        assert context.chief is not None, "rank 0 is the chief"
-        chief = DedicatedChief(context, context.chief, self._channel, self._state)
-        stopped = chief.serve()
-        result: FinalResult | None = None
-        if stopped is None:
-            metrics, exports = chief.finish()
-            result = metrics, [str(path) for path in exports]
-        return _end(context, stopped, result)
+    assert context.chief is not None, "rank 0 is the chief"
+    chief = DedicatedChief(context, context.chief, channel, state)
+    stopped = chief.serve()
+    return _end(context, stopped, chief.finish() if stopped is None else None)
 
 
-class _WorkerSide:
-    """What the others do: they train.
+def _train(workers: World, allreduce: GradientAllreduce, channel: Channel | None, context: RunContext) -> Result:
+    """What the others do: they train to the end, and wait for the chief. Collective.
 
     Args:
         workers: The ranks that train; `allreduce` averages over them. channel: the lead's, to the chief.
     """
-
-    def __init__(self, workers: World, allreduce: GradientAllreduce, channel: Channel | None) -> None:
-        self._workers, self._allreduce, self._channel = workers, allreduce, channel
-
-    def run(self, context: RunContext) -> Result:
-        """Trains to the end, and waits for the chief. Collective."""
-        if self._channel is None:
-            DedicatedWorker(context, self._workers, self._allreduce).train()
-        else:
-            LeadWorker(context, self._workers, self._allreduce, self._channel).train()
-        return _end(context, None, None)
+    DedicatedWorker(context, workers, allreduce, Lead(context, channel) if channel else None).train()
+    return _end(context, None, None)
 
 
-def _end(context: RunContext, stopped: str | None, result: FinalResult | None) -> Result:
+def _end(context: RunContext, stopped: str | None, result: Result | None) -> Result:
     """What the chief has come to, on all ranks; JobStopped where a signal has ended training. Collective."""
     context.watchdog.at("waiting for the chief (last evaluation, exports)", None)
     context.world.wait_asleep()
@@ -73,7 +52,7 @@ def _end(context: RunContext, stopped: str | None, result: FinalResult | None) -
         raise JobStopped(STOP_CODES[name])
     found = context.world.broadcast(result)
     assert found is not None, "the chief has finished"
-    return found[0], [Path(path) for path in found[1]]
+    return found
 
 
 @contextmanager
@@ -88,7 +67,7 @@ def dedicated(parts: ModelParts) -> Iterator[Training]:
         world.each(lambda: None)  # the workers start Horovod
         with channel:
             try:
-                yield _ChiefSide(channel, remote)
+                yield partial(_serve, channel, remote)
             finally:
                 remote.close()
         return
@@ -96,7 +75,7 @@ def dedicated(parts: ModelParts) -> Iterator[Training]:
     allreduce = world.each(lambda: gradient_allreduce(workers, parts.config))
     state.world = workers
     if world.rank > LEAD:
-        yield _WorkerSide(workers, allreduce, None)
+        yield partial(_train, workers, allreduce, None)
         return
     with channel:
-        yield _WorkerSide(workers, allreduce, channel)
+        yield partial(_train, workers, allreduce, channel)

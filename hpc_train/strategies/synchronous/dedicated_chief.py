@@ -7,7 +7,6 @@ import logging
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.background_evaluation import BackgroundEvaluation
-from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.events import RunListener
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome
@@ -39,9 +38,7 @@ class DedicatedChief:
 
     def __init__(self, context: RunContext, chief: ChiefServices, channel: Channel, state: RemoteState) -> None:
         self._context, self._chief, self._channel, self._state = context, chief, channel, state
-        alone = World.alone()
-        self._checkpointing = Checkpointing(context, alone, state)
-        self._lifecycle = Lifecycle(context, alone, self._checkpointing, state, [_ToWorkers(channel)])
+        self._lifecycle = Lifecycle(context, World.alone(), state, state, [_ToWorkers(channel)])
         self._step = context.plan.first_step
         self._outcome: Outcome | None = None
         self._signal: str | None = None
@@ -117,10 +114,7 @@ class DedicatedChief:
         if self._being_written and not saver.busy:
             self._written()
             context.watchdog.at(WAITING, None)
-        if lifecycle.log is not None:
-            lifecycle.log.committed()
         background.look(self._step)
-        lifecycle.look_at_rules(self._step + 1)
         if lifecycle.finish_asked:
             self._pass_on({"kind": "finish"})
         if context.signals.received is not None:
@@ -136,10 +130,9 @@ class DedicatedChief:
         watchdog = self._context.watchdog
         going_back = "going back to the last checkpoint"
         watchdog.at(going_back, step)
-        self._checkpointing.wait(step, halt=False)
+        self._lifecycle.checkpointing.wait(step, halt=False)
         self._written()
         whole = last_whole(self._context, self._chief, lambda: watchdog.at(going_back, step))
-        self._checkpointing.went_back_to(None, whole)
         self._lifecycle.went_back(whole, self._state)
         self._step = whole
         self._channel.send({"kind": "whole", "step": whole})

@@ -13,28 +13,26 @@ import numpy as np
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
-from hpc_train.engine.lifecycle import compare_replicas, first_signal
+from hpc_train.engine.checkpointing import LONG_WAIT_SECS
+from hpc_train.engine.lifecycle import first_signal
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import RunContext
 from hpc_train.model import rng_state
 from hpc_train.strategies.synchronous.remote_state import snapshot_message
 from hpc_train.strategies.synchronous.strategy import train_through
-from hpc_train.telemetry.reporter import StepReporter, StepSummary
-
-REPORT_SECS = 0.1
-"""Progress is reported so often, beside the steps at which it is due."""
-LONG_WAIT_SECS = 1.0
-"""Waiting so long for the chief is worth a line."""
+from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 
 class DedicatedWorker:
-    """Trains. See loop.RunControl; what the lead does besides is empty here."""
+    """Trains. See loop.RunControl.
 
-    def __init__(self, context: RunContext, workers: World, allreduce: GradientAllreduce) -> None:
-        self._context, self._workers, self._allreduce = context, workers, allreduce
+    Args:
+        lead: What the first worker does besides; None on the others.
+    """
+
+    def __init__(self, context: RunContext, workers: World, allreduce: GradientAllreduce, lead: Lead | None) -> None:
+        self._context, self._workers, self._allreduce, self._lead = context, workers, allreduce, lead
         self._at_hand = context.plan.restored_step
-        self._finish = False
-        self._news: list[Message] = []
 
     def train(self) -> None:
         """Trains to the end; the chief then has the last state, and knows why it is the last. Collective."""
@@ -43,7 +41,7 @@ class DedicatedWorker:
         if context.config.on_nan == "rollback" and context.plan.restored_step is None:
             self._save(0)
         hooks.begin()
-        outcome = train_through(context, self._workers, self._allreduce, self, self._reporter, self._go_back)
+        outcome = train_through(context, self._workers, self._allreduce, self, self._lead, self._go_back)
         signal = None
         if outcome.end == "signal":
             self._save(outcome.step)
@@ -52,50 +50,32 @@ class DedicatedWorker:
         else:
             hooks.end(outcome.step)
             reasons = self._workers.all_gather(hooks.stop_requested)
-            if outcome.end == "stopped early":
-                self._send_decision(outcome.step, reasons)
+            if outcome.end == "stopped early" and self._lead:
+                self._lead.send_decision(outcome.step, reasons)
             self._save(outcome.step)
-        self._send_end(outcome, signal)
-
-    @property
-    def _reporter(self) -> StepReporter | None:
-        return None
-
-    def _send_decision(self, step: int, reasons: Sequence[str | None]) -> None:
-        """The chief learns that training ends early."""
-
-    def _send_end(self, outcome: Outcome, signal: str | None) -> None:
-        """The chief learns that training has ended."""
-
-    def _send_state(self, step: int, rng: Sequence[np.ndarray]) -> None:
-        """The chief gets the state after `step`."""
-
-    def _ask_to_settle(self, step: int) -> None:
-        """The chief finishes what it is writing."""
-
-    def _ask_for_whole(self, step: int) -> int:
-        """The step of the newest whole checkpoint, which the chief looks for; asked of the lead alone."""
-        raise AssertionError("the lead asks")
+        if self._lead:
+            self._lead.send_end(outcome, signal)
 
     @property
     def finish_asked(self) -> bool:
         """Whether a hook of this rank or the chief asks to end training."""
-        return self._finish or self._context.hooks.stop_requested is not None
+        return bool(self._lead and self._lead.finish) or self._context.hooks.stop_requested is not None
 
     @property
     def has_news(self) -> bool:
         """Whether the chief has reported evaluations."""
-        return bool(self._news)
+        return bool(self._lead and self._lead.news)
 
     def at_news(self) -> None:
         """Hooks of all workers hear of what the chief has evaluated. Collective."""
-        news, self._news = self._workers.broadcast(self._news), []
-        for found in news:
+        for found in self._workers.broadcast(self._lead.take_news() if self._lead else []):
             self._context.hooks.after_evaluate(found["step"], found["name"], found["metrics"])
 
     def before_step(self, step: int) -> None:
-        """Hooks."""
+        """Hooks, and what the chief has sent."""
         self._context.hooks.before_step(step)
+        if self._lead:
+            self._lead.listen()
 
     def after_step(self, step: int, loss: float) -> None:
         """Hooks."""
@@ -113,59 +93,63 @@ class DedicatedWorker:
         context = self._context
         context.watchdog.at("checkpoint", step)
         context.state.average()
-        self._send_state(step, list(rng_state.gather(self._workers).values()))
+        rng = rng_state.gather(self._workers)
+        if self._lead:
+            self._lead.send_state(step, list(rng.values()))
         self._at_hand = step
         context.hooks.after_checkpoint(step, context.manager.path(step))
-
-    def at_comparison(self, step: int) -> None:
-        """Compares the workers' variables. Collective."""
-        compare_replicas(self._context, step, self.before_halt)
 
     def before_halt(self, step: int) -> None:
         """The job is about to end: the chief finishes the checkpoint that it is writing first. Collective."""
         self._context.watchdog.at("waiting for the chief to finish the checkpoint", step)
-        self._workers.on_chief(lambda: self._ask_to_settle(step))
+        self._workers.on_chief(lambda: self._lead.ask_to_settle(step) if self._lead else None)
 
     def _go_back(self, step: int) -> int:
         context = self._context
         context.watchdog.at("waiting for the chief to find the last checkpoint", step)
-        first_step = self._workers.on_chief(lambda: self._ask_for_whole(step))
+        first_step = self._workers.on_chief(lambda: self._lead.ask_for_whole(step) if self._lead else 0)
         self._at_hand = first_step
         context.restorer.restore(self._workers, first_step)
         context.input.reopen(self._workers, first_step)
         return first_step
 
 
-class LeadWorker(DedicatedWorker):
-    """The first worker: it sends its state, which is that of all, and passes on what the chief sends.
+class Lead:
+    """What the first worker does besides: it sends its state, which is that of all, and hears the chief.
+
+    As a reporter.StepReporter it has the chief show and log what there is to report.
 
     Args:
         channel: To the chief.
+
+    Attributes:
+        finish: Whether the chief asks to end training. news: evaluations that it has sent.
     """
 
-    def __init__(self, context: RunContext, workers: World, allreduce: GradientAllreduce, channel: Channel) -> None:
-        super().__init__(context, workers, allreduce)
-        self._channel = channel
+    def __init__(self, context: RunContext, channel: Channel) -> None:
+        self._context, self._channel = context, channel
+        self.finish = False
+        self.news: list[Message] = []
         self._whole: int | None = None
         self._settled = False
         self._reported_at = 0.0
 
-    @property
-    def _reporter(self) -> StepReporter | None:
-        return self
-
-    def before_step(self, step: int) -> None:
-        """Hooks, and what the chief has sent."""
-        super().before_step(step)
+    def listen(self) -> None:
+        """Hears what the chief has sent."""
         while (message := self._channel.take()) is not None:
             self._hear(message)
+
+    def take_news(self) -> list[Message]:
+        """The evaluations that have come since the last call."""
+        news, self.news = self.news, []
+        return news
 
     def _hear(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "finish":
-            self._finish = True
+            self.finish = True
         elif kind == "evaluated":
-            self._news.append(message)
+            self.news.append(message)
         elif kind == "signal":
             self._context.signals.received = self._context.signals.received or message["name"]
         elif kind == "whole":
@@ -173,15 +157,18 @@ class LeadWorker(DedicatedWorker):
         elif kind == "settled":
             self._settled = True
 
-    def _send_decision(self, step: int, reasons: Sequence[str | None]) -> None:
+    def send_decision(self, step: int, reasons: Sequence[str | None]) -> None:
+        """The chief learns that training ends early after `step`, and for which reasons of hooks."""
         self._channel.send({"kind": "decide", "step": step, "reasons": list(reasons)})
 
-    def _send_end(self, outcome: Outcome, signal: str | None) -> None:
+    def send_end(self, outcome: Outcome, signal: str | None) -> None:
+        """The chief learns that training has ended, and by which signal."""
         self._channel.send({"kind": "end", "outcome": asdict(outcome), "signal": signal})
         self._context.watchdog.at("waiting for the chief to take the last checkpoint", outcome.step)
         self._channel.wait_until_sent(lambda: None)
 
-    def _send_state(self, step: int, rng: Sequence[np.ndarray]) -> None:
+    def send_state(self, step: int, rng: Sequence[np.ndarray]) -> None:
+        """The chief gets the state after `step`, once it has taken the one before."""
         watchdog, state = self._context.watchdog, self._context.state
         begun = time.monotonic()
         watchdog.at("waiting for the chief to take the checkpoint before", step)
@@ -195,10 +182,12 @@ class LeadWorker(DedicatedWorker):
         message = {**snapshot_message(step, self._context.input.current, time.time()), "stall_secs": stall}
         self._channel.send(message, [*state.room, *rng])
 
-    def _ask_to_settle(self, step: int) -> None:
+    def ask_to_settle(self, step: int) -> None:
+        """Returns once the chief has finished what it is writing."""
         self._ask({"kind": "settle", "step": step}, lambda: self._settled)
 
-    def _ask_for_whole(self, step: int) -> int:
+    def ask_for_whole(self, step: int) -> int:
+        """The step of the newest whole checkpoint, which the chief looks for."""
         self._whole = None
         self._ask({"kind": "back", "step": step}, lambda: self._whole is not None)
         assert self._whole is not None, "what was asked for has come"

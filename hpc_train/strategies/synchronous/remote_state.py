@@ -97,15 +97,8 @@ class RemoteState:
     def average(self) -> None:
         """Nothing: the workers have done it."""
 
-    def snapshot(
-        self,
-        progress: DataProgress,
-        order: DataOrder | None,
-        rng: dict[str, np.ndarray],
-        tf_random_seed: int | None,
-        best: dict[str, Any] | None,
-    ) -> Snapshot:
-        """The snapshot, with the workers' random states; it lies in memory that the next one takes over."""
-        made = self._state.copied(progress, order, self._rng, tf_random_seed, best)
-        self._made = replace(made, time=self._time, world_size=len(next(iter(self._rng.values()))))
+    def snapshot(self, about: Snapshot) -> Snapshot:
+        """`about` with the workers' variables and random states; it lies in memory that the next one takes over."""
+        readers = len(next(iter(self._rng.values())))
+        self._made = replace(self._state.copied(about), time=self._time, world_size=readers, rng=self._rng)
         return self._made

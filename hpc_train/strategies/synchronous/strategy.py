@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -14,15 +12,13 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.roles import Roles, synchronous_roles
 from hpc_train.distributed.world import Threads, World
-from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.lifecycle import Lifecycle
-from hpc_train.engine.loop import Outcome, RunControl, train
-from hpc_train.engine.nan_policy import NanPolicy
+from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
 from hpc_train.engine.recovery import last_whole
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
-from hpc_train.engine.train_step import Flags, StepReport, TrainStep, make_train_step
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.telemetry.reporter import StepReporter
 
 
@@ -52,7 +48,7 @@ class Synchronous:
             with dedicated(parts) as training:
                 yield training
         else:
-            yield SyncTraining(gradient_allreduce(parts.world, parts.config))
+            yield partial(train_together, gradient_allreduce(parts.world, parts.config))
 
 
 def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
@@ -60,36 +56,29 @@ def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
     return world.each(lambda: GradientAllreduce(collectives_of(world), config.compression))
 
 
-class SyncTraining:
-    """All ranks train, save and evaluate together."""
+def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:
+    """All ranks train to the end, save, evaluate and export together. Collective."""
+    world, chief = context.world, context.chief
+    lifecycle = Lifecycle(context, world, context.state, context.input.current)
 
-    def __init__(self, allreduce: GradientAllreduce) -> None:
-        self._allreduce = allreduce
+    def go_back(step: int) -> int:
+        going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
+        going_back()
+        lifecycle.checkpointing.wait(step, halt=False)
+        first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
+        restored = context.restorer.restore(world, first_step)
+        lifecycle.went_back(first_step, context.input.reopen(world, first_step), restored)
+        return first_step
 
-    def run(self, context: RunContext) -> Result:
-        """Trains to the end, evaluates and exports. Collective."""
-        world, chief = context.world, context.chief
-        checkpointing = Checkpointing(context, world, context.state)
-        lifecycle = Lifecycle(context, world, checkpointing, context.input.current)
-
-        def go_back(step: int) -> int:
-            going_back = partial(context.watchdog.at, "going back to the last checkpoint", step)
-            going_back()
-            checkpointing.wait(step, halt=False)
-            first_step = world.broadcast(world.each(lambda: last_whole(context, chief, going_back) if chief else 0))
-            checkpointing.went_back_to(context.restorer.restore(world, first_step), first_step)
-            lifecycle.went_back(first_step, context.input.reopen(world, first_step))
-            return first_step
-
-        if context.config.on_nan == "rollback" and context.plan.restored_step is None:
-            checkpointing.save(0, context.input.current)
-        lifecycle.events.begin()
-        lifecycle.catch_up()
-        reporter = chief.reporter if chief else None
-        outcome = train_through(context, world, self._allreduce, lifecycle, reporter, go_back)
-        if outcome.end == "signal":
-            lifecycle.stop(outcome.step)
-        return lifecycle.finish(outcome)
+    if context.config.on_nan == "rollback" and context.plan.restored_step is None:
+        lifecycle.checkpointing.save(0, context.input.current)
+    lifecycle.events.begin()
+    lifecycle.catch_up()
+    reporter = chief.reporter if chief else None
+    outcome = train_through(context, world, allreduce, lifecycle, reporter, go_back)
+    if outcome.end == "signal":
+        lifecycle.stop(outcome.step)
+    return lifecycle.finish(outcome)
 
 
 def train_through(
@@ -106,7 +95,6 @@ def train_through(
         go_back: Takes all of them, and their data, back to the last checkpoint; returns its step.
     """
     config = context.config
-    policy = NanPolicy(config.on_nan)
     step = make_train_step(
         context.model,
         allreduce,
@@ -114,19 +102,8 @@ def train_through(
         undo=config.on_nan != "halt",
         accumulate_steps=config.accumulate_steps,
     )
-    if context.job.step_delay_secs:
-        step = _delayed(step, context.job.step_delay_secs)
-    first_step = context.plan.first_step
-    while True:
-        outcome = train(context, world, step, first_step, control, policy, reporter)
-        if outcome.end != "rollback":
-            return outcome
-        first_step = go_back(outcome.step)
-
-
-def _delayed(step: TrainStep, secs: float) -> TrainStep:
-    def run(batch: Any, flags: Flags) -> StepReport:
-        time.sleep(secs)
-        return step(batch, flags)
-
-    return run
+    loop = TrainingLoop(context, world, step, control, reporter)
+    outcome = loop.run(context.plan.first_step)
+    while outcome.end == "rollback":
+        outcome = loop.run(go_back(outcome.step))
+    return outcome

@@ -24,7 +24,6 @@ from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import (
     Decision,
     EarlyStopper,
-    Evaluation,
     check_metrics,
     counting_from,
     decide,
@@ -36,7 +35,7 @@ from hpc_train.jobdir.paths import EARLY_STOP_FILE
 
 OPTIONS = TypeAdapter(TrainOptions)
 VALUES = st.floats(-10, 10) | st.just(math.nan)
-EVALUATIONS = st.dictionaries(st.integers(0, 50), VALUES).map(lambda d: [Evaluation(s, v) for s, v in d.items()])
+EVALUATIONS = st.dictionaries(st.integers(0, 50), VALUES)
 
 
 # Rules
@@ -119,37 +118,35 @@ def test_mistakes_are_found_where_they_are(given_: Any, where: tuple[str, ...]) 
 
 def test_no_decrease_counts_steps_from_the_best_to_the_newest_evaluation() -> None:
     rule = stop_if_no_decrease("loss", 500)
-    values = [Evaluation(1000, 0.5), Evaluation(1200, 0.31), Evaluation(1400, 0.31)]
+    values = {1000: 0.5, 1200: 0.31, 1400: 0.31}
     assert decide(rule, values, 1500) is None
-    assert decide(rule, [*values, Evaluation(1700, 0.4)], 1800) == (
+    assert decide(rule, {**values, 1700: 0.4}, 1800) == (
         "eval loss has not decreased for 500 steps: best 0.31 at step 1200, now at 1700"
     )
-    assert decide(rule, [*values, Evaluation(1700, 0.3)], 1800) is None
+    assert decide(rule, {**values, 1700: 0.3}, 1800) is None
 
 
 def test_a_threshold_is_crossed_once_and_for_all() -> None:
     rule = stop_if_higher("accuracy", 0.9, eval_name="b")
-    assert decide(rule, [Evaluation(10, 0.9)], 20) is None
-    assert decide(rule, [Evaluation(10, 0.95), Evaluation(20, 0.8)], 30) == (
-        "eval_b accuracy is higher than 0.9: 0.95 at step 10"
-    )
+    assert decide(rule, {10: 0.9}, 20) is None
+    assert decide(rule, {10: 0.95, 20: 0.8}, 30) == ("eval_b accuracy is higher than 0.9: 0.95 at step 10")
 
 
 @given(EVALUATIONS, st.integers(1, 40), st.integers(0, 30), st.integers(0, 60))
 def test_no_decrease_is_no_increase_of_the_negative(
-    values: list[Evaluation], patience: int, min_steps: int, step: int
+    values: dict[int, float], patience: int, min_steps: int, step: int
 ) -> None:
     falling = decide(stop_if_no_decrease("x", patience, min_steps=min_steps), values, step)
-    negative = [Evaluation(e.step, -e.value) for e in values]
+    negative = {at: -value for at, value in values.items()}
     rising = decide(stop_if_no_increase("x", patience, min_steps=min_steps), negative, step)
     assert (falling is None) == (rising is None)
 
 
 @given(EVALUATIONS, st.integers(1, 40), st.integers(0, 30))
 def test_no_decrease_stops_exactly_where_patience_is_over(
-    values: list[Evaluation], patience: int, min_steps: int
+    values: dict[int, float], patience: int, min_steps: int
 ) -> None:
-    counted = sorted((e.step, e.value) for e in values if e.step >= min_steps)
+    counted = sorted((at, value) for at, value in values.items() if at >= min_steps)
     finite = [(value, step) for step, value in counted if not math.isnan(value)]
     best = min(finite)[1] if finite else counted[0][0] if counted else 0
     expected = bool(counted) and counted[-1][0] - best >= patience
@@ -158,16 +155,16 @@ def test_no_decrease_stops_exactly_where_patience_is_over(
 
 @given(EVALUATIONS, st.floats(-10, 10), st.integers(0, 30))
 def test_thresholds_look_at_every_evaluation_that_counts(
-    values: list[Evaluation], threshold: float, min_steps: int
+    values: dict[int, float], threshold: float, min_steps: int
 ) -> None:
-    counted = [e.value for e in values if e.step >= min_steps]
+    counted = [value for at, value in values.items() if at >= min_steps]
     lower, higher = stop_if_lower("x", threshold, min_steps=min_steps), stop_if_higher("x", threshold)
     assert (decide(lower, values, 60) is not None) == any(v < threshold for v in counted)
-    assert (decide(higher, values, 60) is not None) == any(e.value > threshold for e in values)
+    assert (decide(higher, values, 60) is not None) == any(v > threshold for v in values.values())
 
 
 @given(EVALUATIONS, st.integers(0, 60))
-def test_nothing_is_decided_before_min_steps(values: list[Evaluation], min_steps: int) -> None:
+def test_nothing_is_decided_before_min_steps(values: dict[int, float], min_steps: int) -> None:
     rule: Rule
     for rule in (stop_if_no_decrease("x", 1, min_steps=min_steps), stop_if_lower("x", 11, min_steps=min_steps)):
         assert all(decide(rule, values, step) is None for step in range(min_steps))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.job import load_job
@@ -43,7 +44,7 @@ def job_dir(tmp_path_factory) -> Path:
     for step in (10, 20):
         for number, variable in enumerate(v for v in model.optimizer.variables if "average" in v.path):
             variable.assign(np.full(variable.shape, step + number, np.float32))
-        manager.save(state.snapshot(DataProgress(step), None, {}, 1, None))
+        manager.save(state.snapshot(Snapshot({}, {}, DataProgress(step), None, 1, 0.0, {}, 1)))
     taken = manager.load(20).time
     records = [
         {"kind": "eval", "step": 20, "time": 1.0, "secs": 0.1, "loss": 0.5, "accuracy": 0.75, "checkpoint_time": taken},

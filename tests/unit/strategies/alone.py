@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from hpc_train.config.specs import RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -15,7 +16,7 @@ from hpc_train.engine.run_context import Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.errors import UserError
-from hpc_train.strategies.synchronous.strategy import SyncTraining
+from hpc_train.strategies.synchronous.strategy import train_together
 
 
 class Alone:
@@ -36,7 +37,7 @@ class Alone:
 
     @contextmanager
     def prepare(self, parts: ModelParts) -> Iterator[Training]:
-        yield SyncTraining(GradientAllreduce(OneRank()))
+        yield partial(train_together, GradientAllreduce(OneRank()))
 
 
 STRATEGY = Alone()

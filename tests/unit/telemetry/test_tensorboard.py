@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.callbacks.profiler import Profiler
+from hpc_train.callbacks.tensorboard import Profiler
 from hpc_train.telemetry import tensorboard_files
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import MetricsWriter
@@ -350,7 +350,7 @@ def test_chosen_steps_are_profiled(tmp_path: Path, function: Any, logged: list[s
         for step in range(1, 7):
             profiler.before_step(step)
             function(tf.ones([4, 4]))
-            profiler.after_step(step)
+            profiler.after_step(step, 0.0)
             assert len(logged) == (step >= 4)
     (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
     data = file.read_bytes()
@@ -371,7 +371,7 @@ def test_a_run_that_ends_or_begins_inside_the_range_profiles_its_part(
             function(tf.ones([4, 4]))
             if step == 6:
                 break  # an exception in a step: after_step is not called
-            profiler.after_step(step)
+            profiler.after_step(step, 0.0)
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == profiles
 
 
@@ -383,7 +383,7 @@ def test_a_profiler_that_fails_does_not_harm_training(tmp_path: Path, logged: li
         with Profiler(tmp_path / "own", (1, 2)) as profiler:
             for step in (1, 2, 3):
                 profiler.before_step(step)
-                profiler.after_step(step)
+                profiler.after_step(step, 0.0)
     finally:
         tf.profiler.experimental.stop()
     assert len(logged) == 1
