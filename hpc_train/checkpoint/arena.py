@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ALIGNMENT = 64
+from hpc_train.distributed.tensors import places
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,14 @@ class Arena:
     """
 
     def __init__(self, specs: Mapping[str, ArraySpec]) -> None:
-        offsets, end = {}, 0
-        for name, spec in specs.items():
-            offsets[name] = end
-            end += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
+        offsets, end = places([spec.nbytes for spec in specs.values()])
         memory = mmap.mmap(-1, max(end, 1))
-        if hasattr(memory, "madvise") and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
         flat = np.frombuffer(memory, np.uint8)
         flat[:] = 0
         self.nbytes = sum(spec.nbytes for spec in specs.values())
         self.arrays = {
-            name: flat[offsets[name] : offsets[name] + spec.nbytes].view(spec.dtype).reshape(spec.shape)
-            for name, spec in specs.items()
+            name: flat[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+            for (name, spec), offset in zip(specs.items(), offsets, strict=True)
         }

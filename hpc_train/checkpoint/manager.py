@@ -15,17 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from hpc_train.checkpoint import names
 from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
 from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
-from hpc_train.checkpoint.names import (
-    Retention,
-    damaged_name,
-    is_damaged,
-    is_temporary,
-    passing_name,
-    replaced_step,
-)
+from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
 from hpc_train.telemetry.json_files import replace_text
@@ -79,7 +73,7 @@ class CheckpointManager:
 
     def set_aside(self) -> list[Path]:
         """The damaged checkpoints that were set aside."""
-        return [self._folder / name for name in self._names() if is_damaged(name)]
+        return [self._folder / name for name in self._names() if names.is_damaged(name)]
 
     def _names(self) -> list[str]:
         return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
@@ -100,7 +94,7 @@ class CheckpointManager:
         damaged: list[tuple[int, str]] = []
         candidates = {step: self.path(step) for step in self.steps()}
         for name in self._names():
-            step = replaced_step(name)
+            step = names.replaced_step(name)
             if step is not None:
                 candidates.setdefault(step, self._folder / name)
         for step in sorted(candidates, reverse=True):
@@ -160,15 +154,15 @@ class CheckpointManager:
     def clean(self) -> None:
         """Removes what saves that were cut short left behind; one cut short while it replaced another is undone."""
         for name in self._names():
-            path, step = self._folder / name, replaced_step(name)
+            path, step = self._folder / name, names.replaced_step(name)
             if step is not None and not self.path(step).exists():
                 path.rename(self.path(step))
-            elif is_temporary(name):
+            elif names.is_temporary(name):
                 shutil.rmtree(path, ignore_errors=True)
 
     def put_aside(self, step: int) -> Path:
         """Renames the damaged checkpoint of `step`, so that it is looked at no more, and returns its new path."""
-        aside = self._folder / damaged_name(step, self._names())
+        aside = self._folder / names.damaged_name(step, self._names())
         self.path(step).rename(aside)
         sync_to_disk(self._folder)
         return aside
@@ -187,13 +181,13 @@ class CheckpointManager:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             sync_to_disk(self._folder.parent)
-        temporary, final = self._folder / passing_name(snapshot.step, _owner(), "tmp"), self.path(snapshot.step)
+        temporary, final = self._folder / names.passing_name(snapshot.step, _owner(), "tmp"), self.path(snapshot.step)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(exist_ok=True)
             write_checkpoint(temporary, snapshot, moved)
             if final.exists():
-                replaced = self._folder / passing_name(snapshot.step, _owner(), "old")
+                replaced = self._folder / names.passing_name(snapshot.step, _owner(), "old")
                 final.rename(replaced)
                 temporary.rename(final)
                 shutil.rmtree(replaced, ignore_errors=True)
@@ -224,7 +218,7 @@ class CheckpointManager:
 
     def _remove(self, step: int) -> None:
         with self._locked(step, os.O_RDWR, fcntl.LOCK_EX):  # which NFS wants a file for that is open for writing
-            gone = self._folder / passing_name(step, _owner(), "gone")
+            gone = self._folder / names.passing_name(step, _owner(), "gone")
             self.path(step).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
             log.debug(f"checkpoint {self.path(step)} removed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,11 +61,9 @@ def passing_name(step: int, owner: str, kind: Literal["tmp", "old", "gone"]) -> 
 
 def damaged_name(step: int, others: Iterable[str]) -> str:
     """Where a damaged checkpoint is set aside, beside the names of `others`."""
-    taken, name, count = set(others), f"{checkpoint_name(step)}.damaged", 1
-    while name in taken:
-        count += 1
-        name = f"{checkpoint_name(step)}.damaged-{count}"
-    return name
+    taken, name = set(others), f"{checkpoint_name(step)}.damaged"
+    numbered = (f"{name}-{count}" for count in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
 def is_damaged(name: str) -> bool:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_train.distributed.world import World
+from hpc_train.distributed.world import World, pieces_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _HEADER, _TEXT, _ARRAY = 1, 2, 3
-_PIECE_BYTES = 1 << 30
 REST_SECS = 0.002
 """Between two looks for a message, or for the end of a transfer."""
 
@@ -105,7 +104,7 @@ class Channel:
         message, arrays = self._outbox[0]
         text = np.frombuffer(json.dumps(message).encode(), np.uint8)
         header = np.array([text.size, len(arrays)], np.int64)
-        for piece, tag in [(header, _HEADER), (text, _TEXT), *((piece, _ARRAY) for piece in _pieces(arrays))]:
+        for piece, tag in [(header, _HEADER), (text, _TEXT), *((piece, _ARRAY) for piece in pieces_of(arrays))]:
             # The other end may be sending, too: whoever waits takes what comes.
             self._pass(self._comm.Isend(piece, self._peer, tag), self._receive_one)
         self._outbox.popleft()
@@ -120,7 +119,7 @@ class Channel:
         self._pass(self._comm.Irecv(text, self._peer, _TEXT))
         if header[1]:
             assert self._room is not None
-            for piece in _pieces(self._room()):
+            for piece in pieces_of(self._room()):
                 self._pass(self._comm.Irecv(piece, self._peer, _ARRAY))
         self._inbox.put(json.loads(text.tobytes()))
         return True
@@ -134,8 +133,3 @@ class Channel:
             spins += 1
             meanwhile()
             time.sleep(0 if spins < 100 else 0.0002)
-
-
-def _pieces(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    flat = [array.reshape(-1).view(np.uint8) for array in arrays]
-    return [f[start : start + _PIECE_BYTES] for f in flat for start in range(0, f.size, _PIECE_BYTES)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from hpc_train.lazy import tf
@@ -206,17 +207,10 @@ class OneRank(Collectives):
         group_of(ranks, 1)
         return self
 
-    def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
-        return tensors
+    def _same(self, name: str, given: Any, how: Any = None) -> Any:
+        return given
 
-    def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
-        return tensor
-
-    def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
-        return tensor
-
-    def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
-        return tensor
+    _allreduce = _reducescatter = _allgather = _alltoall = cast(Any, _same)
 
 
 _WHAT = {"sum": "tensors", "mean": "means"}
@@ -241,9 +235,7 @@ def _shape(tensor: tf.Tensor, op: Op = "sum") -> list[int]:
 
 
 def _count(rows: int, others: Sequence[int]) -> None:
-    elements = rows
-    for size in others:
-        elements *= size
+    elements = math.prod([rows, *others])
     if elements > MOST_ELEMENTS:
         raise ValueError(f"a tensor of {elements:,} elements: ranks exchange at most {MOST_ELEMENTS:,} at once; cut it")
 

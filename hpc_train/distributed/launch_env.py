@@ -7,6 +7,7 @@ own. They have to be read from there: devices must be hidden and threads limited
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -66,10 +67,7 @@ def fair_cores(masks: list[list[int]], mine: int) -> int:
     A core that several ranks may use counts for each in part: ranks that a launcher has bound keep their own cores,
     unbound ones share out what they see.
     """
-    users: dict[int, int] = {}
-    for mask in masks:
-        for core in mask:
-            users[core] = users.get(core, 0) + 1
+    users = Counter(core for mask in masks for core in mask)
     return max(1, int(sum(1 / users[core] for core in masks[mine]) + 1e-9))
 
 

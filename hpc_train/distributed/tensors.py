@@ -1,7 +1,8 @@
-"""Memory that TensorFlow and numpy share, on a CPU."""
+"""Memory that TensorFlow and numpy share, on a CPU; aligned memory, which that takes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpc_train.lazy import tf
+
+ALIGNMENT = 64
 
 
 def reader_of(variables: Sequence[Any]) -> Callable[[], Any]:
@@ -63,3 +66,21 @@ def nbytes_of(variable: Any) -> int:
 def copy_of(tensor: Any) -> Any:
     """A tensor with memory of its own."""
     return tf.constant(np.array(view_of(tensor)))
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to whole lines of 64 bytes."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def places(nbytes: Sequence[int]) -> tuple[list[int], int]:
+    """Aligned offsets for arrays of so many bytes, one after the other, and the bytes they take together."""
+    *offsets, end = itertools.accumulate(map(aligned, nbytes), initial=0)
+    return offsets, end
+
+
+def aligned_zeros(nbytes: int) -> np.ndarray:
+    """Memory of its own, uint8 `[nbytes]`, aligned to 64 bytes."""
+    memory = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    shift = -memory.ctypes.data % ALIGNMENT
+    return memory[shift : shift + nbytes]

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 
-from hpc_train.distributed.launch_env import (
-    LaunchPlace,
-    fair_cores,
-    launch_place,
-    settings_before_mpi,
-    threads_wanted,
-    visible_device,
-)
+from hpc_train.distributed import launch_env
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import RankError, UserError
@@ -47,6 +40,7 @@ class World:
     they are; nothing is pickled. With one rank, no method needs MPI.
 
     Attributes:
+        comm: The communicator of all ranks, for what the methods cannot do; None with one rank.
         rank, size: This rank's number, and how many there are.
         local_rank, local_size: The same on this node.
         host: Name of this node.
@@ -57,7 +51,7 @@ class World:
     """
 
     def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
-        self._comm = comm
+        self.comm = comm
         self.rank: int = comm.Get_rank() if comm else 0
         self.size: int = comm.Get_size() if comm else 1
         self.local_rank, self.local_size, self.cores = local_rank, local_size, 1
@@ -74,8 +68,8 @@ class World:
 
     def part(self, first: int) -> World | None:
         """The ranks from `first` on as a world of their own; None on the others. Collective."""
-        assert self._comm is not None, "one rank has no part"
-        comm: Any = self._comm.Split(0 if self.rank >= first else 1, self.rank)
+        assert self.comm is not None, "one rank has no part"
+        comm: Any = self.comm.Split(0 if self.rank >= first else 1, self.rank)
         if self.rank < first:
             comm.Free()
             return None
@@ -86,17 +80,12 @@ class World:
 
     def wait_asleep(self) -> None:
         """Waits for all ranks without keeping a core busy. Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return
         with self._waiting() as comm:
             request = comm.Ibarrier()
             while not request.Test():
                 time.sleep(ASLEEP_SECS)
-
-    @property
-    def comm(self) -> MPI.Intracomm | None:
-        """The communicator of all ranks, for what these methods cannot do; None with one rank."""
-        return self._comm
 
     @property
     def is_chief(self) -> bool:
@@ -114,13 +103,13 @@ class World:
             RuntimeError: A group that the first call was not given.
         """
         if self._horovod is None:
-            assert self._comm is not None, "one rank has nobody to reduce with"
+            assert self.comm is not None, "one rank has nobody to reduce with"
             self.check_threads("Horovod")
             import horovod.tensorflow as hvd
 
             affinity = os.sched_getaffinity(0)
             self.process_sets = {group: hvd.ProcessSet(group) for group in groups}
-            hvd.init(comm=self._comm, process_sets=self.process_sets.values())
+            hvd.init(comm=self.comm, process_sets=self.process_sets.values())
             # hvd.init() can shrink the affinity of the process (horovod#2804).
             os.sched_setaffinity(0, affinity)
             self._horovod = hvd
@@ -142,14 +131,14 @@ class World:
 
     @contextmanager
     def _waiting(self) -> Iterator[MPI.Intracomm]:
-        assert self._comm is not None
+        assert self.comm is not None
         self.on_wait(True)
-        yield self._comm
+        yield self.comm
         self.on_wait(False)
 
     def broadcast(self, value: T) -> T:
         """The chief's `value` (anything JSON can hold), on every rank. Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return value
         data = np.frombuffer(json.dumps(value).encode() if self.is_chief else b"", np.uint8)
         length = np.array([data.size], np.int64)
@@ -162,7 +151,7 @@ class World:
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's `value` (anything JSON can hold), by rank. Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return [value]
         data = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.empty(self.size, np.int64)
@@ -175,17 +164,15 @@ class World:
 
     def broadcast_arrays(self, arrays: list[np.ndarray]) -> None:
         """Overwrites every rank's `arrays` (C-contiguous, same shapes and dtypes) with the chief's. Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return
-        for array in arrays:
-            flat = array.reshape(-1).view(np.uint8)
-            for start in range(0, flat.size, _PIECE_BYTES):
-                with self._waiting() as comm:
-                    comm.Bcast(flat[start : start + _PIECE_BYTES], root=CHIEF_RANK)
+        for piece in pieces_of(arrays):
+            with self._waiting() as comm:
+                comm.Bcast(piece, root=CHIEF_RANK)
 
     def gather_arrays(self, array: np.ndarray) -> np.ndarray | None:
         """Every rank's `array` (C-contiguous, one shape and dtype) stacked by rank, on the chief alone. Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return np.stack([array])
         stacked = np.empty((self.size, *array.shape), array.dtype) if self.is_chief else None
         with self._waiting() as comm:
@@ -195,7 +182,7 @@ class World:
 
     def sum(self, array: np.ndarray) -> np.ndarray:
         """The sum of every rank's `array` (float64, one shape on all ranks). Collective."""
-        if self._comm is None:
+        if self.comm is None:
             return array
         total = np.empty_like(array)
         with self._waiting() as comm:
@@ -240,11 +227,17 @@ class World:
         """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if self._comm is not None:
+        if self.comm is not None:
             from mpi4py import MPI
 
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)
+
+
+def pieces_of(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The bytes of `arrays` (C-contiguous), in views of as many as one MPI call takes."""
+    flat = [array.reshape(-1).view(np.uint8) for array in arrays]
+    return [f[start : start + _PIECE_BYTES] for f in flat for start in range(0, f.size, _PIECE_BYTES)]
 
 
 def _describe(failure: BaseException | None) -> list[Any] | None:
@@ -279,23 +272,25 @@ def join_world(threads: Threads = "multiple") -> World:
         return _joined
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise UserError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}; unset it, or set it to tensorflow")
-    place = launch_place(os.environ)
+    place = launch_env.launch_place(os.environ)
     mask = sorted(os.sched_getaffinity(0))
-    for name, value in settings_before_mpi(os.environ, len(mask), place, nvidia_device_count()).items():
+    gpus = nvidia_device_count()
+    for name, value in launch_env.settings_before_mpi(os.environ, len(mask), place, gpus).items():
         os.environ.setdefault(name, value)
-    device = visible_device(os.environ, nvidia_device_count(), place)
+    device = launch_env.visible_device(os.environ, gpus, place)
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
     hosts, masks = world.all_gather(world.host), world.all_gather(mask)
     here = [rank for rank, host in enumerate(hosts) if host == world.host]
-    world.cores = threads_wanted(os.environ) or fair_cores([masks[rank] for rank in here], here.index(world.rank))
+    fair = launch_env.fair_cores([masks[rank] for rank in here], here.index(world.rank))
+    world.cores = launch_env.threads_wanted(os.environ) or fair
     os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
     _joined = world
     return world
 
 
-def _start_mpi(place: LaunchPlace, threads: Threads) -> MPI.Intracomm | None:
+def _start_mpi(place: launch_env.LaunchPlace, threads: Threads) -> MPI.Intracomm | None:
     if not place.launched:
         return None
     _bind_mpi_at_once()

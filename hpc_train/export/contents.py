@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,26 +43,19 @@ def save_keras_file(model: keras.Model, path: Path) -> str | None:
     Raises:
         OSError: The file cannot be written.
     """
+    optimizer, compiled = model.optimizer, model.compiled
+    model.optimizer, model.compiled = None, False  # Keras finds nothing meanwhile that `compile` was given
     try:
-        with _uncompiled(model), without_chatter():
+        with without_chatter():
             model.save(path)
     except OSError:
         raise
     except Exception as error:
         path.unlink(missing_ok=True)
         return f"{type(error).__name__}: {error}".strip()
-    return None
-
-
-@contextmanager
-def _uncompiled(model: keras.Model) -> Iterator[None]:
-    """Meanwhile Keras neither finds an optimizer nor anything else that `compile` was given."""
-    optimizer, compiled = model.optimizer, model.compiled
-    model.optimizer, model.compiled = None, False
-    try:
-        yield
     finally:
         model.optimizer, model.compiled = optimizer, compiled
+    return None
 
 
 def about_job(job: str | None, job_dir: Path, params: Mapping[str, Any], shards: ShardSet | None) -> dict[str, Any]:

@@ -48,12 +48,9 @@ class ExportFolder:
 
     def exports(self) -> list[Export]:
         """What this package exported here, oldest first."""
-        found = []
-        for name in self._numbers():
-            about = _about(self.path / str(name))
-            if about is not None:
-                found.append(Export(self.path / str(name), about))
-        return found
+        paths = [self.path / str(number) for number in self._numbers()]
+        found = [Export(path, read_json(path / ABOUT_FILE)) for path in paths]
+        return [export for export in found if "checkpoint_time" in export.about]
 
     def exported_from(self, checkpoint_time: float) -> Path | None:
         """The newest export of the checkpoint taken at `checkpoint_time`, or None where there is none."""
@@ -132,8 +129,3 @@ def _is_dead(owner: str) -> bool:
         return False
     known = {"process_start": int(start), "boot_id": boot} if start.isdigit() else {}
     return not is_alive({"pid": int(pid), **known})
-
-
-def _about(path: Path) -> dict[str, Any] | None:
-    about = read_json(path / ABOUT_FILE)
-    return about if "checkpoint_time" in about else None

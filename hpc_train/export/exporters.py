@@ -72,7 +72,6 @@ class ExporterRunner:
         self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole) for e in exporters}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._default: Callable[..., Any] | None = None
-        self._compare: dict[str, Callable[..., Any]] = {}
 
     def check(self, metric_names: Collection[str]) -> None:
         """Whether all exporters can work; traces the functions that they export. Writes nothing.
@@ -91,7 +90,7 @@ class ExporterRunner:
         for exporter in self._exporters:
             self._function(exporter)
             if isinstance(exporter, BestExporter) and exporter.compare_fn is not None:
-                self._compare[exporter.name] = self._loaded(exporter.compare_fn)
+                self._loaded(exporter.compare_fn)
 
     def _mistakes(self, exporter: Exporter, metric_names: Collection[str]) -> list[str]:
         problems = []
@@ -113,9 +112,8 @@ class ExporterRunner:
             problems.append(f"cannot write into {folder}, because {blocked} is not a folder")
         return problems
 
-    def _loaded(self, function: Any) -> Callable[..., Any]:
-        loaded: Callable[..., Any] = self._load(function) if isinstance(function, str) else function
-        return loaded
+    def _loaded(self, function: str | Callable[..., Any]) -> Callable[..., Any]:
+        return self._load(function) if isinstance(function, str) else function
 
     def _function(self, exporter: Exporter) -> Callable[..., Any]:
         """The tf.function that `exporter` exports; made once."""
@@ -206,9 +204,7 @@ class ExporterRunner:
 
     def _is_better(self, exporter: BestExporter, best: dict[str, float], current: dict[str, float]) -> bool:
         if exporter.compare_fn is not None:
-            if exporter.name not in self._compare:
-                self._compare[exporter.name] = self._loaded(exporter.compare_fn)
-            return bool(self._compare[exporter.name](dict(best), dict(current)))
+            return bool(self._loaded(exporter.compare_fn)(dict(best), dict(current)))
         return is_better(current.get(exporter.metric), best.get(exporter.metric), exporter.mode)
 
     def _fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:

@@ -15,16 +15,8 @@ import numpy as np
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.sampling.work_split import Piece, dealt, output_paths, part_path, pieces_of
-from hpc_train.data.writing.prediction_files import (
-    InputSpec,
-    Origin,
-    is_whole,
-    join_parts,
-    read_batches,
-    shards_to_predict,
-    why_not_ours,
-    write_predictions,
-)
+from hpc_train.data.writing import prediction_files
+from hpc_train.data.writing.prediction_files import InputSpec, Origin
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
@@ -162,14 +154,13 @@ def predict_shards(
     """
     began = time.monotonic()
     inputs = world.each(lambda: inputs_from(export, features))
-    datasets = list(dict.fromkeys(inputs.values()))
 
     def prepare() -> dict[str, Any]:
         for name, dataset in inputs.items():
             if export.inputs[name] != export.inputs[next(n for n, d in inputs.items() if d == dataset)]:
                 raise UserError(f"--features: inputs that take different things cannot both read {dataset!r}")
         wanted = {dataset: export.inputs[name] for name, dataset in inputs.items()}
-        shards = shards_to_predict(patterns, wanted)
+        shards = prediction_files.shards_to_predict(patterns, wanted)
         paths = output_paths(shards.paths, patterns, out)
         digest = export.digest()
         origins = [_origin(export, digest, path, inputs, batch_size) for path in shards.paths]
@@ -186,7 +177,7 @@ def predict_shards(
     origins, done = [Origin(**origin) for origin in plan["origins"]], plan["done"]
     pieces = [piece for piece in pieces_of(shards.shard_rows, batch_size) if not done[piece.shard]]
     shares = dealt(pieces, world.size)
-    work = _Work(export, shards, paths, origins, inputs, datasets, batch_size, report)
+    work = _Work(export, shards, paths, origins, inputs, batch_size, report)
     owned = {shard: [p for p in pieces if p.shard == shard] for shard in sorted({p.shard for p in pieces})}
     mine = shares[world.rank]
     alone = [shard for shard, own in owned.items() if set(own) <= set(mine)]
@@ -208,42 +199,36 @@ def _is_done(path: Path, origin: Origin, rows: int) -> bool:
     """Whether the file is there and whole; UserError where something else is there."""
     if not path.exists():
         return False
-    if is_whole(path, origin, 0, rows):
+    if prediction_files.is_whole(path, origin, 0, rows):
         return True
-    raise UserError(
-        f"{path}: {why_not_ours(path, origin)}; remove it, choose another --out, or give --overwrite to replace it"
-    )
+    why = prediction_files.why_not_ours(path, origin)
+    raise UserError(f"{path}: {why}; remove it, choose another --out, or give --overwrite to replace it")
 
 
+@dataclass(frozen=True)
 class _Work:
     """What one rank does, once it is known who does what."""
 
-    def __init__(
-        self,
-        export: LoadedExport,
-        shards: ShardSet,
-        paths: list[Path],
-        origins: list[Origin],
-        inputs: dict[str, str],
-        datasets: list[str],
-        batch_size: int,
-        report: Callable[[str], None],
-    ) -> None:
-        self._export, self._shards, self._paths, self._origins = export, shards, paths, origins
-        self._inputs, self._datasets, self._batch_size, self._report = inputs, datasets, batch_size, report
+    export: LoadedExport
+    shards: ShardSet
+    paths: list[Path]
+    origins: list[Origin]
+    inputs: dict[str, str]
+    batch_size: int
+    report: Callable[[str], None]
 
     def predict(self, pieces: Sequence[Piece], whole: Mapping[int, Sequence[Piece]]) -> int:
         """Predicts `pieces` that are not there yet, joins the shards in `whole`, and returns the rows predicted."""
         predicted = 0
         with (
-            Reader(self._shards, 2, 4 * self._batch_size, 4) as reader,
+            Reader(self.shards, 2, 4 * self.batch_size, 4) as reader,
             ThreadPoolExecutor(1, thread_name_prefix="hpc_train-ahead") as ahead,
         ):
             for piece in pieces:
-                part, origin = part_path(self._paths[piece.shard], piece), self._origins[piece.shard]
-                if not is_whole(part, origin, piece.first, piece.end):
-                    batches = read_batches(reader, self._shards, piece, self._batch_size, ahead)
-                    write_predictions(part, origin, piece.first, piece.end, self._outputs(batches))
+                part, origin = part_path(self.paths[piece.shard], piece), self.origins[piece.shard]
+                if not prediction_files.is_whole(part, origin, piece.first, piece.end):
+                    batches = prediction_files.read_batches(reader, self.shards, piece, self.batch_size, ahead)
+                    prediction_files.write_predictions(part, origin, piece.first, piece.end, self._outputs(batches))
                     predicted += piece.rows
                 if piece.shard in whole and piece == whole[piece.shard][-1]:
                     self.join({piece.shard: whole[piece.shard]})
@@ -251,11 +236,11 @@ class _Work:
 
     def _outputs(self, batches: Iterator[list[np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
         for arrays in batches:
-            by_dataset = dict(zip(self._datasets, arrays, strict=True))
-            yield self._export.predict({name: by_dataset[dataset] for name, dataset in self._inputs.items()})
+            by_dataset = dict(zip(dict.fromkeys(self.inputs.values()), arrays, strict=True))
+            yield self.export.predict({name: by_dataset[dataset] for name, dataset in self.inputs.items()})
 
     def join(self, shards: Mapping[int, Sequence[Piece]]) -> None:
         """Makes the files of these shards of their parts."""
         for shard, pieces in shards.items():
-            join_parts(self._paths[shard], self._origins[shard], pieces)
-            self._report(f"{self._paths[shard]}: {pieces[-1].end:,} rows")
+            prediction_files.join_parts(self.paths[shard], self.origins[shard], pieces)
+            self.report(f"{self.paths[shard]}: {pieces[-1].end:,} rows")

@@ -28,10 +28,8 @@ class Backward:
     def may_assign(self, variable: Any) -> bool:
         """Whether the forward pass does more to `variable` than read it."""
         handle = variable.value.handle
-        for outer, inner in self.graph.captures:
-            if outer is handle:
-                return any(operation.type != "ReadVariableOp" for operation in inner.consumers())
-        return False
+        users = [inner.consumers() for outer, inner in self.graph.captures if outer is handle]
+        return any(operation.type != "ReadVariableOp" for operations in users for operation in operations)
 
 
 def loss_and_gradients(model: keras.Model, batch: Any, pieces: int = 1) -> Backward:
@@ -60,9 +58,10 @@ def loss_and_gradients(model: keras.Model, batch: Any, pieces: int = 1) -> Backw
         graphs.append(tf.compat.v1.get_default_graph())
         missing[:] = [gradient is None for gradient in gradients]
         share = tf.cast(stop - start, tf.float32) / tf.cast(rows, tf.float32)
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
         totals = [
             sum_ if gradient is None else sum_ + tf.cast(share, sum_.dtype) * tf.cast(gradient, sum_.dtype)
-            for sum_, gradient in zip(totals, map(_dense, gradients), strict=True)
+            for sum_, gradient in zip(totals, dense, strict=True)
         ]
         return stop, total + share * tf.cast(loss, tf.float32), totals
 
@@ -91,10 +90,6 @@ def _of_piece(model: keras.Model, batch: Any) -> tuple[tf.Tensor, list[Any]]:
         loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **extra)
         scaled_loss = model.optimizer.scale_loss(loss)
     return loss, tape.gradient(scaled_loss, model.trainable_variables)
-
-
-def _dense(gradient: Any) -> Any:
-    return None if gradient is None else tf.convert_to_tensor(gradient)
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

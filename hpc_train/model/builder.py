@@ -42,8 +42,9 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     if precision is not None:
         _check_precision(model, precision, name)
-    if precision == "float16" and not _scales_loss(model.optimizer):
-        model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
+    optimizer, scaling = model.optimizer, keras.optimizers.LossScaleOptimizer
+    if precision == "float16" and not isinstance(optimizer, scaling) and optimizer.loss_scale_factor is None:
+        model.optimizer = scaling(optimizer)
     return model
 
 
@@ -84,10 +85,6 @@ def _check_precision(model: keras.Model, precision: str, name: str) -> None:
             f"run.mixed_precision is {precision}, but the layers of {name} compute in {', '.join(found)}; leave out "
             "the dtype or policy that it gives them, make them in model_fn itself, or leave mixed_precision out"
         )
-
-
-def _scales_loss(optimizer: keras.optimizers.Optimizer) -> bool:
-    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None
 
 
 def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from itertools import starmap, zip_longest
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,13 @@ class ModelState:
     def __init__(self, model: keras.Model, world: World) -> None:
         self.world = world
         self._model, self._optimizer = by_path(model.variables), by_path(model.optimizer.variables)
-        self._all = {**_prefixed("model", self._model), **_prefixed("optimizer", self._optimizer)}
+        both = (("model", self._model), ("optimizer", self._optimizer))
+        self._all = {f"{kind}/{path}": variable for kind, own in both for path, variable in own.items()}
         self._trainable = {id(v) for v in model.trainable_variables}
         floating = [
             v for v in self._model.values() if id(v) not in self._trainable and np.issubdtype(v.dtype, np.floating)
         ]
-        frozen = _frozen(model)
+        frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
         self.carried = [v for v in floating if id(v) not in frozen]
         self._rest = [v for v in floating if id(v) in frozen]
         self._random = [v for path, v in self._model.items() if is_random_state(path, tuple(v.shape), v.dtype)]
@@ -62,14 +64,13 @@ class ModelState:
         """UserError, naming the first variable that differs, where `snapshot` is of another model."""
         for kind, variables in (("model", self._model), ("optimizer", self._optimizer)):
             saved = getattr(snapshot, kind)
-            names, saved_names = list(variables), list(saved)
-            for i in range(max(len(names), len(saved_names))):
-                here = _signature(names[i], variables[names[i]]) if i < len(names) else "no such variable"
-                there = _signature(saved_names[i], saved[saved_names[i]]) if i < len(saved_names) else "none"
-                if _without_counters(here) != _without_counters(there):
+            pairs = zip_longest(starmap(_signature, variables.items()), starmap(_signature, saved.items()))
+            for i, (here, there) in enumerate(pairs):
+                if here is None or there is None or _without_counters(here) != _without_counters(there):
                     raise UserError(
-                        f"{where}: holds another model: {kind} variable {i} is {there} there, but {here} here; "
-                        "choose another job-dir, or the model that was trained in this one"
+                        f"{where}: holds another model: {kind} variable {i} is {there or 'none'} there, but "
+                        f"{here or 'no such variable'} here; choose another job-dir, or the model that was trained in "
+                        "this one"
                     )
 
     def reserve(self) -> None:
@@ -152,9 +153,8 @@ class ModelState:
         Raises:
             JobEndedError: Some rank's differ from those of most; it names the ranks and the first variable.
         """
-        compared = self._trainable | {id(v) for v in self.carried}
-        alike = {p: v for p, v in self._model.items() if id(v) in compared}
-        everything = {**_prefixed("model", alike), **_prefixed("optimizer", self._optimizer)}
+        compared = self._trainable | {id(v) for v in (*self.carried, *self._optimizer.values())}
+        everything = {name: v for name, v in self._all.items() if id(v) in compared}
         own = [_digest(_host_view(v)) for v in everything.values()]
         whole = hashlib.sha256(repr(own).encode()).hexdigest()
         if len(set(self.world.all_gather(whole))) == 1:
@@ -173,25 +173,6 @@ class ModelState:
             EXIT_NOT_FINITE,
             ranks[0] + self.world.offset if len(ranks) == 1 and count > 1 else None,
         )
-
-
-def _prefixed(kind: str, variables: dict[str, Any]) -> dict[str, Any]:
-    return {f"{kind}/{path}": variable for path, variable in variables.items()}
-
-
-def _frozen(model: keras.Model) -> set[int]:
-    """Identities of the variables of layers that do not train."""
-    layers, seen = [model], set()
-    frozen: set[int] = set()
-    while layers:
-        layer = layers.pop()
-        if id(layer) in seen:
-            continue
-        seen.add(id(layer))
-        if not layer.trainable:
-            frozen.update(id(v) for v in layer.variables)
-        layers += getattr(layer, "_layers", None) or getattr(layer, "layers", [])
-    return frozen
 
 
 def by_path(variables: list[Any]) -> dict[str, Any]:

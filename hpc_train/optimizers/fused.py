@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -43,51 +44,45 @@ def fused_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
 
 def _fused(optimizer: Any) -> UpdateStep | None:
     if type(optimizer) is keras.optimizers.SGD:
-        return _sgd(optimizer)
+        return partial(_sgd, optimizer)
     if type(optimizer) is keras.optimizers.Adam and not optimizer.amsgrad:
-        return _adam(optimizer)
+        return partial(_adam, optimizer)
     return None
 
 
-def _sgd(optimizer: Any) -> UpdateStep:
-    def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Momentum * m - learning_rate * g becomes m, and is added to the variable."""
-        handle, rate, gradient = _operands(variable, learning_rate, gradient)
-        if not optimizer.momentum:
-            tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
-            return
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=handle,
-            accum=_state(optimizer, optimizer.momentums, variable),
-            lr=rate,
-            grad=gradient,
-            momentum=tf.cast(optimizer.momentum, gradient.dtype),
-            use_nesterov=bool(optimizer.nesterov),
-        )
-
-    return update
+def _sgd(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    """Momentum * m - learning_rate * g becomes m, and is added to the variable."""
+    handle, rate, gradient = _operands(variable, learning_rate, gradient)
+    if not optimizer.momentum:
+        tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
+        return
+    tf.raw_ops.ResourceApplyKerasMomentum(
+        var=handle,
+        accum=_state(optimizer, optimizer.momentums, variable),
+        lr=rate,
+        grad=gradient,
+        momentum=tf.cast(optimizer.momentum, gradient.dtype),
+        use_nesterov=bool(optimizer.nesterov),
+    )
 
 
-def _adam(optimizer: Any) -> UpdateStep:
-    def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Kingma and Ba, arXiv:1412.6980, in the order of section 2's end, as Keras has it."""
-        handle, rate, gradient = _operands(variable, learning_rate, gradient)
-        step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, gradient.dtype)
-        beta_1, beta_2 = (tf.cast(beta, gradient.dtype) for beta in (optimizer.beta_1, optimizer.beta_2))
-        tf.raw_ops.ResourceApplyAdam(
-            var=handle,
-            m=_state(optimizer, optimizer._momentums, variable),
-            v=_state(optimizer, optimizer._velocities, variable),
-            beta1_power=tf.pow(beta_1, step),
-            beta2_power=tf.pow(beta_2, step),
-            lr=rate,
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=tf.cast(optimizer.epsilon, gradient.dtype),
-            grad=gradient,
-        )
-
-    return update
+def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    """Kingma and Ba, arXiv:1412.6980, in the order of section 2's end, as Keras has it."""
+    handle, rate, gradient = _operands(variable, learning_rate, gradient)
+    step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, gradient.dtype)
+    beta_1, beta_2 = (tf.cast(beta, gradient.dtype) for beta in (optimizer.beta_1, optimizer.beta_2))
+    tf.raw_ops.ResourceApplyAdam(
+        var=handle,
+        m=_state(optimizer, optimizer._momentums, variable),
+        v=_state(optimizer, optimizer._velocities, variable),
+        beta1_power=tf.pow(beta_1, step),
+        beta2_power=tf.pow(beta_2, step),
+        lr=rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=tf.cast(optimizer.epsilon, gradient.dtype),
+        grad=gradient,
+    )
 
 
 def _operands(variable: Any, learning_rate: Any, gradient: Any) -> tuple[Any, Any, Any]:

@@ -181,7 +181,8 @@ def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
         }
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise UserError(f"warm_start_from: {path}: the SavedModel's variables cannot be read: {error}") from None
-    return _step_of_export(path), arrays
+    step = read_json(path / ABOUT_FILE).get("step")
+    return step if isinstance(step, int) else None, arrays
 
 
 def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
@@ -204,10 +205,3 @@ def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
         if key.endswith("/.ATTRIBUTES/VARIABLE_VALUE") and of_model and "keras_api" not in parts and name:
             found.setdefault(name, key)
     return found
-
-
-def _step_of_export(path: Path) -> int | None:
-    try:
-        return int(read_json(path / ABOUT_FILE)["step"])
-    except (ValueError, TypeError, KeyError):
-        return None

@@ -31,8 +31,7 @@ class BufferPool:
             memory = aligned_bytes(size)
         lease = _Lease(memory, shape, dtype)
         weakref.finalize(lease, free.append, memory).atexit = False
-        array: np.ndarray = np.asarray(lease)
-        return array
+        return np.asarray(lease)
 
 
 class _Lease:
@@ -51,5 +50,4 @@ def aligned_bytes(size: int) -> np.ndarray:
     """Uninitialised memory, uint8 `[size]`, aligned to 64 bytes."""
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    part: np.ndarray = raw[start : start + size]
-    return part
+    return raw[start : start + size]

@@ -103,26 +103,20 @@ class ChunkCache:
         band_rows: Rows of the largest band.
         decode: Fills uint8 `[band_rows, row_bytes]` with a band.
         executor: Runs `decode`.
+
+    Attributes:
+        capacity: Bands that there is room for. rows: of all slots, uint8 `[capacity * band_rows, row_bytes]`.
     """
 
     def __init__(
         self, slots: int, band_rows: int, row_bytes: int, decode: Callable[[Key, np.ndarray], None], executor: Executor
     ) -> None:
         self._arena = aligned_bytes(slots * band_rows * row_bytes).reshape(slots, band_rows, row_bytes)
+        self.capacity, self.rows = slots, self._arena.reshape(-1, row_bytes)
         self._decode, self._executor = decode, executor
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
         self._free = list(range(slots))
         self._changed = threading.Condition()
-
-    @property
-    def capacity(self) -> int:
-        """Bands that there is room for."""
-        return len(self._arena)
-
-    @property
-    def rows(self) -> np.ndarray:
-        """All slots' rows, uint8 `[capacity * band_rows, row_bytes]`."""
-        return self._arena.reshape(-1, self._arena.shape[2])
 
     def expect(self, keys: Sequence[Key]) -> list[Future[None]]:
         """Begins to decode the bands that are not there, as far as there is room, and does not wait for them."""

@@ -19,15 +19,6 @@ import h5py
 import numpy as np
 
 from hpc_train.data.hdf5 import filter_plugins
-from hpc_train.data.hdf5.filter_plugins import (
-    BITSHUFFLE,
-    BLOSC,
-    FRAME_CHECKS,
-    LZ4,
-    ZSTD,
-    bitshuffle_codec,
-    is_blosc_frame,
-)
 
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF = 307, 32000
@@ -43,12 +34,12 @@ _NAMES = {
     305: "lzo",
     BZIP2: "bzip2",
     LZF: "lzf",
-    BLOSC: "blosc",
+    filter_plugins.BLOSC: "blosc",
     32003: "snappy",
-    LZ4: "lz4",
-    BITSHUFFLE: "bitshuffle",
+    filter_plugins.LZ4: "lz4",
+    filter_plugins.BITSHUFFLE: "bitshuffle",
     32013: "zfp",
-    ZSTD: "zstd",
+    filter_plugins.ZSTD: "zstd",
     32017: "sz",
     32018: "fcidecomp",
     32024: "sz3",
@@ -80,7 +71,9 @@ class Filter:
     @property
     def keeps_size(self) -> bool:
         """Whether its output is as long as its input, but for a checksum."""
-        return self.id in (SHUFFLE, FLETCHER32) or (self.id == BITSHUFFLE and not bitshuffle_codec(self.values))
+        if self.id == filter_plugins.BITSHUFFLE:
+            return not filter_plugins.bitshuffle_codec(self.values)
+        return self.id in (SHUFFLE, FLETCHER32)
 
 
 def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
@@ -179,9 +172,9 @@ def _undo(stage: Filter, itemsize: int) -> _Undo:
         return lambda data, size, out: _unlzf(decompress, data, size, out)
     plugin = filter_plugins.plugins.find(stage.id)
     assert plugin is not None
-    if stage.id == BLOSC and plugin.blosc is not None:
+    if stage.id == filter_plugins.BLOSC and plugin.blosc is not None:
         return lambda data, size, out: _unblosc(plugin.blosc, data, size, out)
-    check = FRAME_CHECKS.get(stage.id)
+    check = filter_plugins.FRAME_CHECKS.get(stage.id)
 
     def undo(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
         if check and not check(data, size, stage.values):
@@ -324,7 +317,7 @@ def _lzf() -> Any:
 
 def _unblosc(decompress: Any, data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
     """Blosc's function that takes no lock: the one its plugin calls lets one thread in at a time."""
-    if not is_blosc_frame(data, size, ()):
+    if not filter_plugins.is_blosc_frame(data, size, ()):
         raise ValueError("no whole blosc frame of a chunk's size")
     whole = np.empty(size, np.uint8) if out is None else out
     length = decompress(data.ctypes.data, whole.ctypes.data, size, 1)

@@ -29,6 +29,9 @@ class ContiguousColumn:
     Columns of a few megabytes, such as labels, are read once and kept. Rows of others are copied from a memory map.
     Where that fails, or where rows are large, they are read with preadv. As long as reads are slow, runs of rows are
     read with preadv, and the kernel is advised ahead of single ones.
+
+    Attributes:
+        is_held: Whether the column is kept in memory as a whole.
     """
 
     def __init__(self, parts: Sequence[Part], row_bytes: int, held: bool, random: bool) -> None:
@@ -38,7 +41,7 @@ class ContiguousColumn:
             held: The column is small enough to be kept in memory.
             random: Rows will be asked for at random, from more data than memory holds.
         """
-        self._parts, self._row_bytes, self._random = parts, row_bytes, random
+        self._parts, self._row_bytes, self._random, self.is_held = parts, row_bytes, random, held
         self._held = _HeldColumn(parts, row_bytes) if held else None
         self._lock = threading.Lock()
         self._table = self._new_table()
@@ -122,11 +125,6 @@ class ContiguousColumn:
             if time.perf_counter() - start > SLOW_SECS_PER_ROW:
                 for begin in range(position, stop, SCAN_BYTES):
                     file.read_into(begin, self._scratch.memory[: min(SCAN_BYTES, stop - begin)])
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the column is kept in memory as a whole."""
-        return self._held is not None
 
     def _new_table(self) -> MappedTable | None:
         if self._row_bytes > MAX_MAPPED_ROW_BYTES or self._held:

@@ -12,6 +12,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -121,20 +122,14 @@ class Plugins:
         with self._lock:
             if number not in self._found:
                 for path in sorted(_libraries(), key=lambda path: _fit(path, number)):
-                    self._load(path)
+                    if path not in self._tried:
+                        self._tried.add(path)
+                        with suppress(OSError, AttributeError, ValueError):
+                            plugin = Plugin(path)
+                            self._found.setdefault(plugin.id, plugin)
                     if number in self._found:
                         break
             return self._found.get(number)
-
-    def _load(self, path: Path) -> None:
-        if path in self._tried:
-            return
-        self._tried.add(path)
-        try:
-            plugin = Plugin(path)
-        except (OSError, AttributeError, ValueError):
-            return
-        self._found.setdefault(plugin.id, plugin)
 
 
 plugins = Plugins()

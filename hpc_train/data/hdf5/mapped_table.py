@@ -41,7 +41,6 @@ class MappedTable:
     Attributes:
         fits: bool `[parts]`: whether the part's rows can be laid out so. They can where offsets in files differ by
             multiples of what pages and rows have in common, as those of aligned datasets do. `all_fit`: all can.
-        failed: Reading has failed; nothing copied can be relied on, and the table is of no further use.
     """
 
     def __init__(self, parts: Sequence[Part], row_bytes: int, random: bool) -> None:
@@ -63,16 +62,11 @@ class MappedTable:
         self._all_mapped = False
         self._lock = threading.Lock()
 
-    @property
-    def failed(self) -> bool:
-        """See the class."""
-        return self._region.failed
-
     def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> bool:
         """Copies rows `local` of parts `part` (int64 `[k]` both; parts that fit) into `out`, uint8 `[k, row_bytes]`.
 
         Returns:
-            Whether `out` can be relied on.
+            Whether `out` can be relied on. Once not, the table is of no further use.
 
         Raises:
             OSError: A file cannot be opened or mapped, or is too short.
@@ -85,7 +79,7 @@ class MappedTable:
             for line in range(TOUCHED_LINES):
                 np.take(self._words, first + line * (LINE_BYTES // _WORD), mode="clip")
         np.take(self._rows, index, axis=0, out=out, mode="clip")
-        return not self.failed
+        return not self._region.failed
 
     def copy(self, part: int, first: int, out: np.ndarray) -> bool:
         """Copies the rows of one part from `first` on into `out`. As `gather`."""
@@ -93,7 +87,7 @@ class MappedTable:
             self._map_missing(np.array([part]))
         start = int(self._firsts[part]) + first
         np.copyto(out, self._rows[start : start + len(out)])
-        return not self.failed
+        return not self._region.failed
 
     def close(self) -> None:
         """Unmaps all files."""
@@ -105,20 +99,16 @@ class MappedTable:
             return
         with self._lock:
             for number in np.unique(part[~self._mapped[part]]).tolist():
-                place, (file, offset, rows) = self._places[number], _fields(self._parts[number])
+                place, own = self._places[number], self._parts[number]
                 assert place is not None, "only parts that fit are asked for"
-                page = offset // mmap.PAGESIZE * mmap.PAGESIZE
-                length = offset - page + rows * self._row_bytes
-                with file.opened() as descriptor:
+                page = own.offset // mmap.PAGESIZE * mmap.PAGESIZE
+                length = own.offset - page + own.rows * self._row_bytes
+                with own.file.opened() as descriptor:
                     if os.fstat(descriptor).st_size < page + length:
-                        raise OSError(errno.ENODATA, "too short", file.path)
+                        raise OSError(errno.ENODATA, "too short", own.file.path)
                     self._region.put(place, descriptor, page, length, self._random)
                 self._mapped[number] = True
             self._all_mapped = bool(self._mapped.all())
-
-
-def _fields(part: Part) -> tuple[DataFile, int, int]:
-    return part.file, part.offset, part.rows
 
 
 def layout(offsets: Sequence[int], rows: Sequence[int], row_bytes: int) -> tuple[list[int | None], list[int], int]:

@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-MADV_RANDOM = getattr(mmap, "MADV_RANDOM", 1)
-
 ALIGNMENT = 2 << 20
 """Regions begin at a multiple of it, a huge page's size."""
 
@@ -50,6 +48,7 @@ class Region:
     """Address space for parts of files, mapped side by side for reading. Closing it ends the use of `data`.
 
     Attributes:
+        address, length: In memory.
         data: uint8 `[length]`, read-only. To touch what no file has been put into is an error of the program.
         failed: A page could not be read and holds zeros now: nothing read since the region was made can be relied on.
     """
@@ -64,8 +63,8 @@ class Region:
         self.failed = False
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._reserved = _map(None, length + ALIGNMENT, _PROT_NONE, flags, -1, 0), length + ALIGNMENT
-        self._address, self._length = -(-self._reserved[0] // ALIGNMENT) * ALIGNMENT, length
-        self.data: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(self._address))
+        self.address, self.length = -(-self._reserved[0] // ALIGNMENT) * ALIGNMENT, length
+        self.data: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(self.address))
         self.data.flags.writeable = False
         with _lock:
             _regions.append(self)
@@ -79,13 +78,9 @@ class Region:
         Raises:
             OSError: The file cannot be mapped.
         """
-        address = _map(self._address + place, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
+        address = _map(self.address + place, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset)
         if random:
-            _libc.madvise(address, length, MADV_RANDOM)
-
-    def holds(self, address: int) -> bool:
-        """Whether a fault at `address` is one of this region."""
-        return bool(self._address <= address < self._address + self._length)
+            _libc.madvise(address, length, mmap.MADV_RANDOM)
 
     def close(self) -> None:
         """Unmaps all."""
@@ -124,7 +119,7 @@ def _install_handler() -> None:
 def _on_sigbus(number: int, info: int, context: int) -> None:
     address = ctypes.c_uint64.from_address(info + _SI_ADDR_OFFSET).value
     for region in _regions:
-        if region.holds(address):
+        if region.address <= address < region.address + region.length:
             region.failed = True
             page = address // mmap.PAGESIZE * mmap.PAGESIZE
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED

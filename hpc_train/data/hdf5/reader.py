@@ -15,10 +15,11 @@ from hpc_train.data.hdf5.contiguous import ContiguousColumn
 from hpc_train.data.hdf5.data_file import DataFile
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins
 from hpc_train.data.hdf5.mapped_table import Part
-from hpc_train.data.hdf5.shards import Column, ShardSet, open_file
+from hpc_train.data.hdf5.shards import ShardSet, open_file
 
 MAX_OPEN_FILES = 128
-PLAIN, CHUNKED, OPAQUE = 0, 1, 2
+KINDS = (Contiguous, Chunked, Opaque)
+PLAIN, CHUNKED, OPAQUE = range(3)
 
 
 class Reader:
@@ -26,6 +27,9 @@ class Reader:
 
     Contiguous datasets are copied from memory maps, or read with `preadv` (see ContiguousColumn). Chunks are read and
     decoded by `threads` threads into a cache. What only HDF5 can read is read through it.
+
+    Attributes:
+        files: Of the shards. executor: Reads and decodes. hdf5: Held while the HDF5 library is used.
     """
 
     def __init__(
@@ -37,20 +41,18 @@ class Reader:
             cached_rows: Rows of chunked datasets to keep decoded, in `cached_runs` runs of contiguous rows.
             scattered: Rows will be asked for at random, from more data than memory holds.
         """
-        self._shards = shards
         few = len(shards.paths) <= MAX_OPEN_FILES
-        self._files = [DataFile(path, few) for path in shards.paths]
+        self.files = [DataFile(path, few) for path in shards.paths]
         self._pool = BufferPool()
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="hpc_train-read")
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="hpc_train-read")
         self._idle = threading.Condition()
         self._users, self._closed = 0, False
-        hdf5 = threading.Lock()
+        self.shards, self.scattered, self.hdf5 = shards, scattered, threading.Lock()
         held = _held_columns(shards)
         self._columns = []
-        for number, column in enumerate(shards.columns):
+        for number in range(len(shards.columns)):
             slots = max(cache_slots(shards, number, cached_rows, cached_runs), threads + 1)
-            how = (slots, self._executor, hdf5, number in held, scattered)
-            self._columns.append(_Column(shards, number, column, self._files, *how))
+            self._columns.append(_Column(self, number, slots, number in held))
 
     def __enter__(self) -> Reader:
         return self
@@ -60,10 +62,10 @@ class Reader:
             self._closed = True
             while self._users:
                 self._idle.wait()
-        self._executor.shutdown(cancel_futures=True)
-        for column in self._columns:
-            column.close()
-        for file in self._files:
+        self.executor.shutdown(cancel_futures=True)
+        while self._columns:  # which refer to this reader
+            self._columns.pop().close()
+        for file in self.files:
             file.close()
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -89,16 +91,16 @@ class Reader:
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         count = len(rows)
-        arrays = [self._pool.take((count, *column.shape), column.dtype) for column in self._shards.columns]
+        arrays = [self._pool.take((count, *column.shape), column.dtype) for column in self.shards.columns]
         first = int(rows[0]) if count else 0
         if count and int(rows[-1]) - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all())):
             for shard, low, high in self._runs(first, first + count):
-                start = int(self._shards.starts[shard]) + low - first
+                start = int(self.shards.starts[shard]) + low - first
                 for column, array in zip(self._columns, arrays, strict=True):
                     column.run(shard, low, array[start : start + high - low])
             return arrays
-        part = self._shards.starts.searchsorted(rows, side="right") - 1
-        local = rows - self._shards.starts[part]
+        part = self.shards.starts.searchsorted(rows, side="right") - 1
+        local = rows - self.shards.starts[part]
         for column, array in zip(self._columns, arrays, strict=True):
             column.gather(part, local, array)
         return arrays
@@ -110,14 +112,14 @@ class Reader:
             What to wait for; they raise what reading raises.
         """
         parts = [part for run in runs for part in self._runs(*run)]
-        return [future for column in self._columns for future in column.begin(self._executor, parts)]
+        return [future for column in self._columns for future in column.begin(parts)]
 
     def expect(self, rows: np.ndarray) -> None:
         """Announces that `rows` will be read next: chunks are decoded meanwhile, and slow files begin to be fetched."""
         waiting = [column for column in self._columns if column.wants_to_know]
         if waiting:
-            part = self._shards.starts.searchsorted(rows, side="right") - 1
-            local = rows - self._shards.starts[part]
+            part = self.shards.starts.searchsorted(rows, side="right") - 1
+            local = rows - self.shards.starts[part]
             for column in waiting:
                 column.expect(part, local)
 
@@ -129,11 +131,11 @@ class Reader:
 
     def _runs(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """(shard, first row in it, end) of the parts of a run of rows."""
-        starts = self._shards.starts
+        starts = self.shards.starts
         shard = int(starts.searchsorted(first, side="right")) - 1
         while first < end:
             start = int(starts[shard])
-            stop = min(end, start + self._shards.shard_rows[shard])
+            stop = min(end, start + self.shards.shard_rows[shard])
             yield shard, first - start, stop - start
             shard, first = shard + 1, stop
 
@@ -141,34 +143,23 @@ class Reader:
 class _Column:
     """One column: each shard's part of it is read as its layout allows."""
 
-    def __init__(
-        self,
-        shards: ShardSet,
-        number: int,
-        column: Column,
-        files: list[DataFile],
-        slots: int,
-        executor: ThreadPoolExecutor,
-        hdf5: threading.Lock,
-        held: bool,
-        scattered: bool,
-    ) -> None:
-        self._column, self._files, self._hdf5 = column, files, hdf5
+    def __init__(self, reader: Reader, number: int, slots: int, held: bool) -> None:
+        self._reader, shards = reader, reader.shards
+        self._column = column = shards.columns[number]
         layouts = [layouts[number] for layouts in shards.layouts]
-        kinds = [(PLAIN, CHUNKED, OPAQUE)[(Contiguous, Chunked, Opaque).index(type(layout))] for layout in layouts]
+        kinds = [KINDS.index(type(layout)) for layout in layouts]
         self._kinds: np.ndarray = np.array(kinds)
         self._only_kind = kinds[0] if len(set(kinds)) == 1 else None
         swapped = [not np.dtype(layout.dtype).isnative and not isinstance(layout, Opaque) for layout in layouts]
         self._swapped: np.ndarray = np.array(swapped)
         self._any_swapped = any(swapped)
-        each = list(enumerate(zip(files, shards.shard_rows, layouts, strict=True)))
+        each = list(enumerate(zip(reader.files, shards.shard_rows, layouts, strict=True)))
         plain = {i: Part(f, layout.offset, rows) for i, (f, rows, layout) in each if isinstance(layout, Contiguous)}
         chunked = {i: ChunkedPart(f, rows, layout) for i, (f, rows, layout) in each if isinstance(layout, Chunked)}
         self._plain_number: np.ndarray = np.cumsum(self._kinds == PLAIN) - 1
-        self._plain = ContiguousColumn(list(plain.values()), column.row_bytes, held, scattered) if plain else None
-        self._chunked = (
-            ChunkedColumn(column.name, chunked, column.row_bytes, slots, executor, hdf5) if chunked else None
-        )
+        size, decoding = column.row_bytes, (slots, reader.executor, reader.hdf5)
+        self._plain = ContiguousColumn(list(plain.values()), size, held, reader.scattered) if plain else None
+        self._chunked = ChunkedColumn(column.name, chunked, size, *decoding) if chunked else None
 
     def close(self) -> None:
         if self._plain:
@@ -206,11 +197,11 @@ class _Column:
                 mine = np.flatnonzero(part == number)
                 out[mine] = self._read_through_hdf5(number, local[mine])
 
-    def begin(self, executor: ThreadPoolExecutor, runs: list[tuple[int, int, int]]) -> list[Future[None]]:
+    def begin(self, runs: list[tuple[int, int, int]]) -> list[Future[None]]:
         futures = self._chunked.begin(self._keys(runs)) if self._chunked else []
         own = [(int(self._plain_number[s]), first, end) for s, first, end in runs if self._kinds[s] == PLAIN]
         if self._plain and not self._plain.is_held and own:
-            futures.append(executor.submit(self._plain.fetch, own))
+            futures.append(self._reader.executor.submit(self._plain.fetch, own))
         return futures
 
     @property
@@ -245,11 +236,11 @@ class _Column:
         give_hdf5_its_plugins()
 
         def read(path: str) -> np.ndarray:
-            with self._hdf5, open_file(path) as file:
+            with self._reader.hdf5, open_file(path) as file:
                 rows: np.ndarray = file[self._column.name][selection][places]
                 return rows
 
-        return self._files[shard].through_hdf5(read)
+        return self._reader.files[shard].through_hdf5(read)
 
 
 def _held_columns(shards: ShardSet) -> set[int]:

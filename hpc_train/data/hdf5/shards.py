@@ -135,8 +135,7 @@ def find_shards(source: HDF5Input) -> ShardSet:
     names, first = features + labels, tables[0]
     for path, table in zip(paths, tables, strict=True):
         _check(path, table, names, paths[0], first)
-    pick = [(column, layout) for name in names for _, column, layout in [first[name]] if column and layout]
-    columns = tuple(column for column, _ in pick)
+    columns = tuple(column for name in names if (column := first[name][1]) is not None)
     return ShardSet(
         tuple(map(str, paths)),
         tuple(table[names[0]][0] for table in tables),

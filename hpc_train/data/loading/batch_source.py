@@ -200,7 +200,7 @@ def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: in
         rows = held * sampler.batch_size
         return _Plan(rows, rows, large, [note])
     window = sampler.window_rows
-    runs = 2 * len(sampler.window_at(sampler.progress.step).rows) + 4
+    runs = 2 * len(sampler.window(sampler.place_of(sampler.progress.step)).rows) + 4
     rows = 2 * window + held * sampler.batch_size
     needed = cache_bytes(shards, rows, runs)
     if limit is not None and needed > limit:

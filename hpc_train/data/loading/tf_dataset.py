@@ -13,14 +13,8 @@ import numpy as np
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.layout import Chunked, Opaque
 from hpc_train.data.hdf5.shards import Column, ShardSet
-from hpc_train.data.loading.batch_source import (
-    BEGINNING,
-    ONE_THREAD,
-    BatchReader,
-    ReadResources,
-    evaluation_reader,
-    training_reader,
-)
+from hpc_train.data.loading import batch_source
+from hpc_train.data.loading.batch_source import BEGINNING, ONE_THREAD, BatchReader, ReadResources
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -106,12 +100,12 @@ def open_training(
     """
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context).skip(progress.step)
-        yield OpenInput(_to_device(_with_own_threads(dataset, resources.threads)), FUNCTION_ADVICE)
+        yield OpenInput(_finished(dataset, resources.threads), FUNCTION_ADVICE)
         return
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     with (
-        training_reader(source, shards, rank, size, progress, resources) as reader,
+        batch_source.training_reader(source, shards, rank, size, progress, resources) as reader,
         _opened(source, shards, reader, resources.threads, load) as opened,
     ):
         yield opened
@@ -134,11 +128,11 @@ def open_evaluation(
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context)
         part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
-        yield OpenInput(_to_device(_with_own_threads(part, resources.threads)), FUNCTION_ADVICE)
+        yield OpenInput(_finished(part, resources.threads), FUNCTION_ADVICE)
         return
     assert shards is not None
     with (
-        evaluation_reader(source, shards, rank, size, steps, resources) as reader,
+        batch_source.evaluation_reader(source, shards, rank, size, steps, resources) as reader,
         _opened(source, shards, reader, resources.threads, load) as opened,
     ):
         yield opened
@@ -204,23 +198,27 @@ def _opened(
     depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
     options = tf.data.Options()
     options.autotune.enabled = False
-    dataset = _to_device(_with_own_threads(dataset.prefetch(depth).with_options(options), threads))
+    dataset = _finished(dataset.prefetch(depth).with_options(options), threads)
     try:
         yield OpenInput(dataset, _advice(source, shards), reader.sampler, reader.order, reader.notes, failures)
     finally:
         box.clear()
 
 
-def _with_own_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
+def _finished(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
     """`dataset` with threads apart from those that compute, unless it has some; one more, which waits for the others.
 
     A rank of one core has one thread to compute, which would wait for the dataset while the dataset waited for it.
+    Batches are already on this rank's GPU when they are asked for, where it has one.
     """
-    if dataset.options().threading.private_threadpool_size:
+    if not dataset.options().threading.private_threadpool_size:
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = threads + 1
+        dataset = dataset.with_options(options)
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
         return dataset
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads + 1
-    return dataset.with_options(options)
+    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, buffer_size=2))
 
 
 def _advice(source: HDF5Input, shards: ShardSet) -> str:
@@ -241,14 +239,6 @@ def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
 
 def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
     return arrays[0] if len(columns) == 1 else {c.name: a for c, a in zip(columns, arrays, strict=True)}
-
-
-def _to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Batches that are already on this rank's GPU when they are asked for, where it has one."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if not gpus:
-        return dataset
-    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, buffer_size=2))
 
 
 def context_for(part: int, parts: int, source: Any, tf_random_seed: int | None) -> InputContext:

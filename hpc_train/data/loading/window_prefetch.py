@@ -40,7 +40,7 @@ class WindowsAhead:
         place, end = self._sampler.place_of(first), self._sampler.place_of(stop)
         with self._lock:
             if not self._windows or place < self._windows[0].window.start:
-                self._windows = deque([_OpenWindow(self._reader, self._sampler.window_at(first))])
+                self._windows = deque([_OpenWindow(self._reader, self._sampler.window(place))])
             while self._windows[-1].window.stop < end:
                 self._open_next()
             needed = [w for w in self._windows if w.window.start < end and w.window.stop > place]
@@ -58,7 +58,7 @@ class WindowsAhead:
             window.wait()
 
     def _open_next(self) -> None:
-        self._windows.append(_OpenWindow(self._reader, self._sampler.window_after(self._windows[-1].window)))
+        self._windows.append(_OpenWindow(self._reader, self._sampler.window(self._windows[-1].window.stop)))
 
 
 class _OpenWindow:

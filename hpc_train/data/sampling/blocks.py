@@ -15,15 +15,6 @@ class Blocks:
     def __init__(self, starts: np.ndarray) -> None:
         self.starts = starts
 
-    @classmethod
-    def of(cls, rows: int, block_rows: int) -> Blocks:
-        """Blocks of `block_rows` rows, the last one shorter."""
-        return cls(np.append(np.arange(0, rows, block_rows), rows))
-
-    def line(self, seed: int) -> Line:
-        """The blocks in the order that `seed` chooses."""
-        return _line(self, seed)
-
 
 class Line:
     """Blocks in some order, laid end to end. A place is a row's number on the line."""
@@ -49,5 +40,6 @@ class Line:
 
 
 @lru_cache(maxsize=3)
-def _line(blocks: Blocks, seed: int) -> Line:
+def line_of(blocks: Blocks, seed: int) -> Line:
+    """The blocks in the order that `seed` chooses."""
     return Line(blocks, permutation(len(blocks.starts) - 1, seed))

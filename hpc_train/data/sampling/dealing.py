@@ -65,10 +65,6 @@ class Deal:
         """How many epochs after this one `rank` reads the row at `place` of its stream."""
         return max(0, ((place + 1) * self.size - 1 - self.left - rank) // self.rows + 1)
 
-    def pieces(self, rank: int, number: int) -> list[Piece]:
-        """What `rank` reads of the epoch `number` epochs after this one."""
-        return _pieces(self, rank, number)
-
     def dealt_again(self, read: int, size: int) -> Deal:
         """What is left when each rank has read `read` rows, laid end to end and dealt to `size` ranks."""
         number = min(self.epoch_at(rank, read) for rank in range(self.size))
@@ -76,13 +72,14 @@ class Deal:
             return Deal.of_epoch(self.epoch + number, self.rows, size)
         rest: list[Piece] = []
         for rank in range(self.size):
-            rest += _cut(self.pieces(rank, number), read - self.read_before(rank, number), self.rows)
+            rest += _cut(pieces_of(self, rank, number), read - self.read_before(rank, number), self.rows)
         left = sum(piece.stop - piece.start for piece in rest)
         return Deal(self.epoch + number, self.rows, size, left, tuple(rest))
 
 
 @lru_cache(maxsize=64)
-def _pieces(deal: Deal, rank: int, number: int) -> list[Piece]:
+def pieces_of(deal: Deal, rank: int, number: int) -> list[Piece]:
+    """What `rank` reads of the epoch `number` epochs after the deal's."""
     if number == 0:
         return _cut(deal.rest, *(_share_start(deal.left, r, deal.size) for r in (rank, rank + 1)))
     after = deal.left + number * deal.rows

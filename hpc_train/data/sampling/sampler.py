@@ -25,8 +25,8 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_train.data.sampling.blocks import Blocks, Line
-from hpc_train.data.sampling.dealing import Deal, Piece
+from hpc_train.data.sampling.blocks import Blocks, Line, line_of
+from hpc_train.data.sampling.dealing import Deal, Piece, pieces_of
 from hpc_train.data.sampling.shuffle import derive_seed, permutation_slice
 
 ShuffleMode = Literal["global", "block", "none"]
@@ -162,13 +162,13 @@ class Sampler:
             parts = [part for first in firsts for part in self._common_rows(first, first + self.batch_size)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def window_at(self, step: int) -> Window:
-        """Block mode: the window from which the first row of `step` comes."""
-        return self._window(self.place_of(step))
-
-    def window_after(self, window: Window) -> Window:
-        """Block mode: the one that this rank reads after `window`."""
-        return self._window(window.stop)
+    def window(self, place: int) -> Window:
+        """Block mode: the window from which the row at `place` of this rank's stream comes."""
+        epoch, piece, inside, piece_start = self._find(place)
+        low, high, _ = self._window_bounds(epoch, piece, inside)
+        runs = self._line(epoch).runs(piece.low + low, piece.low + high)
+        start, stop = max(low, piece.start), min(high, piece.stop)
+        return Window(piece_start + start - piece.start, piece_start + stop - piece.start, runs)
 
     def place_of(self, step: int) -> int:
         """Block mode: the place in this rank's stream of the first row of `step`."""
@@ -178,7 +178,7 @@ class Sampler:
     def window_rows(self) -> int:
         """Block mode: rows of the largest window that this rank reads."""
         lanes = {self.rows // self.size, -(-self.rows // self.size)}
-        lanes |= {piece.high - piece.low for piece in self._deal.pieces(self.rank, 0)}
+        lanes |= {piece.high - piece.low for piece in pieces_of(self._deal, self.rank, 0)}
         return max(-(-lane // _windows_of(lane)) for lane in lanes if lane)
 
     def _first_row_of(self, step: int) -> int:
@@ -212,19 +212,12 @@ class Sampler:
             yield self._line(epoch).rows_at(piece.low + low + inside)
             first += stop - place
 
-    def _window(self, place: int) -> Window:
-        epoch, piece, inside, piece_start = self._find(place)
-        low, high, _ = self._window_bounds(epoch, piece, inside)
-        runs = self._line(epoch).runs(piece.low + low, piece.low + high)
-        start, stop = max(low, piece.start), min(high, piece.stop)
-        return Window(piece_start + start - piece.start, piece_start + stop - piece.start, runs)
-
     def _find(self, place: int) -> tuple[int, Piece, int, int]:
         """Of a place in this rank's stream: the epoch, the piece, the place in the piece's lane, the piece's start."""
         deal = self._deal
         number = deal.epoch_at(self.rank, place)
         start = deal.read_before(self.rank, number)
-        for piece in deal.pieces(self.rank, number):
+        for piece in pieces_of(deal, self.rank, number):
             length = piece.stop - piece.start
             if place < start + length:
                 return deal.epoch + number, piece, piece.start + place - start, start
@@ -242,7 +235,7 @@ class Sampler:
     def _line(self, epoch: int) -> Line:
         if self.blocks is None:
             raise ValueError("shuffle 'block' needs blocks")
-        return self.blocks.line(derive_seed(self.seed, epoch))
+        return line_of(self.blocks, derive_seed(self.seed, epoch))
 
 
 def _windows_of(rows: int) -> int:

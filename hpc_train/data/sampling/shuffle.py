@@ -22,7 +22,6 @@ ROUNDS = 16
 PIECE = 16384
 """Places computed at a time: so many that numpy's call costs vanish, so few that they stay in a core's cache."""
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
@@ -59,8 +58,7 @@ class Shuffle:
             numbers[outside] = walking
             still = walking >= self._n
             outside, walking = outside[still], walking[still]
-        signed: np.ndarray = numbers.astype(np.int64)
-        return signed
+        return numbers.astype(np.int64)
 
     def _permute(self, numbers: np.ndarray) -> np.ndarray:
         high, low = np.divmod(numbers, np.uint64(self._low))
@@ -90,8 +88,7 @@ def permutation_slice(n: int, seed: int, first: int, end: int) -> np.ndarray:
     pieces = [_piece(n, seed, k) for k in range(first // PIECE, -(-end // PIECE))]
     whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     start = first // PIECE * PIECE
-    part: np.ndarray = whole[first - start : end - start]
-    return part
+    return whole[first - start : end - start]
 
 
 @lru_cache(maxsize=8)

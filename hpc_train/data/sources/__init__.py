@@ -30,17 +30,14 @@ def expand(sources: Sequence[str]) -> list[Named]:
     """
     files: list[Named] = []
     for source in sources:
-        name, path = ("", source) if _matches(source) else _split(source)
+        name, named, path = source.partition("=")
+        if not named or _matches(source):
+            name, path = "", source
         found = _matches(path)
         if not found:
             raise UserError(f"{path}: no such file")
         files += [(name, file) for file in found]
     return files
-
-
-def _split(source: str) -> tuple[str, str]:
-    name, named, path = source.partition("=")
-    return (name, path) if named else ("", source)
 
 
 def _matches(pattern: str) -> list[Path]:

@@ -178,13 +178,22 @@ class Stream(Array):
 
 
 class Arrays(Part):
-    """What a file, or memory, that holds whole columns has."""
+    """What a file, or memory, that holds whole columns has; of `arrays`, those that hold numbers in rows.
+
+    Args:
+        refused: What it has beside, and why that is no column.
+    """
 
     def __init__(self, name: str, arrays: Mapping[str, Array], refused: Mapping[str, str] | None = None) -> None:
-        self.name, self._arrays = name, arrays
-        self.refused = refused or {}
-        self.names = (*arrays, *self.refused)
-        self.fields = {n: Field(n, a.dtype.newbyteorder("="), tuple(a.shape[1:])) for n, a in arrays.items()}
+        self.name = name
+        self._arrays, others = {}, dict(refused or {})
+        for column, array in arrays.items():
+            if not array.shape or array.dtype.kind not in "buifc" or 0 in array.shape[1:]:
+                others[column] = f"{array.dtype} {list(array.shape)} does not hold numbers in rows"
+            else:
+                self._arrays[column] = array
+        self.refused, self.names = others, (*self._arrays, *others)
+        self.fields = {n: Field(n, a.dtype.newbyteorder("="), tuple(a.shape[1:])) for n, a in self._arrays.items()}
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         lengths = {name: self._arrays[name].shape[0] for name in names}
@@ -213,17 +222,3 @@ class Arrays(Part):
 
     def gather(self, names: Sequence[str], rows: np.ndarray) -> Block:
         return in_order(rows, lambda ascending: {name: self._arrays[name].gather(ascending) for name in names})
-
-
-def plain_or_refused(
-    arrays: Mapping[str, Array], refused: Mapping[str, str] | None = None
-) -> tuple[dict[str, Array], dict[str, str]]:
-    """Those of `arrays` that hold numbers in rows, and why the others are refused, after `refused`."""
-    reasons = dict(refused or {})
-    kept = {}
-    for name, array in arrays.items():
-        if len(array.shape) == 0 or array.dtype.kind not in "buifc" or 0 in array.shape[1:]:
-            reasons[name] = f"{array.dtype} {list(array.shape)} does not hold numbers in rows"
-        else:
-            kept[name] = array
-    return kept, reasons

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from hpc_train.data.hdf5.layout import Contiguous, Opaque, layout_of
+from hpc_train.data.hdf5.layout import Contiguous, Opaque, give_hdf5_its_plugins, layout_of
 from hpc_train.data.hdf5.shards import open_file
-from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, plain_or_refused
+from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices
 from hpc_train.errors import UserError
 
 MAX_CACHED_CHUNK_BYTES = 64 << 20
@@ -19,8 +18,7 @@ MAX_CACHED_CHUNK_BYTES = 64 << 20
 
 def open_hdf5(path: Path) -> Arrays:
     """An HDF5 file: contiguous datasets are read where they lie in it, others through HDF5, in order."""
-    with suppress(ImportError):
-        import hdf5plugin  # noqa: F401  registers its filters with HDF5
+    give_hdf5_its_plugins()
     try:
         with open_file(path) as file:
             arrays = {name: _array(path, item) for name, item in file.items() if isinstance(item, h5py.Dataset)}
@@ -28,7 +26,7 @@ def open_hdf5(path: Path) -> Arrays:
         raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
     if not arrays:
         raise UserError(f"{path}: has no dataset at its top level")
-    return Arrays(str(path), *plain_or_refused(arrays))
+    return Arrays(str(path), arrays)
 
 
 def _array(path: Path, dataset: h5py.Dataset) -> Array:

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from hpc_train.data.sources.arrays import Arrays, InFile, Stream, plain_or_refused
+from hpc_train.data.sources.arrays import Arrays, InFile, Stream
 from hpc_train.errors import UserError
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -51,10 +51,10 @@ def open_idx(path: Path, column: str) -> Arrays:
             stream.read(offset)
             return stream
 
-        return Arrays(str(path), *plain_or_refused({column: Stream(f"{path}: IDX file", opened, dtype, shape)}))
+        return Arrays(str(path), {column: Stream(f"{path}: IDX file", opened, dtype, shape)})
     if path.stat().st_size != offset + math.prod(shape) * dtype.itemsize:
         raise UserError(f"{path}: IDX file cut short, or longer than its header says")
-    return Arrays(str(path), *plain_or_refused({column: InFile(path, offset, dtype, shape)}))
+    return Arrays(str(path), {column: InFile(path, offset, dtype, shape)})
 
 
 def _open(path: Path, zipped: bool) -> BinaryIO:

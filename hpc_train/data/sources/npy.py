@@ -9,7 +9,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 
-from hpc_train.data.sources.arrays import Array, Arrays, InFile, InMemory, Stream, plain_or_refused
+from hpc_train.data.sources.arrays import Array, Arrays, InFile, InMemory, Stream
 from hpc_train.errors import UserError
 
 _LOCAL_HEADER_BYTES = 30
@@ -23,7 +23,7 @@ def open_npy(path: Path, column: str) -> Arrays:
             offset = file.tell()
     except ValueError as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    return Arrays(str(path), *plain_or_refused({column: _in_file(path, offset, shape, fortran, dtype)}))
+    return Arrays(str(path), {column: _in_file(path, offset, shape, fortran, dtype)})
 
 
 def open_npz(path: Path) -> Arrays:
@@ -55,7 +55,7 @@ def open_npz(path: Path) -> Arrays:
                     refused[name] = str(error)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    return Arrays(str(path), *plain_or_refused(arrays, refused))
+    return Arrays(str(path), arrays, refused)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -267,5 +267,4 @@ def _out_of_range(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     if low <= least and most <= high:
         return np.zeros((), bool)
     source = np.iinfo(array.dtype)
-    wrong: np.ndarray = (array < max(low, source.min)) | (array > min(high, source.max))
-    return wrong
+    return (array < max(low, source.min)) | (array > min(high, source.max))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from hpc_train.data.hdf5.data_file import errno_of
 from hpc_train.data.sources.arrays import InFile
 from hpc_train.data.sources.combine import JoinedTable
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Table
@@ -98,9 +98,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # HDF5's messages carry the system's error number in their text alone.
-        found = re.search(r"errno = (\d+)", str(error))
-        number = getattr(error, "errno", None) or (int(found[1]) if found else 0)
+        number = errno_of(error)
         cause = os.strerror(number) if number else str(error)
         raise OSError(f"{path}: cannot be written: {cause}") from None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_train.data.hdf5.codecs import filters_of, name_of
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
-from hpc_train.data.hdf5.shards import open_file
+from hpc_train.data.hdf5.shards import Column, open_file
 from hpc_train.errors import UserError
 
 _ORDERS = {"<": "little", ">": "big", "|": "", "=": sys.byteorder}
@@ -163,17 +163,13 @@ def _own_problems(numbers: Sequence[DatasetReport]) -> list[str]:
 
 
 def _compared(numbers: Sequence[DatasetReport], others: Sequence[DatasetReport], path: str) -> list[str]:
-    here = {d.name: (d.dtype, d.shape) for d in numbers}
-    there = {d.name: (d.dtype, d.shape) for d in others}
+    here = {d.name: Column(d.name, d.shape, d.dtype) for d in numbers}
+    there = {d.name: Column(d.name, d.shape, d.dtype) for d in others}
     problems = [f"has no dataset {name!r}, which {path} has" for name in there if name not in here]
     problems += [f"has a dataset {name!r}, which {path} has not" for name in here if name not in there]
     problems += [
-        f"dataset {name!r} is {_shown(*here[name])}, but {_shown(*there[name])} in {path}"
+        f"dataset {name!r} is {here[name]}, but {there[name]} in {path}"
         for name in here
         if name in there and here[name] != there[name]
     ]
     return problems
-
-
-def _shown(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype} [rows{''.join(f', {n}' for n in shape)}]"

@@ -92,8 +92,7 @@ def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
                     has = ", ".join(found) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
                 elif found[name].shape and not _takes(input_, found[name]):
-                    dtype = found[name].dtype.newbyteorder("=").name
-                    own = f"{dtype} [rows{''.join(f', {n}' for n in found[name].shape[1:])}]"
+                    own = Column(name, found[name].shape[1:], found[name].dtype.newbyteorder("=").name)
                     problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
     except HDF5_ERRORS:
         return []  # find_shards reports it

@@ -85,13 +85,8 @@ class Plan:
             "version": VERSION,
             "options": dict(options),
             "sources": [
-                {
-                    "path": str(path.absolute()),
-                    "name": name,
-                    "bytes": path.stat().st_size,
-                    "modified_ns": path.stat().st_mtime_ns,
-                }
-                for name, path in sources
+                {"path": str(path.absolute()), "name": name, "bytes": now.st_size, "modified_ns": now.st_mtime_ns}
+                for name, path, now in ((name, path, path.stat()) for name, path in sources)
             ],
         }
 

@@ -48,14 +48,9 @@ class Storage:
         if self.compression in PLUGIN:
             _hdf5plugin()
 
-    @property
-    def contiguous(self) -> bool:
-        """Whether there are no chunks."""
-        return self.compression == "none" and self.chunk_rows is None
-
     def options(self, field: Field, rows: int, columns: int) -> dict[str, Any]:
         """What h5py's `create_dataset` is given for one of `columns` columns of `rows` rows."""
-        if self.contiguous:
+        if self.compression == "none" and self.chunk_rows is None:
             return {}
         wanted = self.chunk_rows or min(CHUNK_BYTES, ALL_CHUNKS_BYTES // columns) // max(1, field.row_bytes)
         chunk = max(1, min(wanted, rows))

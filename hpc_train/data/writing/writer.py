@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.sampling.shuffle import Shuffle
-from hpc_train.data.sources.arrays import Arrays, InMemory, Slices, plain_or_refused
+from hpc_train.data.sources.arrays import Arrays, InMemory, Slices
 from hpc_train.data.sources.combine import JoinedTable, check_name, combine
 from hpc_train.data.sources.recipe import Recipe
 from hpc_train.data.sources.spool import Report, Spool, fill
@@ -60,12 +60,13 @@ def write_shards(
         check_name(name)
     if not columns:
         raise UserError("no columns to write")
-    arrays, refused = plain_or_refused(
-        {n: InMemory(a) if isinstance(a, np.ndarray) else Slices(a, tuple(a.shape)) for n, a in columns.items()}
+    part = Arrays(
+        str(prefix),
+        {n: InMemory(a) if isinstance(a, np.ndarray) else Slices(a, tuple(a.shape)) for n, a in columns.items()},
     )
-    for name, reason in refused.items():
+    for name, reason in part.refused.items():
         raise UserError(f"column {name!r}: {reason}")
-    (table,) = combine([Arrays(str(prefix), arrays)], Recipe())
+    (table,) = combine([part], Recipe())
     check_rows([table], shards)
     with resume_plan.alone(prefix):
         old = resume_plan.shards(prefix)

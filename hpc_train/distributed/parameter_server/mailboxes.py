@@ -8,7 +8,8 @@ import numpy as np
 
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout, aligned
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.tensors import aligned
 
 
 @dataclass(frozen=True)

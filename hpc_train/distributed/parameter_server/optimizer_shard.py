@@ -10,8 +10,7 @@ import numpy as np
 from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, takes_rows
 from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
-from hpc_train.distributed.parameter_server.window_layout import places
-from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, reader_of, tensor_of, view_of
+from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, places, reader_of, tensor_of, view_of
 from hpc_train.lazy import keras, tf
 
 
@@ -43,7 +42,7 @@ class OptimizerShard:
         mean: bool = False,
         scale: bool = False,
     ) -> None:
-        self._tf, self._origin, self._mean = tf, partition.cuts[server], mean
+        self._origin, self._mean = partition.cuts[server], mean
         self.pieces = partition.pieces(server)
         self._used = [number for number, piece in enumerate(self.pieces) if pushed[piece.variable]]
         rows = any(partition.variables[piece.variable].rows for piece in self.pieces)
@@ -60,8 +59,7 @@ class OptimizerShard:
         self._learning_rate = optimizer._get_current_learning_rate
         if self._rate is not None:
             _scale_learning_rate(optimizer, self._rate)
-        apply = self._apply_mean if mean else self._apply_one
-        self._apply = tf.function(apply, reduce_retracing=True, autograph=False)
+        self._apply = tf.function(self._update, reduce_retracing=True, autograph=False)
         self._tensors: dict[int, list[Any]] = {}
         self._checked_copies = self._copies = False
         self._read = reader_of(self.variables)
@@ -104,7 +102,7 @@ class OptimizerShard:
             if isinstance(gradient, Rows):
                 count = int(gradient.count[0])
                 tensors[place] = tensor_of(gradient.values[:count]), tensor_of(gradient.numbers[:count])
-        return self._tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
+        return tf.nest.map_structure(copy_of, tensors) if self._copies else tensors
 
     def _detach_from(self, box: Mailbox) -> None:
         """Where the optimizer has kept a gradient as it is, it has kept the mailbox: gives it copies from now on."""
@@ -121,26 +119,21 @@ class OptimizerShard:
         for number, gradient in zip(self._used, gradients, strict=True):
             if isinstance(gradient, tuple):
                 shape = self.pieces[number].shape
-                gradient = self._tf.IndexedSlices(*gradient, self._tf.constant(shape, self._tf.int64))
+                gradient = tf.IndexedSlices(*gradient, tf.constant(shape, tf.int64))
                 if not self._as_rows:
-                    gradient = self._tf.ensure_shape(self._tf.convert_to_tensor(gradient), shape)
+                    gradient = tf.ensure_shape(tf.convert_to_tensor(gradient), shape)
             found.append(gradient)
         return found
 
-    def _apply_one(self, gradients: list[Any]) -> None:
-        self._update(self._of_rows(gradients))
-
-    def _apply_mean(self, given: list[list[Any]]) -> None:
-        """Sums in the order of the workers, so that the same gradients give the same bits."""
-        tf = self._tf
-        means = []
-        for gradients in zip(*map(self._of_rows, given), strict=True):
-            means.append(tf.add_n(gradients) / tf.cast(len(gradients), gradients[0].dtype))
-        self._update(means)
-
-    def _update(self, gradients: list[Any]) -> None:
+    def _update(self, given: list[Any]) -> None:
+        """Applies one worker's gradients, or the mean of all: summed in their order, so always the same to the bit."""
         from hpc_train.optimizers.fused import fused_updates
 
+        if self._mean:
+            every = zip(*map(self._of_rows, given), strict=True)
+            gradients = [tf.add_n(alike) / tf.cast(len(alike), alike[0].dtype) for alike in every]
+        else:
+            gradients = self._of_rows(given)
         if self._used:
             with fused_updates(self._optimizer):
                 self._optimizer.apply(gradients, [self.variables[number] for number in self._used])

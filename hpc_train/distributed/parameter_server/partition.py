@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-ALIGNMENT = 64
+from hpc_train.distributed.tensors import ALIGNMENT, places
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,7 @@ def partition(variables: Sequence[VariableSpec], servers: int) -> Partition:
 
     A part may be empty, where there are too few units.
     """
-    offsets, end = [], 0
-    for variable in variables:
-        offsets.append(end)
-        end += -(-variable.nbytes // ALIGNMENT) * ALIGNMENT
+    offsets, end = places([variable.nbytes for variable in variables])
     cuts = [0]
     for server in range(1, servers):
         cuts.append(max(cuts[-1], _nearest_cut(variables, offsets, end * server // servers, end)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_train.distributed.parameter_server.partition import ALIGNMENT
+from hpc_train.distributed.tensors import ALIGNMENT
 
 if TYPE_CHECKING:
     from mpi4py import MPI

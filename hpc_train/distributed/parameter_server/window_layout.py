@@ -10,10 +10,10 @@ state         parameters and optimizer of this server, for the first one to fetc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc_train.distributed.parameter_server.partition import ALIGNMENT, Partition
+from hpc_train.distributed.parameter_server.partition import Partition
+from hpc_train.distributed.tensors import aligned
 
 WORD = 8
 LINE = 64
@@ -40,11 +40,6 @@ GRADIENT, BAD, LEAVES = range(3)
 
 HEAD = LINE
 """Bytes of the head of parameters, and of the count before rows' numbers."""
-
-
-def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to whole lines."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -112,12 +107,3 @@ def server_layout(
         state,
         state + (aligned(state_nbytes) if server > 0 else 0),
     )
-
-
-def places(nbytes: Sequence[int]) -> tuple[list[int], int]:
-    """Aligned offsets for arrays of so many bytes, one after the other, and the bytes they take together."""
-    offsets, end = [], 0
-    for size in nbytes:
-        offsets.append(end)
-        end += aligned(size)
-    return offsets, end

@@ -12,7 +12,8 @@ import numpy as np
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window import Patience, Window
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout, aligned
+from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.tensors import aligned, aligned_zeros
 
 FIRST = 0
 """The server that gives out tickets."""
@@ -121,7 +122,10 @@ class Worker:
                 if isinstance(gradient, tuple):
                     self._put_rows(variable, *gradient)
                 elif gradient is not None:
-                    self._put_whole(variable, gradient)
+                    flat = gradient.reshape(-1)
+                    for server, _, piece in self._pieces[variable]:
+                        part = flat[piece.start : piece.stop].view(np.uint8)
+                        self._window.put(part, server, self._place(server, piece))
             place = self._layouts[FIRST].mailbox(self._worker) + self._layouts[FIRST].carried
             for array in carried:
                 flat = array.reshape(-1).view(np.uint8)
@@ -136,12 +140,6 @@ class Worker:
     def leave(self) -> None:
         """Informs the servers that this worker pushes no more."""
         self._announce(at.LEAVES, 0.0, 0, None)
-
-    def _put_whole(self, variable: int, gradient: np.ndarray) -> None:
-        flat = gradient.reshape(-1)
-        for server, _, piece in self._pieces[variable]:
-            part = flat[piece.start : piece.stop].view(np.uint8)
-            self._window.put(part, server, self._place(server, piece))
 
     def _put_rows(self, variable: int, numbers: np.ndarray, values: np.ndarray) -> None:
         """Rows go to the servers that hold them, numbered within their piece."""
@@ -234,10 +232,3 @@ class Prefetch:
         """Makes it the worker's parameters."""
         np.copyto(self._worker.arena, self._arena)
         self._worker.versions = self._versions
-
-
-def aligned_zeros(nbytes: int) -> np.ndarray:
-    """Memory of its own, uint8 `[nbytes]`, aligned to 64 bytes."""
-    memory = np.zeros(nbytes + at.HEAD, np.uint8)
-    shift = -memory.ctypes.data % at.HEAD
-    return memory[shift : shift + nbytes]

@@ -14,9 +14,7 @@ from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShar
 from hpc_train.distributed.parameter_server.partition import Piece
 from hpc_train.distributed.parameter_server.peers import Peers
 from hpc_train.distributed.parameter_server.server import Server
-from hpc_train.distributed.parameter_server.window_layout import places
-from hpc_train.distributed.parameter_server.worker import aligned_zeros
-from hpc_train.distributed.tensors import dtype_of, nbytes_of
+from hpc_train.distributed.tensors import aligned_zeros, dtype_of, nbytes_of, places
 from hpc_train.model.model_state import ModelState
 from hpc_train.strategies.asynchronous.parts import AsyncParts
 

@@ -21,7 +21,7 @@ MODES = ["global", "block", "none"]
 
 
 def sampler_of(rows: int, batch: int, size: int, seed: int, shuffle: str, block_rows: int = 4) -> Sampler:
-    return Sampler(rows, batch, 0, size, seed, shuffle, blocks=Blocks.of(rows, block_rows))  # type: ignore[arg-type]
+    return Sampler(rows, batch, 0, size, seed, shuffle, blocks=Blocks(np.append(np.arange(0, rows, block_rows), rows)))  # type: ignore[arg-type]
 
 
 samplers = st.builds(
@@ -116,7 +116,7 @@ def test_block_mode_reads_windows_one_after_the_other(sampler: Sampler, stop: in
         sampler = replace(sampler, size=new_size, progress=sampler.progress_at(stop))
     for rank in range(sampler.size):
         own = replace(sampler, rank=rank)
-        window: Window = own.window_at(stop)
+        window: Window = own.window(own.place_of(stop))
         assert window.start <= own.place_of(stop) < window.stop
         for step in range(stop, stop + 8):
             allowed: set[int] = set()
@@ -126,7 +126,7 @@ def test_block_mode_reads_windows_one_after_the_other(sampler: Sampler, stop: in
                 allowed |= {row for first, end in row_window.rows for row in range(first, end)}
                 assert len(allowed) >= row_window.stop - row_window.start
                 if row_window.stop <= place + own.batch_size:
-                    window = own.window_after(row_window)
+                    window = own.window(row_window.stop)
                 assert sum(end - first for first, end in row_window.rows) <= own.window_rows
             assert set(own.rows_at(step).tolist()) <= allowed
 
@@ -134,20 +134,20 @@ def test_block_mode_reads_windows_one_after_the_other(sampler: Sampler, stop: in
 def iterate(sampler: Sampler, window: Window):
     while True:
         yield window
-        window = sampler.window_after(window)
+        window = sampler.window(window.stop)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(10_000, 1), (10_007, 3), (999, 4)])
 def test_a_window_is_a_tenth_of_the_share_and_of_whole_blocks(rows: int, size: int) -> None:
     for rank in range(size):
         sampler = replace(sampler_of(rows, 1, size, 3, "block", 25), rank=rank)
-        window = sampler.window_at(0)
+        window = sampler.window(sampler.place_of(0))
         end = rows // size
         while window.start < end:
             assert window.stop - window.start >= rows // size / 10
             whole = [run for run in window.rows if run[0] % 25 == 0 and run[1] in (run[0] + 25, rows)]
             assert len(whole) >= len(window.rows) - 2, "only the first and the last block may be cut"
-            window = sampler.window_after(window)
+            window = sampler.window(window.stop)
         assert window.start in (end, end + 1)
 
 
@@ -206,7 +206,7 @@ def test_a_billion_rows_take_little_memory_and_time(shuffle: str) -> None:
         assert len(set(batch.tolist())) == 64
         assert 0 <= batch.min() <= batch.max() < rows
     if shuffle == "block":
-        assert len(sampler.window_at(10**9).rows) >= 125
+        assert len(sampler.window(sampler.place_of(10**9)).rows) >= 125
     secs = time.process_time() - start
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -13,7 +13,7 @@ from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows, mail
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout, server_layout
-from hpc_train.distributed.parameter_server.worker import aligned_zeros
+from hpc_train.distributed.tensors import aligned_zeros
 from hpc_train.errors import UserError
 from hpc_train.optimizers.fused import fused_updates
 

@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.distributed.parameter_server.mailboxes import Rows, control_words, mailboxes
-from hpc_train.distributed.parameter_server.partition import ALIGNMENT, Partition, VariableSpec, partition
+from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import (
     APPLIED,
     HEAD,
     HEADER_WORDS,
     WORD,
     ServerLayout,
-    aligned,
-    places,
     server_layout,
 )
+from hpc_train.distributed.tensors import ALIGNMENT, aligned, places
 from tests.support import examples
 
 F32 = np.dtype(np.float32)

@@ -27,7 +27,8 @@ from hpc_train.distributed.parameter_server.window_layout import (
     ServerLayout,
     server_layout,
 )
-from hpc_train.distributed.parameter_server.worker import Prefetch, Worker, aligned_zeros
+from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
+from hpc_train.distributed.tensors import aligned_zeros
 from tests.support import examples
 
 CARRIED = 8

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
-from hpc_train.distributed.parameter_server.worker import aligned_zeros
-from hpc_train.distributed.tensors import dtype_of
+from hpc_train.distributed.tensors import aligned_zeros, dtype_of
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.worker import Bound
 
