@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -32,9 +32,14 @@ class FinalExporter:
         assets: Files that are copied into the SavedModel's assets/.
     """
 
+    exports_to_keep: ClassVar[None] = None
     name: Name = "final"
     serving_fn: Function = None
     assets: Assets = ()
+
+    def is_due(self, step: int, last: bool) -> bool:
+        """Whether an export may follow an evaluation of the checkpoint of `step`; `last`: training has ended."""
+        return last
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,6 +55,10 @@ class LatestExporter:
     exports_to_keep: Count | None = 5
     serving_fn: Function = None
     assets: Assets = ()
+
+    def is_due(self, step: int, last: bool) -> bool:
+        """See FinalExporter: always."""
+        return True
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,6 +87,10 @@ class BestExporter:
         if self.compare_fn is not None and (self.metric, self.mode) != ("loss", "min"):
             raise ValueError("give `compare_fn`, or `metric` and `mode`, not both")
         return self
+
+    def is_due(self, step: int, last: bool) -> bool:
+        """See FinalExporter: always, and where it is better."""
+        return True
 
 
 Exporter = FinalExporter | LatestExporter | BestExporter

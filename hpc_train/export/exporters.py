@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.config.exporters import BestExporter, Exporter, FinalExporter
+from hpc_train.config.exporters import BestExporter, Exporter
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError
 from hpc_train.export.contents import describe, save_keras_file, versions
@@ -153,7 +153,7 @@ class ExporterRunner:
     def _run(
         self, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
     ) -> ExportResult | None:
-        if isinstance(exporter, FinalExporter) and not last:
+        if not exporter.is_due(step, last):
             return None
         folder = self._folders[exporter.name]
         found = folder.exported_from(checkpoint_time)
@@ -166,8 +166,7 @@ class ExporterRunner:
             best = {"export": path.name, "step": step, "checkpoint_time": checkpoint_time, "metrics": metrics}
             with suppress(OSError):  # it is found again in the exports
                 write_json(folder.path / BEST_FILE, {**_rule(exporter), **best})
-        if not isinstance(exporter, FinalExporter):
-            folder.prune(exporter.exports_to_keep)
+        folder.prune(exporter.exports_to_keep)
         return ExportResult(exporter.name, path)
 
     def write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+import hpc_train
 from hpc_train.config.exporters import (
+    KINDS,
     BestExporter,
     ExportersSection,
     FinalExporter,
@@ -183,6 +186,30 @@ def test_final_latest_and_best_export_when_they_are_due(exporting, tmp_path):
     assert len(folders) == 2 == len(set(folders))
     again = exporting(*exporters).after_evaluation(40, 4.0, {"loss": 2.5, "n": 0}, last=True)
     assert exported(again) == {"final": False, "latest": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class RareExporter(LatestExporter):
+    """One of one's own: the checkpoints of each 20th step."""
+
+    name: str = "rare"
+
+    def is_due(self, step: int, last: bool) -> bool:
+        return step % 20 == 0
+
+
+def test_an_exporter_of_ones_own_is_a_class_and_its_name(exporting, monkeypatch):
+    """In hpc_train/config/exporters.py, and among the public names; nothing else knows which there are."""
+    monkeypatch.setitem(KINDS, "rare", RareExporter)
+    (rare,) = exporters_from({"each_20th": {"type": "rare", "exports_to_keep": 1}})
+    assert rare == RareExporter("each_20th", exports_to_keep=1)
+    run = exporting(rare)
+    run.check(["loss"])
+    done = [exported(run.after_evaluation(step, float(step), {"loss": 1.0}, last=False)) for step in (10, 20, 30, 40)]
+    assert done == [{}, {"each_20th": True}, {}, {"each_20th": True}]
+    package = Path(hpc_train.__file__).parent
+    knowing = [path for path in package.rglob("*.py") if "LatestExporter" in path.read_text()]
+    assert sorted(str(path.relative_to(package)) for path in knowing) == ["__init__.py", "config/exporters.py"]
 
 
 def test_best_is_remembered_over_restarts_crashes_and_a_return_to_an_earlier_step(exporting, tmp_path):
