@@ -99,7 +99,8 @@ class World:
             groups: Ranks of each process set, ascending; more than one, and fewer than all. One order on all ranks.
 
         Raises:
-            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do.
+            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do; or Horovod runs
+                over other ranks.
             RuntimeError: A group that the first call was not given.
         """
         if self._horovod is None:
@@ -107,6 +108,12 @@ class World:
             self.check_threads("Horovod")
             import horovod.tensorflow as hvd
 
+            running = set(self.all_gather(hvd.size() if hvd.is_initialized() else 0))
+            if running - {0, self.size} or len(running) > 1:  # ranks that start it now would wait for ever for others
+                raise UserError(
+                    "Horovod runs in this program already, over other ranks, which an earlier job with another "
+                    "`run.chief` has started; train such jobs in programs of their own"
+                )
             affinity = os.sched_getaffinity(0)
             self.process_sets = {group: hvd.ProcessSet(group) for group in groups}
             hvd.init(comm=self.comm, process_sets=self.process_sets.values())

@@ -14,6 +14,7 @@ import tensorflow as tf  # noqa: E402
 from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
 from hpc_train.distributed.collectives import Collectives  # noqa: E402
 from hpc_train.distributed.horovod import collectives_of  # noqa: E402
+from hpc_train.errors import UserError  # noqa: E402
 from tests.collective_cases import Case, all_cases, compare  # noqa: E402
 
 GROUPS = {
@@ -83,6 +84,9 @@ if world.size > 2:
     pair = top.group([last - 1, last])
     alone = pair.group([1]) if pair is not None else None
     assert (alone is not None) == (world.rank == last), "ranks of a group are numbered in it"
+    others = world.part(1)  # the workers of a dedicated chief, in a program whose jobs had none before
+    if others is not None:
+        raises(UserError, lambda: collectives_of(others), "over other ranks")
 if world.size > 1:
     raises(RuntimeError, lambda: top.allreduce([one]), "outside of a tf.function")
     raises(ValueError, lambda: top.group([last + 1]), f"from 0 to {last}")
