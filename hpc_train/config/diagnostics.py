@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from hpc_train.config.yaml_loader import Document, Location
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 
 MAX_MISTAKES = 100
 """Of one file, reported one by one."""
@@ -45,12 +44,6 @@ def refuse(path: Path, mistakes: Iterable[Mistake]) -> typing.NoReturn:
     lines = [f"{mistake.where}: {_shortened(mistake.text)}" for mistake in ordered[:MAX_MISTAKES]]
     more = len(ordered) - MAX_MISTAKES
     raise UserError("\n".join([*lines, f"{path}: and {more} more mistakes"] if more > 0 else lines))
-
-
-def did_you_mean(name: str, allowed: Collection[str]) -> str:
-    """The nearest of the names `allowed`, as a question and a blank; empty where none is near. Pure."""
-    near = difflib.get_close_matches(name, list(allowed), n=1)
-    return f"did you mean `{near[0]}`? " if near else ""
 
 
 def unknown_key(name: str, allowed: Collection[str]) -> str:

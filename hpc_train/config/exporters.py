@@ -14,8 +14,9 @@ from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationEr
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hpc_train.config.diagnostics import did_you_mean, unknown_key
+from hpc_train.config.diagnostics import unknown_key
 from hpc_train.config.types import STRICT, Count, Function, Name, as_tuple
+from hpc_train.errors import did_you_mean
 
 Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import shutil
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_train.config.exporters import BestExporter, Exporter
 from hpc_train.distributed.silence import without_chatter
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
@@ -95,10 +94,8 @@ class ExporterRunner:
     def _mistakes(self, exporter: Exporter, metric_names: Collection[str]) -> list[str]:
         problems = []
         if isinstance(exporter, BestExporter) and exporter.compare_fn is None and exporter.metric not in metric_names:
-            near = difflib.get_close_matches(exporter.metric, metric_names, n=1)
-            hint = f"did you mean `{near[0]}`? " if near else ""
-            allowed = ", ".join(metric_names)
-            problems.append(f"metric {exporter.metric!r} is none of this model; {hint}allowed: {allowed}")
+            hint = f"{did_you_mean(exporter.metric, metric_names)}allowed: {', '.join(metric_names)}"
+            problems.append(f"metric {exporter.metric!r} is none of this model; {hint}")
         missing = [str(path) for path in exporter.assets if not path.is_file()]
         if missing:
             problems.append(f"there is no file {', '.join(missing)}, which `assets` names")

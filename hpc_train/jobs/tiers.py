@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpc_train.config.diagnostics import (
     Mistake,
-    did_you_mean,
     explain,
     mistake_at,
     mistakes_of_yaml,
@@ -30,7 +29,7 @@ from hpc_train.config.resources import (
     resolve,
 )
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobs.schedulers.base import Limits
 
 BUILT_IN = Path(__file__).parent / "launch" / "scripts" / "tiers.yaml"

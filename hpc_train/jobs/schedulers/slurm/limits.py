@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpc_train.config.diagnostics import did_you_mean
 from hpc_train.config.resources import Resources, parse_memory, time_text
+from hpc_train.errors import did_you_mean
 from hpc_train.telemetry.units import counted
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%c|%m|%G|%f|%t"
