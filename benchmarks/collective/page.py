@@ -9,15 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from scale_model.costs import allreduce_secs
-from scale_model.measured import OVER_TCP, RAW, FittedNetwork, network_of
+from scale.network import BENCHMARK, OVER_TCP, RAW, network_of
 from support.drawing import Line, Lines
 from support.page import Report, Section, Table, Target, numbers
 from support.records import Found, Record, Sample, records_of
 
-from collective.places import ALL_NODES, Run
+from collective.places import Run
 from collective.ways import (
-    BENCHMARK,
     BESIDE,
     DIAGNOSED,
     DIAGNOSED_BYTES,
@@ -58,7 +56,7 @@ BOUNDS = (
     "the bound; where it takes as long as raw MPI beside Horovod, its thread and MPI share cores."
 )
 FITTED = (
-    "What benchmarks/scale_model takes from these figures: a message of m bytes takes alpha + m x beta (Hockney 1994), "
+    "What benchmarks/scaling.py takes from these figures: a message of m bytes takes alpha + m x beta (Hockney 1994), "
     "an allreduce 2(n-1) of them (Patarasuk and Yuan 2009), after the ranks have agreed. Relative least squares over "
     "all sizes."
 )
@@ -201,7 +199,7 @@ def _bounds(found: Found) -> Table:
 
 
 def _fitted(found: Found, quick: bool) -> Iterator[Section]:
-    """What the model of scale takes from these figures, and how far off it is."""
+    """What the model of scale takes from these figures."""
     allreduces = found.where(operation="allreduce")
     if not allreduces or quick:
         return
@@ -210,21 +208,4 @@ def _fitted(found: Found, quick: bool) -> Iterator[Section]:
     except ValueError as error:
         yield Section("Latency and bandwidth", [f"Not fitted: {error}."])
         return
-    header = ("place", "ranks", "size", "measured, µs", "fitted, µs", "error")
-    table = Table(header, list(_errors(allreduces, fitted)), names=3, fold="All points")
-    yield Section("Latency and bandwidth", [FITTED, fitted.words], tables=[table])
-
-
-def _errors(allreduces: Found, fitted: FittedNetwork) -> Iterator[tuple[str, ...]]:
-    links = {fitted.inside: fitted.network.inside, fitted.between: fitted.network.between}
-    for place, ranks in allreduces.each("place", "ranks"):
-        if place not in (*links, ALL_NODES):
-            continue
-        network = fitted.network
-        if place != ALL_NODES:  # one link only
-            network = type(network)(links[place], links[place], ranks)
-        own = allreduces.where(place=place, ranks=ranks)
-        for record in own.where(way=GROUP if GROUP in own.each("way") else ONE_TENSOR).cases():
-            secs, said = record.config["secs"], allreduce_secs("ring", network, ranks, record.config["bytes"])
-            times = (f"{1e6 * secs:.4g}", f"{1e6 * said:.4g}", f"{said / secs - 1:+.0%}")
-            yield place, f"{ranks}", record.config["size"], *times
+    yield Section("Latency and bandwidth", [FITTED, fitted.words])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP
+from scale.network import ACROSS_NODES, ONE_NODE, OVER_TCP
 from support.launch import TCP, Ranks, slots
 from support.usage import UsageError
 
@@ -41,8 +41,9 @@ class Run:
         """One-sided communication and Horovod want MPI started in different ways, so none has both."""
         return self.operations[0] not in REDUCTIONS
 
-    def start(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], allocation: bool) -> Ranks:
-        """The ranks, to be entered."""
+    def start(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> Ranks:
+        """The ranks, to be entered; inside a Slurm job mpirun may use all of its nodes."""
+        allocation = "SLURM_JOB_ID" in os.environ
         return Ranks(self.ranks, arguments, folder, {**env, **self.env}, allocation, self.options)
 
 
@@ -100,8 +101,3 @@ def runs(
         for n in counts:
             found += [Run(PLACES[name], n, own, options) for own in (reductions, one_sided) if own]
     return found
-
-
-def in_allocation() -> bool:
-    """Whether this is inside a Slurm job, whose nodes mpirun may use."""
-    return "SLURM_JOB_ID" in os.environ

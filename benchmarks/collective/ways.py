@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from scale_model.measured import HOROVOD, RAW
+from scale.network import HOROVOD, MEMCPY, RAW
 
 Operation = Literal["allreduce", "broadcast", "put", "get", "accumulate"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 REDUCTIONS: tuple[Operation, ...] = ("allreduce", "broadcast")
 """Those of all ranks; the others go from the last rank to the first one's memory."""
 
-MEMCPY = "memcpy"
 GROUP, ONE_TENSOR = HOROVOD
 MEAN = "Horovod, group, mean"
 NEW_MEMORY, BESIDE = "MPI_Allreduce, new memory", "MPI_Allreduce beside Horovod"
@@ -111,6 +110,5 @@ class Settings:
     limit_secs: float
 
 
-BENCHMARK = "collectives"
 FULL = Settings(sizes_between(4, 1 << 28, 4), rounds=3, repeat_secs=0.03, limit_secs=900.0)
 QUICK = Settings((4, 4096, 1 << 20), rounds=1, repeat_secs=0.005, limit_secs=120.0)

@@ -9,11 +9,10 @@ from support.page import Report, Section, Table, Target, at_least
 from support.records import Record
 
 from hpc_train.report import words
-from scale.forecast import Forecast
-from scale.found import Measured, curves_in, efficiency
+from scale.forecast import Forecast, Measured, curves_in, efficiency
 from scale.jobs import PARTS
+from scale.network import most_efficiency
 from scale.settings import SYNC, WEAK, Settings
-from scale.traffic import most_efficiency
 
 WEAK_SCALING: Mapping[str, float] = {"cnn": 0.88, "mlp": 0.78}
 WEAK_WORKERS = 2
@@ -96,7 +95,7 @@ def make_page(
     network: str,
     memory_rate: float | None = None,
 ) -> Report:
-    """The whole report; `network`: the measured links in words. memory_rate: bytes a second, see traffic.py."""
+    """The whole report; `network`: the measured links in words. memory_rate: bytes a second, see network.py."""
     curves = curves_in(records)
     sections = [section for curve in curves for section in _sections(curve, memory_rate)]
     sections += [section for found in forecasts for section in _forecast(found, network)]
@@ -236,15 +235,8 @@ def _forecast(found: Forecast, network: str) -> Iterator[Section]:
         limits={"ideal": 1.0},
     )
     rows = [
-        (
-            way,
-            f"{point.measured.ranks}",
-            _rate(point.measured.examples_per_sec),
-            _rate(point.predicted.examples_per_sec),
-            f"{point.relative_error:+.1%}",
-        )
-        for way, points in found.checked
-        for point in points
+        (point.way, f"{point.ranks}", _rate(point.measured), _rate(point.predicted), f"{point.error:+.1%}")
+        for point in found.checked
     ]
     texts = [
         network,
