@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
+import pickle
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from support.launch import environment
+from support.launch import Started, environment
 from support.page import Target
 from support.records import Record
 from support.usage import UsageError, in_short, tell
 
 LIMIT_SECS = 240.0
 """For one part; each takes less than a minute or so."""
-LEAVE_SECS = 30.0
-LOG_LINES = 15
-"""Shown of a part that failed."""
 IDLE_COLUMNS, COUNTED = (3, 4), 8
 """Columns of /proc/stat: idle, and waiting for a disk (proc_stat(5)); the last two are part of others."""
 
@@ -111,44 +105,8 @@ def run_apart(part: str, parent: Path | None, limit_secs: float = LIMIT_SECS) ->
     """
     with tempfile.TemporaryDirectory(dir=parent, prefix="quick-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
-        out, log = folder / "measured.json", folder / "part.log"
-        with _started(["-m", "guard.program", part, str(folder), str(out)], folder, log) as process:
-            try:
-                code = process.wait(limit_secs)
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(_with_end(f"still running after {limit_secs:.0f} s", log)) from None
-        if code != 0:
-            raise RuntimeError(_with_end(f"its process has ended with code {code}", log))
-        told = json.loads(out.read_text(encoding="utf-8"))
-    records = [Record(**{**one, "spread": tuple(one["spread"])}) for one in told["records"]]
-    targets = [Target(**{**one, "measured": [tuple(each) for each in one["measured"]]}) for one in told["targets"]]
-    return Measured(records, targets, told["left_out"])
-
-
-def _with_end(what: str, log: Path) -> str:
-    return "\n".join([what, *log.read_text(errors="replace").splitlines()[-LOG_LINES:]])
-
-
-@contextmanager
-def _started(arguments: Sequence[str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Python in a session of its own; whoever leaves early ends it, and it ends its ranks."""
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(LEAVE_SECS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        command = [sys.executable, "-m", "guard.program", part, str(folder)]
+        with Started("its process", command, folder, environment(), folder / "part.log") as process:
+            process.wait(limit_secs)
+        measured: Measured = pickle.loads((folder / "measured").read_bytes())
+        return measured

@@ -184,13 +184,13 @@ class Runner:
         try:
             if one.way == DISTRIBUTE:
                 program = ["-m", "peers.distribute_program", *words, "--out", str(out)]
-                run_cluster({"worker": one.ranks}, program, folder, limit, ["worker"])
+                run_cluster({"worker": one.ranks}, program, folder, limit, "worker")
             else:
                 self._estimator = self._estimator or find_or_build(tell)
                 shutil.rmtree(folder / "estimator", ignore_errors=True)
                 program = ["-m", "peers.estimator_program", *words, "--out", str(out)]
                 kinds = {"ps": 1, "chief": 1, "worker": one.ranks - 1}
-                run_cluster(kinds, program, folder, limit, ["chief"], self._estimator)
+                run_cluster(kinds, program, folder, limit, "chief", self._estimator)
             return read_told(out)[0]
         except RuntimeError as error:
             raise MissingError(f"{one} does not run here: {error}") from None

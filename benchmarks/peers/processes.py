@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.launch import environment
+from support.launch import Started, environment
 
 POLL_SECS = 0.1
-LEAVE_SECS = 10.0
-
 Task = tuple[str, int]
 """Kind and number within the kind, as in TF_CONFIG."""
 
@@ -46,68 +43,31 @@ def run_cluster(
     arguments: Sequence[str],
     folder: Path,
     limit_secs: float,
-    awaited: Sequence[str],
+    awaited: str,
     python: str = sys.executable,
 ) -> None:
-    """Runs `python ARGUMENTS` for each task of a cluster until those whose kind is in `awaited` have ended.
+    """Runs `python ARGUMENTS` for each task of a cluster until those of the kind `awaited` have ended.
 
     The others are ended then. Writes what each prints to `<kind>-<number>.log` in `folder`.
 
     Raises:
         RuntimeError: One has failed, or they took longer than `limit_secs`; with what it printed last.
     """
-    with ExitStack() as stack:
-        started: dict[Task, subprocess.Popen[bytes]] = {}
-        for task, config in tf_configs(kinds).items():
-            log = stack.enter_context(open(_log(folder, task), "wb"))
-            started[task] = subprocess.Popen(
-                [python, *arguments],
-                cwd=folder,
-                env=environment({"TF_CONFIG": config, "PATH": _path(python)}),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            stack.callback(_end, started[task])
-        _wait(started, folder, limit_secs, awaited)
-
-
-def _wait(
-    started: Mapping[Task, subprocess.Popen[bytes]], folder: Path, limit_secs: float, awaited: Sequence[str]
-) -> None:
+    path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
     end = time.monotonic() + limit_secs
-    while True:
-        codes = {task: process.poll() for task, process in started.items()}
-        for task, code in codes.items():
-            if code:
-                raise _failure(folder, task, f"ended with code {code}")
-        missing = [task for task, code in codes.items() if task[0] in awaited and code is None]
-        if not missing:
-            return
-        if time.monotonic() > end:
-            raise _failure(folder, missing[0], f"still runs after {limit_secs:.0f} s")
-        time.sleep(POLL_SECS)
-
-
-def _failure(folder: Path, task: Task, what: str) -> RuntimeError:
-    lines = _log(folder, task).read_text(errors="replace").splitlines()[-15:]
-    return RuntimeError("\n".join([f"{task[0]} {task[1]} {what}", *lines]))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(LEAVE_SECS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _log(folder: Path, task: Task) -> Path:
-    return folder / f"{task[0]}-{task[1]}.log"
-
-
-def _path(python: str) -> str:
-    return os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
+    with ExitStack() as stack:
+        started = {}
+        for (kind, index), config in tf_configs(kinds).items():
+            env, log = environment({"TF_CONFIG": config, "PATH": path}), folder / f"{kind}-{index}.log"
+            task = Started(f"{kind} {index}", [python, *arguments], folder, env, log)
+            started[kind, index] = stack.enter_context(task)
+        while missing := [task for (kind, _), task in started.items() if kind == awaited and task.running]:
+            for task in started.values():
+                if not task.running:
+                    task.wait(0)
+            if time.monotonic() > end:
+                raise missing[0].failure(f"still running after {limit_secs:.0f} s")
+            time.sleep(POLL_SECS)
+        for (kind, _), task in started.items():
+            if kind == awaited:
+                task.wait(0)

@@ -95,7 +95,7 @@ def none_runs(folder: Path) -> bool:
 def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
     program = PROGRAM + "print(task, flush=True); time.sleep(60 if task == 'ps' else 1)"
     begun = time.monotonic()
-    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, 20, ["chief"])
+    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, 20, "chief")
     assert time.monotonic() - begun < 15
     assert none_runs(tmp_path)
     assert (tmp_path / "chief-0.log").read_text() == "chief\n"
@@ -107,14 +107,14 @@ def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
         (
             "time.sleep(1); sys.exit('no luck') if task == 'ps' else time.sleep(60)",
             20,
-            "(?s)ps 0 ended with code 1.*no luck",
+            "(?s)ps 0: code 1.*no luck",
         ),
-        ("print('slow', flush=True); time.sleep(60)", 3, "(?s)chief 0 still runs after 3 s.*slow"),
+        ("print('slow', flush=True); time.sleep(60)", 3, "(?s)chief 0: still running after 3 s.*slow"),
     ],
 )
 def test_a_cluster_that_fails_or_takes_too_long_is_ended_and_told(tmp_path: Path, what: str, limit: float, told: str):
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match=told):
-        run_cluster({"ps": 1, "chief": 1}, ["-c", PROGRAM + what], tmp_path, limit, ["chief"])
+        run_cluster({"ps": 1, "chief": 1}, ["-c", PROGRAM + what], tmp_path, limit, "chief")
     assert time.monotonic() - begun < 15
     assert none_runs(tmp_path)

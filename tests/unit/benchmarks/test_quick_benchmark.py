@@ -114,7 +114,7 @@ def test_a_part_that_measures_nothing_of_what_is_asked_for_is_no_success(
     [("allreduce", "horovod", "horovod: not installed"), ("server", "mpi4py", "mpi4py: not installed")],
 )
 def test_a_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch, part, gone, why):
-    monkeypatch.setattr(running.subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("support.launch.subprocess.Popen", lambda *_, **__: pytest.fail("started"))
     monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None if name == gone else object())
     with pytest.raises(UsageError, match=f"^{why}$"):
         quick.run(part, None)
@@ -181,7 +181,7 @@ def _fake_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) ->
 
 def test_a_process_that_crashes_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     _fake_program(monkeypatch, tmp_path, "import os\nprint('last words', flush=True)\nos.abort()\n")
-    with pytest.raises(RuntimeError, match=r"^its process has ended with code -6\nlast words"):
+    with pytest.raises(RuntimeError, match=r"^its process: code -6\nlast words"):
         run_apart("input", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fake"], "data was left behind"
 
@@ -190,7 +190,7 @@ def test_a_part_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tm
     told = tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n"
     _fake_program(monkeypatch, tmp_path, text)
-    with pytest.raises(RuntimeError, match=r"^still running after 3 s"):
+    with pytest.raises(RuntimeError, match=r"^its process: still running after 3 s"):
         run_apart("input", tmp_path, limit_secs=3.0)
     if told.exists():  # it had begun
         with pytest.raises(ProcessLookupError):
