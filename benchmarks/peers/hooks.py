@@ -116,7 +116,7 @@ class MeasuringHook(Hook):
             if turn == "ours":
                 begun = yield warm_up
                 ended = yield self._steps
-                self._ours.append(Took(ended.secs - begun.secs, ended.cpu_secs - begun.cpu_secs))
+                self._ours.append(ended.since(begun))
             elif self._rival is not None:
                 self._theirs.append(self._rival.run(warm_up, self._steps))
         self._context.request_stop("all is measured")
@@ -134,20 +134,18 @@ def make_rival(name: str | None, model_name: str, context: HookContext) -> Rival
     """The rival called `name`, with a model and batches of its own. Collective."""
     if name is None:
         return None
-    from peers.plain_loop import PlainLoop, dataset_of
+    from peers.rivals import KerasFit, dataset_of, plain_loop
 
     model: Any = build_model({"model": model_name})
     dataset = dataset_of(*load_batches(Path.cwd(), model_name, context.rank, context.size, BATCH))
     if name == FIT:
-        from peers.fit import KerasFit
-
         return KerasFit(model, dataset)
     assert name == SAME_FLAGS, name
     if context.size == 1:
-        return PlainLoop(model, dataset)
+        return plain_loop(model, dataset)
     import horovod.tensorflow as hvd
 
-    return PlainLoop(model, dataset, hvd)
+    return plain_loop(model, dataset, hvd)
 
 
 def make_hooks() -> list[Hook]:

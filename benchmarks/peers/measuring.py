@@ -170,28 +170,29 @@ class Runner:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         words = ["--model", unit.model, "--folder", str(folder), "--warm-up", str(warm_up), "--steps", str(steps)]
+        words += ["--out", str(out)]
         if one.way in (DISTRIBUTE, ESTIMATOR):
-            return self._cluster(one, words, out / "rank-0.json")
-        program = ["-m", "peers.plain_program", *words, "--out", str(out)]
+            self._cluster(one, words)
+            return read_told(out / "rank-0.json")[0]
+        program = ["-m", "peers.plain_program", *words]
         if one.way in (PLAIN, NO_EXCHANGE):
             here()(one.ranks, [*program, "--alone"], folder, limit)
             return together([read_told(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
         here(package_flags(one.ranks) if one.way == SAME_FLAGS else {})(one.ranks, program, folder, limit)
         return read_told(out / "rank-0.json")[0]
 
-    def _cluster(self, one: Contestant, words: Sequence[str], out: Path) -> Told:
+    def _cluster(self, one: Contestant, words: Sequence[str]) -> None:
         limit, folder = self._settings.limit_secs, self._folder
         try:
             if one.way == DISTRIBUTE:
-                program = ["-m", "peers.distribute_program", *words, "--out", str(out)]
+                program = ["-m", "peers.plain_program", *words, "--distribute"]
                 run_cluster({"worker": one.ranks}, program, folder, limit, "worker")
             else:
                 self._estimator = self._estimator or find_or_build(tell)
                 shutil.rmtree(folder / "estimator", ignore_errors=True)
-                program = ["-m", "peers.estimator_program", *words, "--out", str(out)]
+                program = ["-m", "peers.estimator_program", *words]
                 kinds = {"ps": 1, "chief": 1, "worker": one.ranks - 1}
                 run_cluster(kinds, program, folder, limit, "chief", self._estimator)
-            return read_told(out)[0]
         except RuntimeError as error:
             raise MissingError(f"{one} does not run here: {error}") from None
 

@@ -35,8 +35,7 @@ def same_start(model: str, weights: list[np.ndarray]):
 
 @pytest.mark.parametrize("model", [MLP, CNN])
 def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
-    from peers.fit import KerasFit
-    from peers.plain_loop import PlainLoop, dataset_of
+    from peers.rivals import KerasFit, dataset_of, plain_loop
 
     from hpc_train.distributed.allreduce import GradientAllreduce
     from hpc_train.distributed.collectives import OneRank
@@ -48,7 +47,7 @@ def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
     ours.optimizer.build(ours.trainable_variables)
     step = make_train_step(ours, GradientAllreduce(OneRank()), [], undo=False)
     losses = [step(batch, Flags()).loss for batch in dataset_of(x, y).take(BATCHES)]
-    loop, fit = PlainLoop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
+    loop, fit = plain_loop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
     assert loop.run(2, BATCHES - 2).secs > 0
     assert fit.run(2, BATCHES - 3).secs > 0  # and one step more, which is not timed
     for own, other, third in zip(ours.get_weights(), by_hand.get_weights(), fitted.get_weights(), strict=True):
