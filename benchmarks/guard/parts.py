@@ -106,9 +106,8 @@ def input_pipeline(folder: Path, results: Results) -> list[Target]:
     import tensorflow as tf
     from input_pipeline import STEP_ROWS, settings_of
     from inputs.cases import measure_warm
-    from inputs.files import write
+    from inputs.data import ROW_KINDS, write
     from inputs.page import targets
-    from inputs.rows import ROW_KINDS
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     settings = settings_of(Namespace(quick=False, megabytes=INPUT_MEGABYTES, rounds=1))

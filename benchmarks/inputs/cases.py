@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
-from support import page_cache
 from support.machine import one_core
 from support.records import Record, Sample, records_of
-from support.timing import Competitor, in_turn, interleave
+from support.timing import Competitor, interleave
 
-from inputs import baselines, ours
-from inputs.datasets import WHOLE_PASS_SECS, batches_of, drained
-from inputs.files import LAYOUTS, Data
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from inputs import contestants
+from inputs.contestants import DATASET, MEMCPY, READER, TFRECORD
+from inputs.data import LAYOUTS, Data
 
 BENCHMARK = "input_pipeline"
 ORDERS = ("none", "block", "global")
@@ -29,7 +23,7 @@ COLD_CASES = (
     ("contiguous", "global"),
     ("gzip", "global"),
 )
-READER, DATASET, MEMCPY, TFRECORD, ZLIB, ONE_THREAD = "reader", "tf.data", "memcpy", "TFRecord", "zlib", "1 thread"
+ONE_THREAD = "1 thread"
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class Case:
 
     Attributes:
         rows: Name of the row kind.
-        way: Who delivered the rows: READER and DATASET are ours, the rest are baselines.
+        way: Who delivered the rows: READER and DATASET are ours, the rest are contestants.
         threads: Of our reader; 0 where that does not apply.
         cores: "all" or "one". beside: In which other turns the case ran once more.
     """
@@ -104,24 +98,24 @@ def _warm(data: Data, layout: str, order: str, settings: Settings) -> Iterator[R
         def add(competitor: Competitor, threads: int = 0) -> None:
             group[replace(own, way=competitor.name, threads=threads)] = competitor
 
-        add(baselines.memcpy(data, limit))
-        add(_reader(data, layout, order, 1, limit, stack), threads=1)
-        add(_dataset(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
+        add(contestants.memcpy(data, limit))
+        add(contestants.reader(data, layout, order, 1, limit, stack), threads=1)
+        add(contestants.dataset(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
         if layout == "contiguous" and settings.threads > 1:
-            add(_reader(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
+            add(contestants.reader(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
         if layout == "contiguous":
-            add(baselines.tfrecord(data, order != "none", limit, stack))
+            add(contestants.tfrecord(data, order != "none", limit, stack))
         if order == "none":
-            add(baselines.h5py_slices(data, layout, limit, stack))
+            add(contestants.h5py_slices(data, layout, limit, stack))
         if order == "global":
-            rows = ours.rows_of(data.paths[layout], data.kind.batch, order, data.steps)
-            add(baselines.take(data, rows, limit))
-            add(baselines.h5py_fancy(data, layout, rows, limit, stack))
+            rows = contestants.rows_of(data, layout, order, data.steps)
+            add(contestants.take(data, rows, limit))
+            add(contestants.h5py_fancy(data, layout, rows, limit, stack))
         if (layout, order) == ("gzip", "none"):
-            add(baselines.zlib_chunks(data, limit))
-            add(_reader(data, layout, order, 2, limit, stack), threads=2)
+            add(contestants.zlib_chunks(data, limit))
+            add(contestants.reader(data, layout, order, 2, limit, stack), threads=2)
             if settings.threads != 1:
-                add(_dataset(data, layout, order, 1, limit, stack), threads=1)
+                add(contestants.dataset(data, layout, order, 1, limit, stack), threads=1)
         yield from _measure(group, settings.rounds)
 
 
@@ -130,9 +124,9 @@ def _warm_on_one_core(data: Data, order: str, settings: Settings) -> Iterator[Re
     own = Case(data.kind.name, "contiguous", order, "", cores="one")
     with one_core(), ExitStack() as stack:
         group = {
-            replace(own, way="memcpy"): baselines.memcpy(data, limit),
-            replace(own, way=DATASET, threads=1): _dataset(data, "contiguous", order, 1, limit, stack),
-            replace(own, way="TFRecord"): baselines.tfrecord(data, order != "none", limit, stack),
+            replace(own, way=MEMCPY): contestants.memcpy(data, limit),
+            replace(own, way=DATASET, threads=1): contestants.dataset(data, "contiguous", order, 1, limit, stack),
+            replace(own, way=TFRECORD): contestants.tfrecord(data, order != "none", limit, stack),
         }
         yield from _measure(group, settings.rounds)
 
@@ -142,10 +136,10 @@ def measure_generators(data: Data, settings: Settings) -> Iterator[Record]:
     limit, threads = settings.limit_secs, settings.threads
     own = Case(data.kind.name, "contiguous", "none", DATASET, threads, beside="beside from_generator")
     with ExitStack() as stack:
-        group = {own: _dataset(data, own.layout, own.order, threads, limit, stack)}
+        group = {own: contestants.dataset(data, own.layout, own.order, threads, limit, stack)}
         for competitor in (
-            baselines.generator(data, False, limit, stack),
-            baselines.generator(data, True, limit / 5, stack),
+            contestants.generator(data, False, limit, stack),
+            contestants.generator(data, True, limit / 5, stack),
         ):
             group[replace(own, way=competitor.name, threads=0, beside="")] = competitor
         yield from _measure(group, settings.rounds)
@@ -161,11 +155,13 @@ def measure_cold(data: Data, settings: Settings) -> Iterator[Record]:
         if layout not in data.paths:
             continue
         own = Case(data.kind.name, layout, order, READER, threads=1, cache="cold")
-        plain = baselines.file_reads(data, layout, settings.limit_secs)
+        plain = contestants.file_reads(data, layout, settings.limit_secs)
         group = {
-            replace(own, way=plain.name, threads=0): _dropped(plain, data.paths[layout]),
-            own: _cold_reader(data, layout, order, settings.limit_secs),
-            replace(own, way=DATASET, threads=settings.threads): _cold_dataset(data, layout, order, settings),
+            replace(own, way=plain.name, threads=0): contestants.dropped(plain, data, layout),
+            own: contestants.cold_reader(data, layout, order, settings.limit_secs),
+            replace(own, way=DATASET, threads=settings.threads): contestants.cold_dataset(
+                data, layout, order, settings.threads, settings.limit_secs
+            ),
         }
         yield from _measure(group, settings.cold_rounds)
 
@@ -184,82 +180,3 @@ def _measure(group: dict[Case, Competitor], rounds: int) -> Iterator[Record]:
             against[ONE_THREAD] = values[alone]
         config = {**asdict(case), "cpu_secs_per_gb": 1e9 * float(np.median(rates[str(case)].cpu_secs))}
         yield from records_of(BENCHMARK, "GB/s", [Sample(str(case), own, against, config=config)])
-
-
-def _reader(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Reader.read, step after step, with a reader that stays open."""
-    read = stack.enter_context(ours.reader(data.paths[layout], data.kind.batch, order, threads))
-    steps = count()
-    first = ours.rows_of(data.paths[layout], data.kind.batch, order, 1)[0]
-    _check(data, first, read(next(steps)))
-
-    def deliver(_: int) -> int:
-        read(next(steps))
-        return data.kind.batch_bytes
-
-    in_turn(deliver, data.steps, WHOLE_PASS_SECS)()
-    return drained(READER, deliver, data, limit_secs)
-
-
-def _dataset(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Batches of our training pipeline, which stays open."""
-    training = stack.enter_context(ours.training(data.paths[layout], data.kind.batch, order, threads))
-    first = ours.rows_of(data.paths[layout], data.kind.batch, order, 1)[0]
-
-    def look_at_first(batch: Sequence[tf.Tensor]) -> None:
-        _check(data, first, [column.numpy() for column in batch])
-
-    return batches_of(DATASET, training.dataset, data, limit_secs, stack, look_at_first, whole_pass_first=True)
-
-
-def _check(data: Data, rows: np.ndarray, columns: Sequence[np.ndarray]) -> None:
-    images, labels = columns
-    if not (np.array_equal(images, data.images[rows]) and np.array_equal(labels, data.labels[rows])):
-        raise RuntimeError(f"wrong rows were read ({data.kind.name}): nothing here is worth measuring")
-
-
-def _dropped(competitor: Competitor, paths: Sequence[str]) -> Competitor:
-    def prepare() -> None:
-        competitor.prepare()
-        page_cache.drop(paths)
-
-    return replace(competitor, prepare=prepare)
-
-
-def _cold_reader(data: Data, layout: str, order: str, limit_secs: float) -> Competitor:
-    """A new reader for each run: pages that a reader has mapped cannot be dropped."""
-    opened = ExitStack()
-    reads: list[ours.Read] = []
-
-    def prepare() -> None:
-        reads[:] = [opened.enter_context(ours.reader(data.paths[layout], data.kind.batch, order, threads=1))]
-
-    def deliver(step: int) -> int:
-        reads[0](step)
-        return data.kind.batch_bytes
-
-    def run() -> int:
-        return in_turn(deliver, data.steps, limit_secs)()
-
-    return _dropped(Competitor(READER, run, prepare, opened.close), data.paths[layout])
-
-
-def _cold_dataset(data: Data, layout: str, order: str, settings: Settings) -> Competitor:
-    """A pipeline opened anew for each run; its first batch is timed, too."""
-    opened = ExitStack()
-    datasets: list[Iterable[object]] = []
-
-    def prepare() -> None:
-        training = ours.training(data.paths[layout], data.kind.batch, order, settings.threads)
-        datasets[:] = [opened.enter_context(training).dataset]
-
-    def run() -> int:
-        batches = iter(datasets[0])
-
-        def deliver(_: int) -> int:
-            next(batches)
-            return data.kind.batch_bytes
-
-        return in_turn(deliver, data.steps, settings.limit_secs)()
-
-    return _dropped(Competitor(DATASET, run, prepare, opened.close), data.paths[layout])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from support.records import Record, Sample, records_of
 from support.timing import Competitor, interleave
 
-from inputs import ours
+from hpc_train.data.loading.feed import Feed
 from inputs.cases import BENCHMARK, ORDERS, Settings
-from inputs.files import Data
+from inputs.contestants import training
+from inputs.data import Data
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -94,8 +95,7 @@ def _fed(
 ) -> tuple[list[float], list[float], list[float]]:
     """Percent of a step that is waiting, milliseconds of a step, and of one on the resident batch, by repeat."""
     shares: list[float] = []
-    opening = ours.training(data.paths["contiguous"], data.kind.batch, order, settings.threads)
-    with opening as training, ours.Feed(training.dataset) as feed:
+    with training(data, "contiguous", order, settings.threads) as opened, Feed(opened.dataset) as feed:
 
         def fed() -> int:
             before, start = feed.waited_secs, time.perf_counter()

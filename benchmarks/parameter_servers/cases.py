@@ -17,37 +17,9 @@ from support.records import Found, Record, Sample, records_of
 from support.results import Results
 from support.usage import tell
 
+from parameter_servers import settings as of
 from parameter_servers.jobs import LIMIT_SECS, Job, run_job, watch_server
-from parameter_servers.settings import (
-    APPLIED,
-    ASYNC,
-    BARE,
-    BATCH,
-    BENCHMARK,
-    BOUNDED,
-    IDLE,
-    JOB,
-    MEMCPY,
-    ONE_HOST_TCP,
-    ONE_NODE,
-    OPTIMIZER,
-    OURS,
-    PLAIN_HOROVOD,
-    PREFETCH,
-    SEND_RECV,
-    SIZES,
-    SLOW,
-    SLOW_WORKER,
-    SYNC,
-    TO_LOSS,
-    TRAINING,
-    TRANSFER,
-    TWO_HOSTS,
-    WITHOUT_CMA,
-    WORKERS,
-    Settings,
-    Transfers,
-)
+from parameter_servers.settings import BATCH, MEMCPY, ONE_NODE, OURS, SEND_RECV, WORKERS, Settings, Transfers
 
 SERVERS = (1, 2)
 SLOWER = 3
@@ -55,10 +27,10 @@ SLOWER = 3
 USUAL_STEP_SECS = 0.012
 
 _ASYNC = {"strategy": "async", "parameter_servers": 1}
-SYNC_JOB = Job(SYNC, WORKERS, {"strategy": "sync"}, batches_a_step=WORKERS)
-ASYNC_JOB = Job(ASYNC, 1 + WORKERS, _ASYNC, batches_a_step=1)
-PREFETCH_JOB = Job(PREFETCH, 1 + WORKERS, {**_ASYNC, "prefetch_parameters": True}, batches_a_step=1)
-BOUNDED_JOB = Job(BOUNDED, 1 + WORKERS, {**_ASYNC, "max_staleness": 2}, batches_a_step=1)
+SYNC_JOB = Job(of.SYNC, WORKERS, {"strategy": "sync"}, batches_a_step=WORKERS)
+ASYNC_JOB = Job(of.ASYNC, 1 + WORKERS, _ASYNC, batches_a_step=1)
+PREFETCH_JOB = Job(of.PREFETCH, 1 + WORKERS, {**_ASYNC, "prefetch_parameters": True}, batches_a_step=1)
+BOUNDED_JOB = Job(of.BOUNDED, 1 + WORKERS, {**_ASYNC, "max_staleness": 2}, batches_a_step=1)
 
 
 @dataclass(frozen=True)
@@ -87,21 +59,21 @@ class Group:
         for way, own in values.items():
             against = {other: values[other] for other in compared.get(way, ()) if other in values}
             about = {**asdict(self), "way": way, **config, **(own_config or {}).get(way, {})}
-            yield from records_of(BENCHMARK, unit, [Sample(f"{self}, {way}", own, against, ranks[way], about)])
+            yield from records_of(of.BENCHMARK, unit, [Sample(f"{self}, {way}", own, against, ranks[way], about)])
 
 
 def measure_node(settings: Settings, folder: Path, results: Results) -> None:
     """On one node, with nothing but the bytes; against Send/Recv as MPI does it by itself, and without CMA."""
     for servers in SERVERS:
-        _transfers(here(), Group(TRANSFER, servers=servers), settings.node, folder, results)
-    without = Group(TRANSFER, WITHOUT_CMA, servers=1)
+        _transfers(here(), Group(of.TRANSFER, servers=servers), settings.node, folder, results)
+    without = Group(of.TRANSFER, of.WITHOUT_CMA, servers=1)
     _transfers(here(NO_CMA), without, replace(settings.node, rests=0), folder, results)
 
 
 def measure_optimizer(settings: Settings, folder: Path, results: Results) -> None:
     """On one node, the servers applying SGD with momentum."""
     for servers in SERVERS[-1:] if settings.quick else SERVERS:
-        _transfers(here(), Group(OPTIMIZER, servers=servers), settings.optimizer, folder, results)
+        _transfers(here(), Group(of.OPTIMIZER, servers=servers), settings.optimizer, folder, results)
 
 
 def measure_tcp(settings: Settings, folder: Path, results: Results) -> None:
@@ -110,60 +82,62 @@ def measure_tcp(settings: Settings, folder: Path, results: Results) -> None:
     if reason is None:
         with make_cluster() as cluster:
             for servers in SERVERS:
-                own = Group(TRANSFER, TWO_HOSTS, servers=servers)
+                own = Group(of.TRANSFER, of.TWO_HOSTS, servers=servers)
                 _transfers(two_nodes(cluster), own, settings.tcp, folder, results)
     else:
-        results.leave_out(TWO_HOSTS, reason)
-    _transfers(here(TCP), Group(TRANSFER, ONE_HOST_TCP, servers=1), settings.tcp, folder, results)
+        results.leave_out(of.TWO_HOSTS, reason)
+    _transfers(here(TCP), Group(of.TRANSFER, of.ONE_HOST_TCP, servers=1), settings.tcp, folder, results)
 
 
 def _transfers(launch: Launch, group: Group, how: Transfers, folder: Path, results: Results) -> None:
-    plain = group.what == TRANSFER
+    plain = group.what == of.TRANSFER
     numbers = {"run-bytes": how.run_bytes, "rounds": how.rounds, "rest-secs": how.rest_secs, "rests": how.rests}
     out = folder / "transfers.json"
     words = [
         word for name, number in {"servers": group.servers, **numbers}.items() for word in (f"--{name}", f"{number}")
     ]
     words += ["--optimizer", "none" if plain else "sgd", "--out", str(out)]
-    words += ["--nbytes", *(f"{SIZES[size]}" for size in how.sizes)]
+    words += ["--nbytes", *(f"{of.SIZES[size]}" for size in how.sizes)]
 
     def run() -> Any:
         launch(group.servers + 1, ["-m", "parameter_servers.transfer_program", *words], folder, LIMIT_SECS)
         told = json.loads(out.read_text())
-        if any(one["shared"] != (group.where in (ONE_NODE, WITHOUT_CMA)) for one in told):
+        if any(one["shared"] != (group.where in (ONE_NODE, of.WITHOUT_CMA)) for one in told):
             raise RuntimeError(f"{group.where}: memory is shared where it should not be, or is not where it should")
         return told
 
     told = results.attempt(f"{group}", lambda: results.once(f"{group}", run)) or []
-    ranks, compared = group.servers + 1, {OURS: (MEMCPY, SEND_RECV if plain else APPLIED)}
+    ranks, compared = group.servers + 1, {OURS: (MEMCPY, SEND_RECV if plain else of.APPLIED)}
     for size, found in zip(how.sizes, told, strict=bool(told)):
         values = {way: [rate / 1e9 for rate in rates["per_sec"]] for way, rates in found["rates"].items()}
-        config = {"bytes": SIZES[size], "optimizer": "none" if plain else "sgd"}
+        config = {"bytes": of.SIZES[size], "optimizer": "none" if plain else "sgd"}
         own = replace(group, size=size)
         results.add(f"{own}", own.records("GB/s", values, compared, dict.fromkeys(values, ranks), config))
     if rests := [share for found in told for share in found["rests"]]:
-        idle = replace(group, what=IDLE)
-        results.add(f"{idle}", idle.records("of a core", {BARE: rests}, {}, {BARE: ranks}, {}))
+        idle = replace(group, what=of.IDLE)
+        results.add(f"{idle}", idle.records("of a core", {of.BARE: rests}, {}, {of.BARE: ranks}, {}))
 
 
 def measure_training(settings: Settings, folder: Path, results: Results) -> None:
     """Throughput, and from the same jobs the time to a given loss, and the staleness."""
     how, jobs = settings.training, (SYNC_JOB, ASYNC_JOB, PREFETCH_JOB)
-    ways: dict[str, Callable[[], Any]] = {PLAIN_HOROVOD: partial(_plain_horovod, settings, folder)}
+    ways: dict[str, Callable[[], Any]] = {of.PLAIN_HOROVOD: partial(_plain_horovod, settings, folder)}
     ways |= {job.way: partial(_job, folder, job, how.examples, settings) for job in jobs}
-    told = results.attempt(TRAINING, lambda: results.turns(TRAINING, ways, how.passes)) or {}
-    ranks = {PLAIN_HOROVOD: WORKERS, **{job.way: job.ranks for job in jobs}}
+    told = results.attempt(of.TRAINING, lambda: results.turns(of.TRAINING, ways, how.passes)) or {}
+    ranks = {of.PLAIN_HOROVOD: WORKERS, **{job.way: job.ranks for job in jobs}}
     config = {"batch": BATCH, "examples": how.examples}
-    compared = {way: [other for other in (PLAIN_HOROVOD, SYNC) if other != way] for way in ways if way != PLAIN_HOROVOD}
+    compared = {
+        way: [other for other in (of.PLAIN_HOROVOD, of.SYNC) if other != way] for way in ways if way != of.PLAIN_HOROVOD
+    }
     results.add(
-        TRAINING, Group(TRAINING).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
+        of.TRAINING, Group(of.TRAINING).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
     )
-    secs = {way: [one["secs_to_loss"] for one in runs] for way, runs in told.items() if way != PLAIN_HOROVOD}
+    secs = {way: [one["secs_to_loss"] for one in runs] for way, runs in told.items() if way != of.PLAIN_HOROVOD}
     for way in [way for way, found in secs.items() if None in found]:
         del secs[way]
-        results.leave_out(f"{TO_LOSS}, {way}", f"not below a loss of {how.loss:g} after {how.examples:,} examples")
-    compared = {way: [SYNC] for way in secs if way != SYNC}
-    results.add(TO_LOSS, Group(TO_LOSS).records("s", secs, compared, ranks, {"loss": how.loss}))
+        results.leave_out(f"{of.TO_LOSS}, {way}", f"not below a loss of {how.loss:g} after {how.examples:,} examples")
+    compared = {way: [of.SYNC] for way in secs if way != of.SYNC}
+    results.add(of.TO_LOSS, Group(of.TO_LOSS).records("s", secs, compared, ranks, {"loss": how.loss}))
 
 
 def _job(folder: Path, job: Job, examples: int, settings: Settings) -> dict[str, Any]:
@@ -190,43 +164,44 @@ def _plain_horovod(settings: Settings, folder: Path) -> dict[str, Any]:
     words += ["--warm-up", f"{warm_up}", "--steps", f"{max(1, steps - warm_up)}"]
     here()(WORKERS, ["-m", "peers.plain_program", *words], folder, LIMIT_SECS)
     rate = read_told(out / "rank-0.json")[0].rate
-    tell(f"{PLAIN_HOROVOD}: {rate:,.0f} examples/s")
+    tell(f"{of.PLAIN_HOROVOD}: {rate:,.0f} examples/s")
     return {"rate": rate}
 
 
 def measure_slow_worker(settings: Settings, folder: Path, results: Results) -> None:
     """Each way with all workers alike, and with one that sleeps after each step."""
     how = settings.training
-    sync = Found(results.records).one(what=TRAINING, way=SYNC)
+    sync = Found(results.records).one(what=of.TRAINING, way=of.SYNC)
     millis = max(1, round(1e3 * SLOWER * (BATCH * WORKERS / sync.value if sync else USUAL_STEP_SECS)))
     jobs = {}
     for job in (BOUNDED_JOB,) if settings.quick else (SYNC_JOB, ASYNC_JOB, BOUNDED_JOB):
         slow = replace(job, way=slowed(job.way), delays={job.ranks - 1: millis})
         jobs |= {job.way: job, slow.way: slow}
     ways = {way: partial(_job, folder, job, how.slow_examples, settings) for way, job in jobs.items()}
-    told = results.attempt(SLOW_WORKER, lambda: results.turns(SLOW_WORKER, ways, how.slow_passes)) or {}
+    told = results.attempt(of.SLOW_WORKER, lambda: results.turns(of.SLOW_WORKER, ways, how.slow_passes)) or {}
     compared = {slowed(way): [way] for way in jobs}
     ranks = {way: job.ranks for way, job in jobs.items()}
     config = {"batch": BATCH, "delay_ms": millis}
     results.add(
-        SLOW_WORKER, Group(SLOW_WORKER).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
+        of.SLOW_WORKER,
+        Group(of.SLOW_WORKER).records("examples/s", _rates(told), compared, ranks, config, _staleness(told)),
     )
 
 
 def slowed(way: str) -> str:
     """The name of `way` with a slow worker."""
-    return f"{way}, {SLOW}"
+    return f"{way}, {of.SLOW}"
 
 
 def measure_idle_server(settings: Settings, folder: Path, results: Results) -> None:
     """The server of a job whose only worker sleeps."""
     secs = settings.training.watch_secs
-    job = Job(ASYNC, 2, _ASYNC, batches_a_step=1, delays={1: round(1e3 * (secs + 3))})
-    for where, env in [(ONE_HOST_TCP, TCP)] if settings.quick else [(ONE_NODE, {}), (ONE_HOST_TCP, TCP)]:
-        group = Group(IDLE, where, servers=1)
-        share = results.attempt(f"{group}, {JOB}", partial(watch_server, folder, job, secs, env))
+    job = Job(of.ASYNC, 2, _ASYNC, batches_a_step=1, delays={1: round(1e3 * (secs + 3))})
+    for where, env in [(of.ONE_HOST_TCP, TCP)] if settings.quick else [(ONE_NODE, {}), (of.ONE_HOST_TCP, TCP)]:
+        group = Group(of.IDLE, where, servers=1)
+        share = results.attempt(f"{group}, {of.JOB}", partial(watch_server, folder, job, secs, env))
         if share is not None:
-            results.add(f"{group}, {JOB}", group.records("of a core", {JOB: [share]}, {}, {JOB: 2}, {}))
+            results.add(f"{group}, {of.JOB}", group.records("of a core", {of.JOB: [share]}, {}, {of.JOB: 2}, {}))
 
 
 CASES: Mapping[str, Callable[[Settings, Path, Results], None]] = {
