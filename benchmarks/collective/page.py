@@ -40,25 +40,23 @@ HEADER = (
 )
 NAMES = {"Size": "size", "count": "count", "type": "type", "Way": "way"}
 SUMMARY = (
-    "How fast sums of gradients, copies of parameters and one-sided accesses get through, from 4 B on, and what bounds "
-    "Horovod where it is slower than the MPI that it uses.",
+    "How fast sums of gradients, copies of parameters and one-sided accesses get through, and what bounds Horovod "
+    "where it is slower than the MPI that it uses.",
     "Columns are those of nccl-tests. Time is that of the slowest rank; algbw is size over time; the value is busbw, "
     "what each link carries: algbw x 2(n-1)/n for allreduce, algbw for the others. All ways of a size take turns (A B "
-    "B A); figures are medians, ratios are medians over pairs that ran beside each other. Sums are checked number by "
-    "number before and after; where one is wrong, the ranks end, and what they had left is not measured. Horovod has "
-    "its default fusion threshold of 128 MB: it crashes when it is started a second time with another. So the 1 MiB "
-    "that hpc_train sets for ranks of one node without GPUs is not part of this.",
+    "B A); ratios are medians over pairs that ran beside each other. Sums are checked number by number before and "
+    "after. Horovod has its default fusion threshold of 128 MB: it crashes when it is started a second time with "
+    "another.",
 )
 BOUNDS = (
-    f"All as multiples of the time of raw MPI_Allreduce. A group of {TENSORS} tensors costs two copies more than one "
-    "tensor (into the fusion buffer and out), a mean one pass more over the result; “two copies” is what they would "
-    "take by memcpy. Where one tensor takes as long as raw MPI into new memory, the kernel, which clears new pages, is "
-    "the bound; where it takes as long as raw MPI beside Horovod, its thread and MPI share cores."
+    f"As multiples of the time of raw MPI_Allreduce. A group of {TENSORS} tensors costs two copies more than one "
+    "tensor, a mean one pass more over the result; “two copies” is what they would take by memcpy. Where one tensor "
+    "takes as long as raw MPI into new memory, the kernel, which clears new pages, is the bound; where as long as raw "
+    "MPI beside Horovod, its thread and MPI share cores."
 )
 FITTED = (
-    "What benchmarks/scaling.py takes from these figures: a message of m bytes takes alpha + m x beta (Hockney 1994), "
-    "an allreduce 2(n-1) of them (Patarasuk and Yuan 2009), after the ranks have agreed. Relative least squares over "
-    "all sizes."
+    "A message of m bytes takes alpha + m x beta (Hockney 1994), an allreduce 2(n-1) of them (Patarasuk and Yuan 2009) "
+    "after the ranks have agreed; relative least squares over all sizes. So benchmarks/scaling.py predicts."
 )
 
 

@@ -38,14 +38,11 @@ TIMES = "times as many examples/s"
 
 HOW = (
     "All models train in float32 with Keras's SGD and momentum (tf.estimator with TensorFlow's own), on rows that they "
-    f"can learn from: a way whose loss does not fall below {LOSS_KEPT:.0%} of its first one is not compared. "
-    "TensorFlow has one thread on each rank in both of its pools, in tf.distribute's processes, too; only in those of "
-    "tf.estimator the pool that runs operations side by side is TensorFlow's own, with as many threads as there are "
-    "cores.",
-    "Input is as cheap as it gets for the others, whose batches were cut beforehand and lie in memory, out of a "
-    f"tf.data pipeline; this package reads HDF5 shards of float32 rows from the page cache (shuffle: {SHUFFLE}). "
-    "hpc_train is `hpc-train train job.yaml` as users start it, with all that it checks and reports; a hook of the "
-    "job takes the time.",
+    f"can learn from: a way whose loss does not fall below {LOSS_KEPT:.0%} of its first one is not compared. Each rank "
+    "has one thread, but tf.estimator's pool that runs operations side by side, which is TensorFlow's own.",
+    "The others' batches were cut beforehand and lie in memory, out of a tf.data pipeline; this package reads HDF5 "
+    f"shards of float32 rows from the page cache (shuffle: {SHUFFLE}). hpc_train is a job as users start it; a "
+    "hook of the job takes the time.",
 )
 PEERS_TABLE = Table(
     ("Way", "Program", "Settings"),
@@ -63,21 +60,18 @@ PEERS_TABLE = Table(
 )
 PROCESS_TEXT = (
     "Blocks of about {block:g} s of the job's own loop and of as many steps of the rival's are made in turn by one "
-    "process on each rank: same threads, same Horovod and MPI with the same settings, fractions of a second apart "
-    "(A B, B A; {pairs} pairs). The job's clock stops while its hook runs the rival. One step in ten is not counted "
-    "after each change: the other one has filled the caches with its own weights. On one rank neither runs an "
-    "allreduce."
+    "process on each rank, with the same threads and settings (A B, B A; {pairs} pairs). One step in ten is not "
+    "counted after each change. On one rank neither runs an allreduce."
 )
 OTHER_TEXT = (
     "Each repeat is a run of its own, in turn (A B, B A), of as many steps as hpc_train makes in {secs:g} s, measured "
-    "inside the program after its first steps. tf.estimator's examples a second are those of all workers, by the "
-    "growth of the global step. Ranks that exchange nothing are no bound on hpc_train, whose updates of the weights "
-    "are not Keras's: they show how much of a ratio to default flags can come from the exchange."
+    "inside the program after its first steps. tf.estimator's examples a second are those of all workers. Ranks that "
+    "exchange nothing are no bound on hpc_train, whose updates of the weights are not Keras's."
 )
 WEAK_TEXT = (
     "Examples a second of all ranks, as a part of so many times those of one rank that runs no allreduce; from the "
-    "same runs. What is missing to 1 for ranks that exchange nothing is what they take from each other by sharing "
-    "cores, caches and memory. “cores” are CPU seconds a second of the first rank."
+    "same runs. What ranks that exchange nothing lack to 1 they take from each other by sharing cores, caches and "
+    "memory."
 )
 NAMES = {"Model": "model", "Ranks": "ranks", "Way": "way"}
 

@@ -23,13 +23,12 @@ PURPOSE = (
     "and what to expect of more ranks than there are here."
 )
 METHOD = (
-    "Each point is a job of its own: the real loop, with its checks, records and input, measured after a warm-up by a "
-    "hook on each rank. All points of a curve are run in turn {passes} times, there, back again, and so on; figures "
-    "are medians of these. The efficiency is examples a second over as many times those of one rank that trains alone, "
-    "which runs no allreduce, in the same pass. Weak scaling: each rank has the same batch, however many there are. "
-    "Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank of its own on top of "
-    "the workers. What a worker sends in a step is computed from the size of its gradients: a ring-allreduce sends "
-    "2(n-1)/n of them, an asynchronous worker all; as many bytes reach it."
+    "Each point is a job of its own, measured after a warm-up by a hook on each rank. All points of a curve are run in "
+    "turn {passes} times, there, back again, and so on; figures are medians of these. The efficiency is examples a "
+    "second over as many times those of one rank that trains alone, in the same pass. Weak scaling: each rank has the "
+    "same batch. Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank on top "
+    "of the workers. What a worker sends in a step is computed: a ring-allreduce sends 2(n-1)/n of the gradients, an "
+    "asynchronous worker all; as many bytes reach it."
 )
 EMULATED_TEXT = (
     "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "

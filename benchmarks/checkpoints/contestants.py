@@ -1,26 +1,91 @@
-"""What ours is compared with: copies in memory, bare writes and digests, Keras's files, tf.train.Checkpoint."""
+"""hpc_train's saves, called as a job calls them, and others: copies, bare writes, Keras's and TensorFlow's files."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 from support.timing import Competitor
 
 from checkpoints.models import Subject
+from hpc_train.checkpoint.async_saver import BackgroundSaver
+from hpc_train.checkpoint.format import Snapshot
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
-PIECE_BYTES = 8 << 20
-DIGEST_BYTES = 1 << 20
-OVERHEAD_BYTES = 1 << 18
+ORDER = DataOrder(seed=1, shuffle="block", rows=60_000, shards="0" * 64)
+RANDOM = {"python": np.zeros((1, 626), np.uint32), "numpy": np.zeros((1, 626), np.uint32)}
+"""As many bytes as the random states of one rank."""
+BATCH = 64
+PIECE_BYTES, DIGEST_BYTES, OVERHEAD_BYTES = 8 << 20, 1 << 20, 1 << 18
+OURS = "hpc_train"
 MEMCPY, BY_VARIABLE = "memcpy", "memcpy by variable"
 KERAS_WEIGHTS, KERAS_MODEL = "Keras save_weights", "Keras save"
 TF_SYNC, TF_ASYNC = "tf.train.Checkpoint", "tf.train.Checkpoint async"
 TF_FSYNC, NO_SAVE = "TF write and fsync", "no save"
 RAW_WRITE, SHA256 = "write and fsync", "sha256"
 TF_RESTORE, KERAS_LOAD = "tf.train.Checkpoint.read", "Keras load_weights"
+
+
+class Saves:
+    """Saves of `subject` under `folder`, of which the newest stays.
+
+    Attributes:
+        manager: Its checkpoints. idle: Set while nothing is being written.
+    """
+
+    def __init__(self, subject: Subject, folder: Path) -> None:
+        self.manager = CheckpointManager(folder, Retention(1))
+        self.idle = threading.Event()
+        self.idle.set()
+        self._subject, self._steps = subject, count(1)
+        self._saver: BackgroundSaver | None = None
+
+    @contextmanager
+    def in_background(self) -> Iterator[Saves]:
+        """Saves that a thread writes, as a job has them."""
+        with BackgroundSaver(self.manager, lambda *_: self.idle.set(), lambda _: self.idle.set()) as self._saver:
+            yield self
+
+    def snapshot(self) -> Snapshot:
+        """The state in the arena."""
+        step = next(self._steps)
+        return self._subject.state.snapshot(DataProgress(step, BATCH * step, ((0, 1),)), ORDER, RANDOM, 1, None)
+
+    def begin(self) -> None:
+        """What the training thread does for a save: the snapshot, and handing it to the thread that writes."""
+        assert self._saver is not None
+        self.idle.clear()
+        self._saver.begin(self.snapshot())
+
+    def wait(self) -> None:
+        """Waits until it is committed."""
+        assert self._saver is not None
+        self._saver.wait()
+
+    def stall(self) -> Competitor:
+        """`begin`, while nothing is in flight."""
+        return Competitor(OURS, self.begin, finish=self.wait)
+
+    def restore(self) -> tuple[float, float, float]:
+        """Restores the newest checkpoint; seconds for the check of its digests, for reading, for assigning."""
+        start = time.perf_counter()
+        step = self.manager.find_whole().step
+        if step is None:
+            raise RuntimeError("the checkpoint is not whole: nothing here is worth measuring")
+        checked = time.perf_counter()
+        snapshot = self.manager.load(step)
+        loaded = time.perf_counter()
+        self._subject.state.share(snapshot, part=0)
+        return checked - start, loaded - checked, time.perf_counter() - loaded
 
 
 class Memory:
@@ -34,20 +99,14 @@ class Memory:
 
     def copy(self) -> Competitor:
         """All of it at once, by one core."""
-
-        def run() -> int:
-            np.copyto(self.target, self.source)
-            return 1
-
-        return Competitor(MEMCPY, run)
+        return Competitor(MEMCPY, lambda: np.copyto(self.target, self.source))
 
     def copy_by_variable(self) -> Competitor:
         """One call of np.copyto for each variable's bytes."""
 
-        def run() -> int:
+        def run() -> None:
             for target, source in self._parts:
                 np.copyto(target, source)
-            return 1
 
         return Competitor(BY_VARIABLE, run)
 
@@ -55,28 +114,23 @@ class Memory:
         """To a new file, then fsync: what the disk gives."""
         path = folder / "raw"
 
-        def run() -> int:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
+        def run() -> None:
+            with open(path, "xb", buffering=0) as file:
                 for start in range(0, len(self.source), PIECE_BYTES):
                     piece = memoryview(self.source[start : start + PIECE_BYTES])
                     while piece:
-                        piece = piece[os.write(descriptor, piece) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            return 1
+                        piece = piece[file.write(piece) :]
+                os.fsync(file.fileno())
 
         return Competitor(RAW_WRITE, run, finish=path.unlink)
 
     def digest(self) -> Competitor:
         """SHA-256 of all of it, by one core."""
 
-        def run() -> int:
+        def run() -> None:
             digest = hashlib.sha256()
             for start in range(0, len(self.source), DIGEST_BYTES):
                 digest.update(self.source[start : start + DIGEST_BYTES].data)
-            return 1
 
         return Competitor(SHA256, run)
 
@@ -92,8 +146,7 @@ class Files:
 
         self._subject, self._folder = subject, folder
         # The variables themselves, since what Checkpoint finds in a Keras 3 model depends on Keras's version.
-        self._checkpoint = tf.train.Checkpoint(variables=subject.variables)
-        self._async = tf.train.Checkpoint(variables=subject.variables)
+        self._checkpoint, self._async = (tf.train.Checkpoint(variables=subject.variables) for _ in range(2))
         self._async_options = tf.train.CheckpointOptions(experimental_enable_async_checkpoint=True)
 
     def save_weights(self) -> Competitor:
@@ -108,31 +161,25 @@ class Files:
 
     def checkpoint(self, synced: bool = False) -> Competitor:
         """All variables; `synced`: and then fsync of what was written, which it leaves out."""
-        prefix = str(self._folder / "tf")
 
         def write() -> None:
-            self._checkpoint.write(prefix)
-            if synced:
-                for path in self._folder.glob("tf.*"):
-                    _fsync(path)
+            self._checkpoint.write(str(self._folder / "tf"))
+            for path in self._folder.glob("tf.*") if synced else ():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
 
         return self._writing(TF_FSYNC if synced else TF_SYNC, write)
 
     def checkpoint_async(self) -> Competitor:
         """The call alone; what it leaves to its thread is waited for after it."""
         prefix = str(self._folder / "tf-async")
-
-        def write() -> None:
-            self._async.write(prefix, self._async_options)
-
-        return self._writing(TF_ASYNC, write, self._async.sync)
+        return self._writing(TF_ASYNC, lambda: self._async.write(prefix, self._async_options), self._async.sync)
 
     def _writing(self, name: str, write: Callable[[], object], wait: Callable[[], object] = lambda: None) -> Competitor:
         nbytes = self._subject.nbytes
 
-        def run() -> int:
+        def run() -> None:
             write()
-            return 1
 
         def finish() -> None:
             wait()
@@ -150,9 +197,8 @@ class Files:
         prefix = str(self._folder / "restored")
         self._checkpoint.write(prefix)
 
-        def run() -> int:
+        def run() -> None:
             self._checkpoint.read(prefix)
-            return 1
 
         return Competitor(TF_RESTORE, run)
 
@@ -160,17 +206,4 @@ class Files:
         """Restores all variables from a file that is written here."""
         path = self._folder / "restored.weights.h5"
         self._subject.model.save_weights(path)
-
-        def run() -> int:
-            self._subject.model.load_weights(path)
-            return 1
-
-        return Competitor(KERAS_LOAD, run)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return Competitor(KERAS_LOAD, lambda: self._subject.model.load_weights(path))
