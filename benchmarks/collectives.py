@@ -25,8 +25,20 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collective.page import HEADER, lines, make_page, records, unit_of
-from collective.places import ALL_NODES, PLACES, Run, default_places, nodes_of, runs
-from collective.ways import FULL, OPERATIONS, QUICK, Settings, parse_size, sizes_between
+from collective.plan import (
+    ALL_NODES,
+    FULL,
+    OPERATIONS,
+    PLACES,
+    QUICK,
+    Run,
+    Settings,
+    default_places,
+    nodes_of,
+    parse_size,
+    runs,
+    sizes_between,
+)
 from scale.network import ACROSS_NODES, BENCHMARK, ONE_NODE, OVER_TCP
 from support import machine
 from support.launch import check_mpirun, check_ranks, slots, working_parent

@@ -14,8 +14,7 @@ import numpy as np
 from support.records import Record, Sample, records_of
 from support.timing import Competitor, Rates, interleave
 
-from checkpoints.contestants import NO_SAVE, OURS, Files, Memory, Saves
-from checkpoints.models import Size, Subject
+from checkpoints.contestants import NO_SAVE, OURS, Files, Memory, Saves, Size, Subject
 from hpc_train.checkpoint.format import refuse_nan
 
 BENCHMARK = "checkpoint"

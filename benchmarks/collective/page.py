@@ -14,8 +14,7 @@ from support.drawing import Line, Lines
 from support.page import Report, Section, Table, Target, numbers
 from support.records import Found, Record, Sample, records_of
 
-from collective.places import Run
-from collective.ways import (
+from collective.plan import (
     BESIDE,
     DIAGNOSED,
     DIAGNOSED_BYTES,
@@ -26,6 +25,7 @@ from collective.ways import (
     ONE_TENSOR,
     TENSORS,
     WHAT,
+    Run,
     bus_factor,
     ratio_text,
     raw_of,

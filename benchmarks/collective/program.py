@@ -17,8 +17,7 @@ import numpy as np
 from scale.network import RAW
 
 from collective import windows
-from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
-from collective.ways import (
+from collective.plan import (
     BCAST,
     BESIDE,
     DIAGNOSED_BYTES,
@@ -31,6 +30,7 @@ from collective.ways import (
     REDUCTIONS,
     TENSORS,
 )
+from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import UserError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collective.plan import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
 from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
-from collective.ways import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.world import World, join_world

@@ -89,8 +89,7 @@ def training(folder: Path, results: Results) -> list[Target]:
 def allreduce(folder: Path, results: Results) -> list[Target]:
     """Horovod's allreduce against MPI's on this node, from 1 to 16 MiB."""
     from collective.page import FROM_BYTES, targets
-    from collective.places import runs
-    from collective.ways import FULL, sizes_between
+    from collective.plan import FULL, runs, sizes_between
     from collectives import measure_all
 
     if slots() < RANKS:
@@ -143,10 +142,9 @@ def server(folder: Path, results: Results) -> list[Target]:
 
 def emulated(folder: Path, results: Results) -> list[Target]:
     """Eight ranks that wait instead of computing, however few cores there are, against one."""
-    from scale.jobs import plan_variable
+    from scale.jobs import FULL, MEMORY, SYNC, WEAK, plan_variable
     from scale.measuring import Curve, measure_all
     from scale.page import EMULATED_BYTES, EMULATED_STEP_MS, EMULATED_WORKERS, targets
-    from scale.settings import FULL, MEMORY, SYNC, WEAK
 
     settings = replace(FULL, secs=2.0, warm_up_secs=1.0, passes=1, limit_secs=120.0)
     points = ((SYNC, 1), (SYNC, EMULATED_WORKERS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,210 +26,219 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 READER, DATASET, MEMCPY, TFRECORD, ZLIB = "reader", "tf.data", "memcpy", "TFRecord", "zlib"
+TAKE, SLICES, FANCY, FILE_READS = "np.take", "h5py slices", "h5py fancy index", "file reads"
+GENERATOR_BATCH, GENERATOR_ROW = "from_generator by batch", "from_generator by row"
 SEED = 1
 SHUFFLE_SHARE = 0.1
 FILE_BLOCK_BYTES = 1 << 20
 DRAIN_SECS = 0.05
 MANY_STEPS = 1 << 30
 WHOLE_PASS_SECS = 5.0
-Read = Callable[[int], Sequence[np.ndarray]]
+Take = Callable[[int], object]
+"""Takes the batch of a step; it returns when the batch is there."""
 
 
-def _source(data: Data, layout: str, order: str) -> tuple[HDF5Input, ShardSet]:
-    paths, batch = tuple(data.paths[layout]), data.kind.batch
-    source = HDF5Input(paths, batch_size=batch, features="image", label="label", shuffle=order, seed=SEED)
-    return source, find_shards(source)
+@dataclass(frozen=True)
+class Case:
+    """What is measured.
+
+    Attributes:
+        rows: Name of the row kind.
+        way: Who delivers the rows: READER and DATASET are ours, the rest are what they are compared with.
+        threads: Of our reader; 0 where that does not apply.
+        cores: "all" or "one". beside: In which other turns the case runs once more.
+    """
+
+    rows: str
+    layout: str
+    order: str
+    way: str
+    threads: int = 0
+    cores: str = "all"
+    cache: str = "warm"
+    beside: str = ""
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.threads else ""
+        cores = "on one core" if self.cores == "one" else ""
+        cache = "cold" if self.cache == "cold" else ""
+        words = [self.order, self.layout, self.rows, self.way, threads, cores, cache, self.beside]
+        return " ".join(filter(None, words))
+
+    @property
+    def is_ours(self) -> bool:
+        return self.way in (READER, DATASET)
 
 
-def training(data: Data, layout: str, order: str, threads: int) -> AbstractContextManager[OpenInput]:
-    """Our endless training batches of one rank: has `.dataset`."""
-    return open_training(*_source(data, layout, order), InputContext(0, 1, SEED), resources=ReadResources(threads))
+@dataclass(frozen=True)
+class Setup:
+    """A case with its data; what it opens is open until `stack` closes. Runs end after a pass, or `limit_secs`."""
+
+    case: Case
+    data: Data
+    limit_secs: float
+    stack: ExitStack
+
+    def competitor(
+        self, take: Take, count: int | None = None, nbytes: Callable[[int], int] | None = None
+    ) -> Competitor:
+        """Calls `take` for all batches of a pass; or for `count` other things that have `nbytes` each."""
+        run = in_turn(self._deliver(take, nbytes), count or self.data.steps, self.limit_secs)
+        return Competitor(str(self.case), run)
+
+    def drained(self, take: Take) -> Competitor:
+        """The same, after what was read ahead while others ran has been taken.
+
+        Else batches would come for free, and the run would measure how large the buffers are.
+        """
+        prepare = in_turn(self._deliver(take), MANY_STEPS, min(DRAIN_SECS, self.limit_secs))
+        return replace(self.competitor(take), prepare=prepare)
+
+    def _deliver(self, take: Take, nbytes: Callable[[int], int] | None = None) -> Callable[[int], int]:
+        def deliver(step: int) -> int:
+            take(step)
+            return nbytes(step) if nbytes else self.data.kind.batch_bytes
+
+        return deliver
+
+    def buffers(self) -> tuple[np.ndarray, np.ndarray]:
+        """For a batch of images, and of labels."""
+        kind = self.data.kind
+        return aligned_empty((kind.batch, *kind.shape), np.uint8), aligned_empty((kind.batch,), np.int64)
+
+    def columns(self) -> list[tuple[h5py.Dataset, h5py.Dataset]]:
+        """Images and labels of each shard."""
+        files = [self.stack.enter_context(h5py.File(path)) for path in self.data.paths[self.case.layout]]
+        return [(file["image"], file["label"]) for file in files]
+
+    def source(self) -> tuple[HDF5Input, ShardSet]:
+        """As a job has it."""
+        paths, batch = tuple(self.data.paths[self.case.layout]), self.data.kind.batch
+        columns = {"features": "image", "label": "label"}
+        source = HDF5Input(paths, batch_size=batch, **columns, shuffle=self.case.order, seed=SEED)
+        return source, find_shards(source)
+
+    def rows(self, steps: int) -> list[np.ndarray]:
+        """The row numbers that each of the first steps reads."""
+        sampler = training_sampler(*self.source(), 0, 1)
+        return [sampler.rows_at(step) for step in range(steps)]
+
+    def training(self) -> AbstractContextManager[OpenInput]:
+        """Our endless training batches of one rank: has `.dataset`."""
+        return open_training(*self.source(), InputContext(0, 1, SEED), resources=ReadResources(self.case.threads))
+
+    def open_ours(self, opened: ExitStack) -> Callable[[], Take]:
+        """Opens our reader, or our dataset; what it returns begins to take batches, step after step."""
+        if self.case.way == DATASET:
+            dataset = opened.enter_context(self.training()).dataset
+
+            def begin() -> Take:
+                batches = iter(dataset)
+                return lambda _: next(batches)
+
+            return begin
+        resources = ReadResources(self.case.threads)
+        reader, steps = opened.enter_context(training_reader(*self.source(), 0, 1, resources=resources)), count()
+        return lambda: lambda _: reader.read(next(steps))
 
 
-@contextmanager
-def _reading(data: Data, layout: str, order: str, threads: int) -> Iterator[Read]:
-    """The same batches without TensorFlow: `read(step)` gives images `[B, ...]` and labels `[B]`, step after step."""
-    with training_reader(*_source(data, layout, order), 0, 1, resources=ReadResources(threads)) as reader:
-        yield reader.read
-
-
-def rows_of(data: Data, layout: str, order: str, steps: int) -> list[np.ndarray]:
-    """The row numbers that each of the first steps reads."""
-    sampler = training_sampler(*_source(data, layout, order), 0, 1)
-    return [sampler.rows_at(step) for step in range(steps)]
-
-
-def _check(data: Data, layout: str, order: str, columns: Sequence[np.ndarray]) -> None:
-    """RuntimeError where these are not the first batch."""
-    rows, (images, labels) = rows_of(data, layout, order, 1)[0], columns
+def ours(setup: Setup) -> Competitor:
+    """Our reader without TensorFlow, or the training pipeline, which stays open."""
+    take = setup.open_ours(setup.stack)()
+    images, labels = (np.asarray(column) for column in take(0))
+    rows, data = setup.rows(1)[0], setup.data
     if not (np.array_equal(images, data.images[rows]) and np.array_equal(labels, data.labels[rows])):
         raise RuntimeError(f"wrong rows were read ({data.kind.name}): nothing here is worth measuring")
+    replace(setup, limit_secs=WHOLE_PASS_SECS).competitor(take).run()
+    return setup.drained(take)
 
 
-def reader(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Reader.read, step after step, with a reader that stays open."""
-    read = stack.enter_context(_reading(data, layout, order, threads))
-    steps = count()
-    _check(data, layout, order, read(next(steps)))
-
-    def deliver(_: int) -> int:
-        read(next(steps))
-        return data.kind.batch_bytes
-
-    in_turn(deliver, data.steps, WHOLE_PASS_SECS)()
-    return _drained(READER, deliver, data, limit_secs)
-
-
-def dataset(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Batches of our training pipeline, which stays open."""
-    batches = stack.enter_context(training(data, layout, order, threads)).dataset
-
-    def check(batch: Sequence[tf.Tensor]) -> None:
-        _check(data, layout, order, [column.numpy() for column in batch])
-
-    return _batches_of(DATASET, batches, data, limit_secs, stack, check)
-
-
-def _batches_of(
-    name: str, dataset: Any, data: Data, limit_secs: float, stack: ExitStack, check: Callable[[Any], None] | None = None
-) -> Competitor:
-    """Takes batches of an endless dataset, whose iterator stays open from run to run until `stack` closes.
-
-    `check`: of the first batch; then a whole pass is made before anything counts.
-    """
-    batches: list[Iterator[Any]] = [iter(dataset)]
-    stack.callback(batches.clear)
-    first = next(batches[0])
-
-    def deliver(_: int) -> int:
-        next(batches[0])
-        return data.kind.batch_bytes
-
-    if check is not None:
-        check(first)
-        in_turn(deliver, data.steps, WHOLE_PASS_SECS)()
-    return _drained(name, deliver, data, limit_secs)
-
-
-def _drained(name: str, deliver: Callable[[int], int], data: Data, limit_secs: float) -> Competitor:
-    """Calls `deliver` for a pass over the data.
-
-    It is called for a moment before each run, too, until what was read ahead while others ran is gone: else batches
-    would come for free, and the run would measure how large the buffers are.
-    """
-    return Competitor(
-        name, in_turn(deliver, data.steps, limit_secs), in_turn(deliver, MANY_STEPS, min(DRAIN_SECS, limit_secs))
-    )
-
-
-def cold_reader(data: Data, layout: str, order: str, limit_secs: float) -> Competitor:
-    """A new reader for each run: pages that a reader has mapped cannot be dropped."""
-    opened, reads = ExitStack(), []
+def ours_cold(setup: Setup) -> Competitor:
+    """Opened anew for each run, for pages that a reader has mapped cannot be dropped; the first batch is timed, too."""
+    opened, begins = ExitStack(), []
 
     def prepare() -> None:
-        reads[:] = [opened.enter_context(_reading(data, layout, order, threads=1))]
+        begins[:] = [setup.open_ours(opened)]
 
-    def run() -> int:
-        def deliver(step: int) -> int:
-            reads[0](step)
-            return data.kind.batch_bytes
+    def run() -> int | None:
+        return setup.competitor(begins[0]()).run()
 
-        return in_turn(deliver, data.steps, limit_secs)()
-
-    return dropped(Competitor(READER, run, prepare, opened.close), data, layout)
+    return Competitor(str(setup.case), run, prepare, opened.close)
 
 
-def cold_dataset(data: Data, layout: str, order: str, threads: int, limit_secs: float) -> Competitor:
-    """A pipeline opened anew for each run; its first batch is timed, too."""
-    opened, datasets = ExitStack(), []
-
-    def prepare() -> None:
-        datasets[:] = [opened.enter_context(training(data, layout, order, threads)).dataset]
-
-    def run() -> int:
-        batches = iter(datasets[0])
-
-        def deliver(_: int) -> int:
-            next(batches)
-            return data.kind.batch_bytes
-
-        return in_turn(deliver, data.steps, limit_secs)()
-
-    return dropped(Competitor(DATASET, run, prepare, opened.close), data, layout)
-
-
-def dropped(competitor: Competitor, data: Data, layout: str) -> Competitor:
+def dropped(competitor: Competitor, paths: Sequence[str]) -> Competitor:
     """The same, with the files out of the page cache before each run."""
 
     def prepare() -> None:
         competitor.prepare()
-        page_cache.drop(data.paths[layout])
+        page_cache.drop(paths)
 
     return replace(competitor, prepare=prepare)
 
 
-def memcpy(data: Data, limit_secs: float) -> Competitor:
+def memcpy(setup: Setup) -> Competitor:
     """Batches in file order, copied from one large array into one batch buffer."""
+    data, (images, labels) = setup.data, setup.buffers()
     batch = data.kind.batch
-    images, labels = _buffers(data)
 
-    def deliver(step: int) -> int:
+    def take(step: int) -> None:
         rows = slice(step * batch, (step + 1) * batch)
         np.copyto(images, data.images[rows])
         np.copyto(labels, data.labels[rows])
-        return data.kind.batch_bytes
 
-    return Competitor(MEMCPY, in_turn(deliver, data.steps, limit_secs))
+    return setup.competitor(take)
 
 
-def take(data: Data, rows: Sequence[np.ndarray], limit_secs: float) -> Competitor:
+def take_rows(setup: Setup) -> Competitor:
     """Random rows of the large array, gathered into the batch buffer: what memory allows `global` at best."""
-    images, labels = _buffers(data)
+    data, (images, labels) = setup.data, setup.buffers()
+    rows = setup.rows(data.steps)
 
-    def deliver(step: int) -> int:
+    def take(step: int) -> None:
         np.take(data.images, rows[step], axis=0, out=images, mode="clip")
         np.take(data.labels, rows[step], axis=0, out=labels, mode="clip")
-        return data.kind.batch_bytes
 
-    return Competitor("np.take", in_turn(deliver, data.steps, limit_secs))
-
-
-def _buffers(data: Data) -> tuple[np.ndarray, np.ndarray]:
-    return aligned_empty((data.kind.batch, *data.kind.shape), np.uint8), aligned_empty((data.kind.batch,), np.int64)
+    return setup.competitor(take)
 
 
-def h5py_slices(data: Data, layout: str, limit_secs: float, stack: ExitStack) -> Competitor:
+def h5py_slices(setup: Setup) -> Competitor:
     """`dataset[first:end]`, batch by batch."""
-    columns = _columns(data, layout, stack)
-    batch, shard_rows = data.kind.batch, data.shard_rows
+    columns, batch, shard_rows = setup.columns(), setup.data.kind.batch, setup.data.shard_rows
 
-    def deliver(step: int) -> int:
+    def take(step: int) -> None:
         shard, first = divmod(step * batch, shard_rows)
-        return sum(dataset[first : first + batch].nbytes for dataset in columns[shard])
+        for dataset in columns[shard]:
+            dataset[first : first + batch]
 
-    return Competitor("h5py slices", in_turn(deliver, data.steps, limit_secs))
+    return setup.competitor(take)
 
 
-def h5py_fancy(data: Data, layout: str, rows: Sequence[np.ndarray], limit_secs: float, stack: ExitStack) -> Competitor:
+def h5py_fancy(setup: Setup) -> Competitor:
     """`dataset[rows]` with the random rows of a batch, sorted, shard by shard."""
-    columns = _columns(data, layout, stack)
+    columns, rows, shard_rows = setup.columns(), setup.rows(setup.data.steps), setup.data.shard_rows
 
-    def deliver(step: int) -> int:
-        shards, local = np.divmod(np.sort(rows[step]), data.shard_rows)
-        return sum(dataset[local[shards == s]].nbytes for s in np.unique(shards) for dataset in columns[s])
+    def take(step: int) -> None:
+        shards, local = np.divmod(np.sort(rows[step]), shard_rows)
+        for shard in np.unique(shards):
+            for dataset in columns[shard]:
+                dataset[local[shards == shard]]
 
-    return Competitor("h5py fancy index", in_turn(deliver, data.steps, limit_secs))
-
-
-def _columns(data: Data, layout: str, stack: ExitStack) -> list[tuple[h5py.Dataset, h5py.Dataset]]:
-    files = [stack.enter_context(h5py.File(path)) for path in data.paths[layout]]
-    return [(file["image"], file["label"]) for file in files]
+    return setup.competitor(take)
 
 
-def tfrecord(data: Data, shuffled: bool, limit_secs: float, stack: ExitStack) -> Competitor:
+def _batches_of(setup: Setup, dataset: Any) -> Competitor:
+    """Takes batches of an endless dataset, whose iterator stays open from run to run until the setup's stack closes."""
+    batches: list[Iterator[Any]] = [iter(dataset)]
+    setup.stack.callback(batches.clear)
+    next(batches[0])
+    return setup.drained(lambda _: next(batches[0]))
+
+
+def tfrecord(setup: Setup) -> Competitor:
     """TFRecordDataset on one thread: shuffle buffer of 10 % of the rows, batch, parse_example, decode_raw."""
     import tensorflow as tf
 
+    data = setup.data
     schema = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -238,21 +247,21 @@ def tfrecord(data: Data, shuffled: bool, limit_secs: float, stack: ExitStack) ->
         return tf.reshape(pixels, [-1, *data.kind.shape]), found["label"]
 
     dataset = tf.data.TFRecordDataset(data.tfrecords)
-    if shuffled:
+    if setup.case.order != "none":
         dataset = dataset.shuffle(int(len(data.images) * SHUFFLE_SHARE), seed=1)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     options.autotune.enabled = False
     batches = dataset.repeat().batch(data.kind.batch, drop_remainder=True).map(parse).with_options(options)
-    return _batches_of(TFRECORD, batches, data, limit_secs, stack)
+    return _batches_of(setup, batches)
 
 
-def generator(data: Data, by_row: bool, limit_secs: float, stack: ExitStack) -> Competitor:
-    """`tf.data.Dataset.from_generator` over h5py, by batch as slices or row by row."""
+def generator(setup: Setup) -> Competitor:
+    """`tf.data.Dataset.from_generator` over h5py, by batch as slices or row by row, which is five times as slow."""
     import tensorflow as tf
 
-    columns = _columns(data, "contiguous", stack)
+    data, columns, by_row = setup.data, setup.columns(), setup.case.way == GENERATOR_ROW
     rows = 1 if by_row else data.kind.batch
 
     def read() -> Iterator[Any]:
@@ -265,44 +274,59 @@ def generator(data: Data, by_row: bool, limit_secs: float, stack: ExitStack) -> 
     signature = (tf.TensorSpec((*lead, *data.kind.shape), tf.uint8), tf.TensorSpec(lead, tf.int64))
     dataset = tf.data.Dataset.from_generator(read, output_signature=signature)
     if by_row:
-        dataset = dataset.batch(data.kind.batch)
-    return _batches_of(f"from_generator by {'row' if by_row else 'batch'}", dataset, data, limit_secs, stack)
+        return _batches_of(replace(setup, limit_secs=setup.limit_secs / 5), dataset.batch(data.kind.batch))
+    return _batches_of(setup, dataset)
 
 
-def zlib_chunks(data: Data, limit_secs: float) -> Competitor:
+def zlib_chunks(setup: Setup) -> Competitor:
     """zlib.decompress of the gzip shards' chunks, which lie in memory."""
     chunks: list[tuple[bytes, int]] = []
-    for path in data.paths["gzip"]:
-        with h5py.File(path) as file:
-            for dataset in (file["label"], file["image"]):
-                for i in range(dataset.id.get_num_chunks()):
-                    at = dataset.id.get_chunk_info(i).chunk_offset
-                    rows = min(dataset.chunks[0], len(dataset) - at[0])  # the last chunk is filled up
-                    chunks.append((dataset.id.read_direct_chunk(at)[1], rows * dataset[0].nbytes))
+    for columns in setup.columns():
+        for dataset in reversed(columns):
+            for i in range(dataset.id.get_num_chunks()):
+                at = dataset.id.get_chunk_info(i).chunk_offset
+                rows = min(dataset.chunks[0], len(dataset) - at[0])  # the last chunk is filled up
+                chunks.append((dataset.id.read_direct_chunk(at)[1], rows * dataset[0].nbytes))
 
-    def deliver(i: int) -> int:
+    def take(i: int) -> None:
         compressed, size = chunks[i]
         zlib.decompress(compressed, bufsize=size)
-        return size
 
-    return Competitor(ZLIB, in_turn(deliver, len(chunks), limit_secs))
+    return setup.competitor(take, len(chunks), lambda i: chunks[i][1])
 
 
-def file_reads(data: Data, layout: str, limit_secs: float) -> Competitor:
+def file_reads(setup: Setup) -> Competitor:
     """The shards' bytes in blocks of 1 MB, one after the other, into one buffer: what the disk gives."""
-    blocks = [(p, at) for p in data.paths[layout] for at in range(0, Path(p).stat().st_size, FILE_BLOCK_BYTES)]
+    sizes = {path: Path(path).stat().st_size for path in setup.data.paths[setup.case.layout]}
+    blocks = [(path, at) for path, size in sizes.items() for at in range(0, size, FILE_BLOCK_BYTES)]
     buffer = aligned_empty((FILE_BLOCK_BYTES,), np.uint8)
     opened: dict[str, int] = {}
 
-    def deliver(i: int) -> int:
+    def take(i: int) -> None:
         path, at = blocks[i]
         if path not in opened:
             opened[path] = os.open(path, os.O_RDONLY)
-        return os.preadv(opened[path], [buffer], at)
+        os.preadv(opened[path], [buffer], at)
 
     def close() -> None:
         for descriptor in opened.values():
             os.close(descriptor)
         opened.clear()
 
-    return Competitor("file reads", in_turn(deliver, len(blocks), limit_secs), finish=close)
+    read = setup.competitor(take, len(blocks), lambda i: min(FILE_BLOCK_BYTES, sizes[blocks[i][0]] - blocks[i][1]))
+    return replace(read, finish=close)
+
+
+CONTESTANTS: Mapping[str, Callable[[Setup], Competitor]] = {
+    READER: ours,
+    DATASET: ours,
+    MEMCPY: memcpy,
+    TAKE: take_rows,
+    SLICES: h5py_slices,
+    FANCY: h5py_fancy,
+    TFRECORD: tfrecord,
+    GENERATOR_BATCH: generator,
+    GENERATOR_ROW: generator,
+    ZLIB: zlib_chunks,
+    FILE_READS: file_reads,
+}

@@ -9,10 +9,9 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Table, Target, at_least, at_most, numbers
 from support.records import Found
 
-from inputs.cases import ONE_THREAD, ORDERS, Settings
+from inputs.cases import ONE_THREAD, ORDERS, STEP_SECS, Settings
 from inputs.contestants import DATASET, MEMCPY, READER, TFRECORD, ZLIB
 from inputs.data import LAYOUTS, ROW_KINDS
-from inputs.step import STEP_SECS
 
 MEMCPY_RATIO = {"none": 0.7, "global": 0.35, "block": 0.25}
 TFRECORD_RATIO = 5.0

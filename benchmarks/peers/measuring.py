@@ -18,11 +18,10 @@ from support.results import Results
 from support.usage import MissingError, tell
 
 from hpc_train.distributed.launch_env import LaunchPlace, settings_before_mpi
-from peers.estimator_env import find_or_build
+from peers.clusters import find_or_build, run_cluster
 from peers.hooks import Plan
 from peers.jobs import run_alone, run_job
 from peers.models import PARAMETERS
-from peers.processes import run_cluster
 from peers.settings import (
     BATCH,
     BENCHMARK,

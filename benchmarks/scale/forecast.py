@@ -9,6 +9,7 @@ from statistics import median
 
 from support.records import Record
 
+from scale.jobs import ASYNC, DEDICATED, STRONG, SYNC, WEAK
 from scale.model import (
     MOST_RANKS,
     QUARTILES_OF_NORMAL,
@@ -21,7 +22,6 @@ from scale.model import (
     predict,
 )
 from scale.network import Network
-from scale.settings import ASYNC, DEDICATED, STRONG, SYNC, WEAK
 
 RING, SERVER = Strategy("ring"), Strategy("parameter server", servers=1)
 STRATEGIES = (RING, Strategy("hierarchical"), SERVER, Strategy("parameter server", servers=8))

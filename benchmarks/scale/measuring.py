@@ -16,8 +16,7 @@ from support.results import Results
 from support.usage import UsageError, tell
 
 from hpc_train.data.loading.memory import available_bytes
-from scale.jobs import Case, Run, in_words, run_case
-from scale.settings import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Settings
+from scale.jobs import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Case, Run, Settings, in_words, run_case
 from scale.workloads import PROCESS_BYTES, WORKLOADS, emulated_bytes, write_data
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -10,9 +10,8 @@ from support.records import Record
 
 from hpc_train.report import words
 from scale.forecast import Forecast, Measured, curves_in, efficiency
-from scale.jobs import PARTS
+from scale.jobs import PARTS, SYNC, WEAK, Settings
 from scale.network import most_efficiency
-from scale.settings import SYNC, WEAK, Settings
 
 WEAK_SCALING: Mapping[str, float] = {"cnn": 0.88, "mlp": 0.78}
 WEAK_WORKERS = 2

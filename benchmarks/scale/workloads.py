@@ -13,7 +13,7 @@ from peers import models
 from peers.models import MODELS
 from peers.settings import MOMENTUM
 
-from scale.settings import SHARD_BYTES, SHARD_ROWS, SHARDS
+from scale.jobs import SHARD_BYTES, SHARD_ROWS, SHARDS
 
 if TYPE_CHECKING:
     import keras

@@ -19,19 +19,23 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import collectives
 from collective.page import BUS_SHARE, HEADER, lines, make_page, records, targets
-from collective.places import ALL_NODES, Run, default_places, nodes_of, runs
-from collective.rank import missing_room, pattern, wrong
-from collective.ways import (
+from collective.plan import (
+    ALL_NODES,
     FULL,
     GROUP,
     MEMCPY,
     NEW_MEMORY,
     ONE_TENSOR,
     OPERATIONS,
+    Run,
     bus_factor,
+    default_places,
+    nodes_of,
     parse_size,
+    runs,
     sizes_between,
 )
+from collective.rank import missing_room, pattern, wrong
 from scale.network import ACROSS_NODES, ONE_NODE, OVER_TCP, RAW
 from support.records import Found
 from support.results import Results

@@ -16,8 +16,8 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a support.py, too
 
+from peers.clusters import run_cluster, tf_configs
 from peers.models import CNN, LARGE, MLP, PARAMETERS, build_model, make_rows, row_shape
-from peers.processes import run_cluster, tf_configs
 
 BATCHES, BATCH = 6, 16
 

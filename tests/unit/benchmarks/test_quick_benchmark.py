@@ -253,7 +253,7 @@ def test_make_help_names_it():
 
 def test_the_parts_that_start_ranks_measure_what_the_targets_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With ranks that only say what real ones would."""
-    from collective.places import Run as Exchange
+    from collective.plan import Run as Exchange
     from peers.told import Told
     from scale.jobs import Run as Scaled
 

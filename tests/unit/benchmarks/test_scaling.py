@@ -17,12 +17,11 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import scaling
 from scale.forecast import curves_in, forecast, profile_of
-from scale.gpu import GpuUse, mean_use
-from scale.jobs import Case, Run, arguments, read_run
+from scale.hook import GpuUse, mean_use
+from scale.jobs import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK, Case, Run, arguments, read_run
 from scale.measuring import Curve, check_room, measure_all, records
 from scale.network import Link, Network, memory_rate, most_efficiency, passes
 from scale.page import make_page, targets
-from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK
 from scale.workloads import CNN, MLP, VGG
 from support.comparison import Measured, compare
 from support.drawing import Stacks
