@@ -24,21 +24,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collective import plan
 from collective.page import HEADER, lines, make_page, records, unit_of
-from collective.plan import (
-    ALL_NODES,
-    FULL,
-    OPERATIONS,
-    PLACES,
-    QUICK,
-    Run,
-    Settings,
-    default_places,
-    nodes_of,
-    parse_size,
-    runs,
-    sizes_between,
-)
+from collective.plan import Run, Settings
 from scale.network import ACROSS_NODES, BENCHMARK, ONE_NODE, OVER_TCP
 from support import machine
 from support.launch import check_mpirun, check_ranks, slots, working_parent
@@ -55,9 +43,13 @@ def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, BENCHMARK)
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N", help="counts of ranks (default: all slots)")
     parser.add_argument("--oversubscribe", action="store_true", help="let several ranks share a core")
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), help="default: all")
+    every = list(plan.OPERATIONS)
+    parser.add_argument("--operations", nargs="+", choices=every, default=every, help="default: all")
     parser.add_argument(
-        "--places", nargs="+", choices=list(PLACES), help="default: node tcp, in a job of several nodes node nodes all"
+        "--places",
+        nargs="+",
+        choices=list(plan.PLACES),
+        help="default: node tcp, in a job of several nodes node nodes all",
     )
     parser.add_argument("-b", "--begin", metavar="SIZE", help="the smallest size (default: 4)")
     parser.add_argument("-e", "--end", metavar="SIZE", help="the largest size (default: 256M)")
@@ -73,13 +65,13 @@ def settings_of(args: argparse.Namespace) -> Settings:
     Raises:
         UsageError: The sizes are none.
     """
-    base = QUICK if args.quick else FULL
+    base = plan.QUICK if args.quick else plan.FULL
     if args.quick and args.begin is args.end is None:
         return base
     try:
-        begin = parse_size(args.begin) if args.begin else FULL.sizes[0]
-        end = parse_size(args.end) if args.end else FULL.sizes[-1]
-        return replace(base, sizes=sizes_between(begin, end, args.factor))
+        begin = plan.parse_size(args.begin) if args.begin else plan.FULL.sizes[0]
+        end = plan.parse_size(args.end) if args.end else plan.FULL.sizes[-1]
+        return replace(base, sizes=plan.sizes_between(begin, end, args.factor))
     except ValueError as error:
         raise UsageError(f"--begin, --end, --factor: {error}") from None
 
@@ -117,10 +109,10 @@ def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping
     print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
     sizes = [size for size in settings.sizes if size <= (run.most_bytes or size)]
     planned = [(name, size) for name in run.operations for size in sizes]
-    missing = [one for one in planned if not results.is_kept(unit_of(run, *one))]
+    missing = [one for one in planned if unit_of(run, *one) not in results.kept]
     for operation, nbytes in planned:
         if (operation, nbytes) not in missing:
-            show(run, operation, nbytes, results.kept(unit_of(run, operation, nbytes)), results)
+            show(run, operation, nbytes, results.kept[unit_of(run, operation, nbytes)], results)
     if not missing:
         return
     with tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="collectives-") as temporary:
@@ -157,7 +149,7 @@ def keep(run: Run, out: Path, results: Results) -> None:
         if "left_out" in line and unit not in results.left_out:
             results.leave_out(unit, line["left_out"])
             print(f"# left out: {unit}: {line['left_out']}", flush=True)
-        elif "ways" in line and not results.is_kept(unit):
+        elif "ways" in line and unit not in results.kept:
             kept = results.once(unit, lambda ways=line["ways"]: {"about": about, "ways": ways})
             show(run, line["operation"], line["bytes"], kept, results)
 
@@ -170,14 +162,18 @@ def show(run: Run, operation: str, nbytes: int, told: Mapping[str, Any], results
 
 def check_place(run: Run, nodes: int) -> None:
     """RuntimeError where mpirun has put ranks on other nodes than it should."""
-    there = nodes_of(os.environ)[0]
-    wanted = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: run.ranks, ALL_NODES: min(there, run.ranks)}
+    there = plan.nodes_of()[0]
+    wanted = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: run.ranks, plan.ALL_NODES: min(there, run.ranks)}
     if nodes != wanted[run.place]:
         raise RuntimeError(f"{run.place}, {run.ranks} ranks: mpirun has put them on {nodes} nodes")
 
 
 def measure_all(
-    all_runs: list[Run], settings: Settings, args: argparse.Namespace, env: Mapping[str, str], results: Results
+    all_runs: list[Run],
+    settings: Settings,
+    args: argparse.Namespace,
+    env: Mapping[str, str],
+    results: Results,
 ) -> None:
     """All runs; of one that fails, what it had measured is kept, and the others go on."""
     for run in all_runs:
@@ -191,9 +187,9 @@ def main() -> int:
     ranks = sorted(set(args.ranks or [slots()]))
     check_ranks(ranks, args.oversubscribe)
     check_mpirun()
-    nodes, ranks_per_node = nodes_of(os.environ)
-    places = tuple(dict.fromkeys(args.places or default_places(nodes)))
-    all_runs = runs(places, ranks, args.operations, nodes, ranks_per_node)
+    nodes, ranks_per_node = plan.nodes_of()
+    places = tuple(dict.fromkeys(args.places or plan.default_places(nodes)))
+    all_runs = plan.runs(places, ranks, args.operations, nodes, ranks_per_node)
     told = {
         "ranks": ranks,
         "places": places,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from scale.network import ACROSS_NODES, HOROVOD, MEMCPY, ONE_NODE, OVER_TCP, RAW
-from support.launch import TCP, Ranks, slots
+from support.launch import TCP, Ranks, nodes, slots, tasks_on_first_node
 from support.usage import UsageError
 
 Operation = Literal["allreduce", "broadcast", "put", "get", "accumulate"]
@@ -152,27 +151,21 @@ class Run:
         return Ranks(self.ranks, arguments, folder, {**env, **self.env}, allocation, self.options)
 
 
-def nodes_of(env: Mapping[str, str]) -> tuple[int, int]:
+def nodes_of() -> tuple[int, int]:
     """Nodes of this Slurm job, and ranks that the first of them has a place for; (1, slots) outside one."""
-    nodes = env.get("SLURM_JOB_NUM_NODES", "1")
-    if not nodes.isdecimal() or int(nodes) <= 1:
-        return 1, slots()
-    first = re.match(r"\d+", env.get("SLURM_TASKS_PER_NODE", "")) or re.match(
-        r"\d+", env.get("SLURM_NTASKS_PER_NODE", "")
-    )
-    return int(nodes), int(first[0]) if first else max(1, slots() // int(nodes))
+    return (1, slots()) if nodes() == 1 else (nodes(), tasks_on_first_node() or max(1, slots() // nodes()))
 
 
-def default_places(nodes: int) -> tuple[str, ...]:
+def default_places(there: int) -> tuple[str, ...]:
     """On one node also what TCP takes there: it stands for a network between nodes."""
-    return ("node", "tcp") if nodes == 1 else ("node", "nodes", "all")
+    return ("node", "tcp") if there == 1 else ("node", "nodes", "all")
 
 
 def runs(
     places: Sequence[str],
     ranks: Sequence[int],
     operations: Sequence[Operation],
-    nodes: int,
+    there: int,
     ranks_per_node: int,
 ) -> list[Run]:
     """All runs that the arguments ask for, each once.
@@ -189,7 +182,7 @@ def runs(
     one_sided: tuple[Operation, ...] = tuple(n for n in OPERATIONS if n in operations and n not in REDUCTIONS)
     found: list[Run] = []
     for name in places:
-        if name in ("nodes", "all") and nodes == 1:
+        if name in ("nodes", "all") and there == 1:
             raise UsageError(f"--places {name}: there is one node only; run it in a Slurm job of several")
         if name == "tcp" and "allreduce" in operations:
             found += [Run(OVER_TCP, n, ("allreduce",), env=TCP, most_bytes=TCP_BYTES) for n in ranks]
@@ -197,10 +190,10 @@ def runs(
             continue
         counts = list(ranks)
         options: tuple[str, ...] = ()
-        if name == "node" and nodes > 1:
+        if name == "node" and there > 1:
             counts = sorted({n for n in (min(n, ranks_per_node) for n in ranks) if n > 1})
         elif name == "nodes":
-            counts, options = [nodes], ("--map-by", "ppr:1:node")
+            counts, options = [there], ("--map-by", "ppr:1:node")
         elif name == "all":
             counts = [n for n in ranks if n > ranks_per_node]
         for n in counts:

@@ -16,20 +16,7 @@ from typing import Any
 import numpy as np
 from scale.network import RAW
 
-from collective import windows
-from collective.plan import (
-    BCAST,
-    BESIDE,
-    DIAGNOSED_BYTES,
-    GROUP,
-    MEAN,
-    MEMCPY,
-    NEW_MEMORY,
-    ONE_TENSOR,
-    OPERATIONS,
-    REDUCTIONS,
-    TENSORS,
-)
+from collective import plan, windows
 from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
@@ -38,7 +25,7 @@ from hpc_train.errors import UserError
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, required=True)
+    parser.add_argument("--operations", nargs="+", choices=plan.OPERATIONS, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", required=True, help="bytes")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--repeat-secs", type=float, required=True)
@@ -88,16 +75,16 @@ class Exchanges:
     def allreduce(self) -> list[Way]:
         """From 64 KiB on also those that tell what bounds the others."""
         sent, hvd = self._sent, self._hvd
-        diagnosed = sent.nbytes >= DIAGNOSED_BYTES
+        diagnosed = sent.nbytes >= plan.DIAGNOSED_BYTES
         ways = [self._memcpy(), self._raw(RAW, lambda: self._received)]
         if diagnosed:
-            ways.append(self._raw(NEW_MEMORY, lambda: np.empty_like(sent)))
-        ways.append(self._tensors(ONE_TENSOR, [sent], hvd.Sum))
-        if sent.size >= TENSORS:
-            parts = np.array_split(sent, TENSORS)
-            ways += [self._tensors(GROUP, parts, hvd.Sum), self._tensors(MEAN, parts, hvd.Average)]
+            ways.append(self._raw(plan.NEW_MEMORY, lambda: np.empty_like(sent)))
+        ways.append(self._tensors(plan.ONE_TENSOR, [sent], hvd.Sum))
+        if sent.size >= plan.TENSORS:
+            parts = np.array_split(sent, plan.TENSORS)
+            ways += [self._tensors(plan.GROUP, parts, hvd.Sum), self._tensors(plan.MEAN, parts, hvd.Average)]
         if diagnosed:
-            ways.append(self._raw(BESIDE, lambda: self._received, horovod=True))
+            ways.append(self._raw(plan.BESIDE, lambda: self._received, horovod=True))
         return ways
 
     def broadcast(self) -> list[Way]:
@@ -109,7 +96,7 @@ class Exchanges:
             self._comm.Bcast(held, root=0)
             return wrong(held, 1)
 
-        raw = Way(BCAST, lambda: self._comm.Bcast(held, root=0), check)
+        raw = Way(plan.BCAST, lambda: self._comm.Bcast(held, root=0), check)
         return [self._memcpy(), raw, self._tensor_from_root()]
 
     def _memcpy(self) -> Way:
@@ -117,7 +104,7 @@ class Exchanges:
             np.copyto(self._received, self._sent)
             return wrong(self._received, self._world.rank + 1)
 
-        return Way(MEMCPY, lambda: np.copyto(self._received, self._sent), check)
+        return Way(plan.MEMCPY, lambda: np.copyto(self._received, self._sent), check)
 
     def _raw(self, name: str, received: Callable[[], np.ndarray], horovod: bool = False) -> Way:
         """MPI_Allreduce into what `received` gives."""
@@ -161,7 +148,7 @@ class Exchanges:
         def check() -> int:
             return wrong(broadcast(tensor).numpy(), 1)
 
-        return Way(ONE_TENSOR, self._waited_for(lambda: broadcast(tensor)), check, horovod=True)
+        return Way(plan.ONE_TENSOR, self._waited_for(lambda: broadcast(tensor)), check, horovod=True)
 
     def _waited_for(self, call: Callable[[], Any]) -> Callable[[], object]:
         """On a GPU a call returns before its work is done."""
@@ -217,7 +204,7 @@ def measure_all(args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = arguments()
-    if set(args.operations) <= set(REDUCTIONS):
+    if set(args.operations) <= set(plan.REDUCTIONS):
         measure_all(args)
     else:
         windows.measure_all(args)

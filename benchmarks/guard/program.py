@@ -13,8 +13,7 @@ from pathlib import Path
 from support.results import Results
 from support.usage import MissingError, UsageError, in_short, run_main
 
-from guard.parts import PARTS
-from guard.running import Measured
+from guard.parts import PARTS, Measured
 
 EXPECTED = (UsageError, MissingError, RuntimeError, OSError, ImportError)
 """What a part that cannot run here raises."""

@@ -84,19 +84,16 @@ LIMIT_SECS = 900.0
 CHECK = "import tensorflow as tf, h5py; tf.estimator.Estimator; print(tf.__version__)"
 
 
-def default_place() -> Path:
-    """Where it is kept: in the user's cache, as the wheels that `make setup` builds are."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "hpc_train" / "estimator-tensorflow-2.15"
-
-
 def find_or_build(say: Callable[[str], None], place: Path | None = None) -> str:
     """The environment's Python; builds the environment where it is not there, telling each step by `say`.
+
+    It is kept in the user's cache, as the wheels that `make setup` builds are.
 
     Raises:
         MissingError: It cannot be built.
     """
-    place = place or default_place()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = place or cache / "hpc_train" / "estimator-tensorflow-2.15"
     python = place / "bin" / "python"
     if (place / READY).exists():
         try:

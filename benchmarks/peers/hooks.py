@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from support.timing import there_and_back
 
@@ -20,6 +20,9 @@ from hpc_train.distributed.world import join_world
 from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS
 from peers.told import LAST_LOSSES, Told, Took, write_told
+
+if TYPE_CHECKING:
+    from peers.rivals import KerasFit, Loop
 
 PLAN, TOLD = "measure.json", "ours.json"
 """In the working directory: the Plan; and what the chief writes: what ours reached, then the rival."""
@@ -45,19 +48,6 @@ class Plan:
     block_secs: float
     first_steps: int
     first_secs: float
-
-
-class Rival(Protocol):
-    """What is measured beside the job."""
-
-    def run(self, warm_up: int, steps: int) -> Took:
-        """Makes `warm_up` steps, then so many more; returns what these took."""
-        ...
-
-    @property
-    def losses(self) -> tuple[float, float]:
-        """The first one, and the last."""
-        ...
 
 
 class MeasuringHook(Hook):
@@ -130,7 +120,7 @@ def next_wait(script: Generator[int, Took, None], now: Took) -> int:
         return -1
 
 
-def make_rival(name: str | None, model_name: str, context: HookContext) -> Rival | None:
+def make_rival(name: str | None, model_name: str, context: HookContext) -> Loop | KerasFit | None:
     """The rival called `name`, with a model and batches of its own. Collective."""
     if name is None:
         return None

@@ -9,22 +9,11 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Table, Target, at_least, numbers
 from support.records import Found
 
+from peers import settings as of
 from peers.jobs import SHUFFLE
 from peers.measuring import ONE_PROCESS, OTHERS, WEAK, Contestant, same_flags_rival
 from peers.models import CNN, DESCRIPTIONS, MLP
-from peers.settings import (
-    BATCH,
-    DEFAULT_FLAGS,
-    DISTRIBUTE,
-    ESTIMATOR,
-    FIT,
-    LOSS_KEPT,
-    NO_EXCHANGE,
-    OURS,
-    PLAIN,
-    SAME_FLAGS,
-    Settings,
-)
+from peers.settings import DEFAULT_FLAGS, DISTRIBUTE, FIT, NO_EXCHANGE, OURS, PLAIN, SAME_FLAGS, Settings
 
 DEFAULT_FLAGS_RATIO = 1.4
 SAME_FLAGS_RATIO = 0.99
@@ -38,8 +27,8 @@ TIMES = "times as many examples/s"
 
 HOW = (
     "All models train in float32 with Keras's SGD and momentum (tf.estimator with TensorFlow's own), on rows that they "
-    f"can learn from: a way whose loss does not fall below {LOSS_KEPT:.0%} of its first one is not compared. Each rank "
-    "has one thread, but tf.estimator's pool that runs operations side by side, which is TensorFlow's own.",
+    f"can learn from: a way whose loss does not fall below {of.LOSS_KEPT:.0%} of its first one is not compared. Each "
+    "rank has one thread, but tf.estimator's pool that runs operations side by side, which is TensorFlow's own.",
     "The others' batches were cut beforehand and lie in memory, out of a tf.data pipeline; this package reads HDF5 "
     f"shards of float32 rows from the page cache (shuffle: {SHUFFLE}). hpc_train is a job as users start it; a "
     "hook of the job takes the time.",
@@ -54,7 +43,7 @@ PEERS_TABLE = Table(
         (NO_EXCHANGE, "the same on several ranks that run at once, each by itself", ""),
         (FIT, "model.fit with a tf.data pipeline; no metrics, no progress bar", "jit_compile=False: faster on a CPU"),
         (DISTRIBUTE, "MultiWorkerMirroredStrategy, strategy.run in a tf.function", "RING; one thread in both pools"),
-        (ESTIMATOR, "train_and_evaluate; one more process is the server; asynchronous", "TensorFlow 2.15"),
+        (of.ESTIMATOR, "train_and_evaluate; one more process is the server; asynchronous", "TensorFlow 2.15"),
     ],
     names=3,
 )
@@ -147,14 +136,12 @@ def make_page(found: Found, settings: Settings) -> Report:
             for way, alone in ((OURS, OURS), (SAME_FLAGS, PLAIN), (DEFAULT_FLAGS, PLAIN), (NO_EXCHANGE, PLAIN))
             if n > 1 and (part := weak_scaling(weak, model, Contestant(way, n), alone)) is not None
         ]
-        rows = [(bar.label, f"{bar.value:.3f}") for bar in bars]
-        table = Table(("Model, ranks: way", "of so many times one rank"), rows)
-        sections.append(Section("Weak scaling", [WEAK_TEXT], [Bars("Efficiency", bars)], [table]))
+        sections.append(Section("Weak scaling", [WEAK_TEXT], [Bars("Efficiency", bars)]))
     models = Table(("Model", ""), list(DESCRIPTIONS.items()), names=2)
     sections.append(Section("How it was measured", HOW, tables=[models, PEERS_TABLE]))
     summary = (
         "What training by a job of this package costs beside loops written by hand and other programs that train the "
-        f"same models, {BATCH} rows a rank and step. All numbers are ratios to what ran in turn with it on the same "
+        f"same models, {of.BATCH} rows a rank and step. All numbers are ratios to what ran in turn with it on the same "
         "machine."
     )
     return Report("This package's loop against what would be used instead", [summary], targets(found), sections)

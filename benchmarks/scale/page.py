@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from support.drawing import Figure, Line, Lines, Stacks
-from support.page import Report, Section, Table, Target, at_least
+from support.page import Report, Section, Table, Target, at_least, curves
 from support.records import Record
 
 from hpc_train.report import words
@@ -117,7 +117,7 @@ def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
     workers = [record.config["workers"] for record in curve.records]
     figures: list[Figure] = []
     if max(workers) > 1:
-        figures = [_efficiency(curve, memory_rate), _throughput(curve)]
+        figures = [_efficiency(curve, memory_rate)]
     bars = [(f"{r.config['way']}, {r.config['workers']}", _split(r)) for way in curve.ways for r in curve.of(way)]
     figures.append(Stacks(_marked(curve, "Where a step's time goes"), "ms a step", [bar for bar in bars if bar[1]]))
     parts = [SPLIT_WORDS[part] for part in PARTS if any(SPLIT_WORDS[part] in own for _, own in bars)]
@@ -140,32 +140,13 @@ def _marked(curve: Measured, title: str) -> str:
 
 
 def _efficiency(curve: Measured, memory_rate: float | None) -> Lines:
-    lines = [
-        Line(
-            way,
-            [(r.config["workers"], efficiency(r)) for r in curve.of(way)],
-            band=[(r.config["workers"], *r.config["ratio_spread"]) for r in curve.of(way)],
-        )
-        for way in curve.ways
-    ]
+    lines = curves(curve.records, "workers", efficiency, lambda one: one.config["ratio_spread"])
     if curve.emulated_step_ms is not None and memory_rate:
         nbytes, step_secs = curve.alone.config["gradient_bytes"], curve.emulated_step_ms / 1e3
         counts = sorted({record.config["workers"] for record in curve.records})
         bound = [(n, most_efficiency(n, step_secs, nbytes, memory_rate)) for n in counts]
         lines.append(Line("memory allows", bound, dashed=True))
     return Lines(_marked(curve, "Efficiency"), "workers", "of as many times one rank", lines, limits={"ideal": 1.0})
-
-
-def _throughput(curve: Measured) -> Lines:
-    lines = [
-        Line(way, [(r.config["workers"], r.value) for r in own], [(r.config["workers"], *r.spread) for r in own])
-        for way in curve.ways
-        if (own := curve.of(way))
-    ]
-    counts = sorted({record.config["workers"] for record in curve.records})
-    ideal = Line("ideal", [(n, n * curve.alone.value) for n in counts], dashed=True)
-    lines.append(ideal)
-    return Lines(_marked(curve, "Throughput"), "workers", "examples/s", lines, log_y=True)
 
 
 def _split(record: Record) -> dict[str, float]:

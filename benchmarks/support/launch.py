@@ -88,24 +88,24 @@ def slots(one_node: bool = False) -> int:
     SLURM_NTASKS; where sbatch was told no number of tasks, the CPUs of all nodes of the job; else the usable cores.
     one_node: on this node alone; the cores that this process may use, and no more than the tasks that are here.
     """
+    here, told = len(os.sched_getaffinity(0)), os.environ.get("SLURM_NTASKS", "")
+    tasks = int(told) if told.isdecimal() else 0
     if one_node:
-        return min(len(os.sched_getaffinity(0)), _tasks_here())
-    told = os.environ.get("SLURM_NTASKS", "")
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
+        on_first = tasks_on_first_node() or -(-tasks // nodes())
+        return min(here, on_first) if tasks else here
+    if tasks > 0:
+        return tasks
     if nodes() > 1:
         cpus = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))  # 64(x2),32
         return sum(int(count) * int(times or 1) for count, times in cpus) or nodes()
-    return len(os.sched_getaffinity(0))
+    return here
 
 
-def _tasks_here() -> int:
-    """Of this Slurm job, on the first of its nodes, which runs its script; a large number where none is told."""
-    told = os.environ.get("SLURM_NTASKS", "")
-    if not told.isdecimal() or int(told) < 1:
-        return sys.maxsize
-    first = re.match(r"\d+", os.environ.get("SLURM_TASKS_PER_NODE", ""))  # 4(x2),3
-    return int(first[0]) if first and nodes() > 1 else -(-int(told) // nodes())
+def tasks_on_first_node() -> int:
+    """Of a Slurm job of several nodes, on the one which runs its script; 0 where Slurm does not tell."""
+    told = (os.environ.get(name, "") for name in ("SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"))  # 4(x2),3
+    found = [re.match(r"\d+", text) for text in told] if nodes() > 1 else []
+    return next((int(match[0]) for match in found if match), 0)
 
 
 def working_parent(asked: Path | None, results: Path) -> Path | None:

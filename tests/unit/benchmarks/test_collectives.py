@@ -126,10 +126,12 @@ def test_a_machine_of_its_own_has_one_node_and_tcp_that_stands_for_a_network():
     ]
 
 
-def test_several_nodes_are_measured_alone_between_each_other_and_all_together():
+def test_several_nodes_are_measured_alone_between_each_other_and_all_together(monkeypatch):
     env = {"SLURM_JOB_NUM_NODES": "3", "SLURM_TASKS_PER_NODE": "4(x3)", "SLURM_NTASKS": "12"}
-    assert nodes_of(env) == (3, 4)
-    planned = runs(default_places(3), [12], ("allreduce",), *nodes_of(env))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert nodes_of() == (3, 4)
+    planned = runs(default_places(3), [12], ("allreduce",), *nodes_of())
     assert [(run.place, run.ranks, run.options) for run in planned] == [
         (ONE_NODE, 4, ()),
         (ACROSS_NODES, 3, ("--map-by", "ppr:1:node")),

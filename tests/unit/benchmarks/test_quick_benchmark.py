@@ -19,10 +19,9 @@ from tests.support import REPOSITORY, run_program
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import quick
-from guard import parts, program, running
-from guard.parts import PARTS, Part
-from guard.running import Clocks, Measured, busy_secs, run_all, run_apart
-from quick import MEANT_SECS, ending, lines
+from guard import parts, program
+from guard.parts import PARTS, Measured, Part
+from quick import MEANT_SECS, Clocks, busy_secs, ending, lines, run_all, run_apart
 from support.comparison import read_measured
 from support.page import Target
 from support.records import Record
@@ -176,7 +175,7 @@ def _fake_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) ->
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "program.py").write_text(text)
-    monkeypatch.setattr(running, "environment", lambda: {**os.environ, "PYTHONPATH": str(package.parent)})
+    monkeypatch.setattr(quick, "environment", lambda: {**os.environ, "PYTHONPATH": str(package.parent)})
 
 
 def test_a_process_that_crashes_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
