@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from support.records import Record
+from support.records import Found, Record
 
 from scale.jobs import ASYNC, DEDICATED, STRONG, SYNC, WEAK
 from scale.model import (
@@ -27,48 +27,26 @@ RING, SERVER = Strategy("ring"), Strategy("parameter server", servers=1)
 STRATEGIES = (RING, Strategy("hierarchical"), SERVER, Strategy("parameter server", servers=8))
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Found):
     """All records of a curve."""
 
-    unit: str
-    records: tuple[Record, ...]
-
-    @property
-    def kind(self) -> str:
-        """WEAK or STRONG."""
-        return str(self.records[0].config["kind"])
-
-    @property
-    def workload(self) -> str:
-        return str(self.records[0].config["workload"])
-
-    @property
-    def title(self) -> str:
-        """In words."""
-        return self.unit[0].upper() + self.unit[1:]
-
-    @property
-    def emulated_step_ms(self) -> float | None:
-        step_ms: float | None = self.records[0].config["emulated_step_ms"]
-        return step_ms
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(record.config["way"] for record in self.records))
+    def __init__(self, unit: str, records: Iterable[Record]) -> None:
+        super().__init__(records)
+        self.unit, about = unit, self.records[0].config
+        self.title = unit[0].upper() + unit[1:]
+        self.kind: str = about["kind"]
+        self.workload: str = about["workload"]
+        self.emulated_step_ms: float | None = about["emulated_step_ms"]
+        self.ways: list[str] = self.each("way")
 
     def of(self, way: str) -> list[Record]:
         """Those of a way, by the number of workers."""
-        own = [record for record in self.records if record.config["way"] == way]
-        return sorted(own, key=lambda record: record.config["workers"])
-
-    def at(self, way: str, workers: int) -> Record | None:
-        return next((record for record in self.of(way) if record.config["workers"] == workers), None)
+        return sorted(self.where(way=way), key=lambda record: record.config["workers"])
 
     @property
     def alone(self) -> Record:
         """One rank, which exchanges nothing."""
-        found = self.at(SYNC, 1)
+        found = self.one(way=SYNC, workers=1)
         assert found is not None, "measured in each curve"
         return found
 
@@ -80,9 +58,8 @@ def efficiency(record: Record) -> float:
 
 def curves_in(records: Iterable[Record]) -> list[Measured]:
     """All curves, in the order in which they were measured."""
-    kept = list(records)
-    units = dict.fromkeys(str(record.config["unit"]) for record in kept)
-    return [Measured(unit, tuple(r for r in kept if r.config["unit"] == unit)) for unit in units]
+    found = Found(records)
+    return [Measured(unit, found.where(unit=unit)) for unit in found.each("unit")]
 
 
 @dataclass(frozen=True)

@@ -125,23 +125,15 @@ def records(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Recor
         middle = runs[totals.index(sorted(totals)[len(totals) // 2])]
         steps = np.quantile(np.concatenate([run.step_secs for run in runs]), QUANTILES)
         config = {
-            "kind": curve.kind,
-            "workload": curve.workload,
-            "title": curve.title,
-            "data": curve.data,
-            "way": case.way,
-            "workers": case.workers,
-            "batch": case.batch,
+            **{name: getattr(curve, name) for name in ("kind", "workload", "title", "data")},
+            **{name: getattr(case, name) for name in ("way", "workers", "batch")},
             "emulated_step_ms": case.emulate_step_ms,
             "ratio_spread": [min(efficiencies), max(efficiencies)],
             "examples_per_sec_by_rank": list(middle.rates),
             "shares": dict(middle.shares),
             "step_secs": dict(zip(map(str, QUANTILES), steps.tolist(), strict=True)),
             **_bytes(case, middle),
-            "device": middle.device,
-            "nccl": middle.nccl,
-            "gpu_memory_bytes": middle.gpu_memory_bytes,
-            "gpu_use": middle.gpu_use,
+            **{name: getattr(middle, name) for name in ("device", "nccl", "gpu_memory_bytes", "gpu_use")},
         }
         against = {} if case == first else {f"{case.workers} x one rank": as_many}
         sample = Sample(f"{curve.unit}, {case.words}", totals, against, case.ranks, config)

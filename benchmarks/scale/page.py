@@ -65,7 +65,7 @@ def targets(records: Iterable[Record]) -> list[Target]:
     emulated = [curve for curve in curves if curve.emulated_step_ms is not None]
     found = []
     if real:
-        at = [(curve, curve.at(SYNC, WEAK_WORKERS), WEAK_SCALING[curve.workload]) for curve in real]
+        at = [(curve, curve.one(way=SYNC, workers=WEAK_WORKERS), WEAK_SCALING[curve.workload]) for curve in real]
         parts = [
             (f"{curve.workload}, {one.config['data']}", f"{one.ratio:.3f}", one.ratio >= least)
             for curve, one, least in at
@@ -78,7 +78,7 @@ def targets(records: Iterable[Record]) -> list[Target]:
         asked = [
             (curve.unit, one.ratio)
             for curve in emulated
-            if (one := curve.at(SYNC, EMULATED_WORKERS))
+            if (one := curve.one(way=SYNC, workers=EMULATED_WORKERS))
             and curve.emulated_step_ms == EMULATED_STEP_MS
             and one.config["gradient_bytes"] == EMULATED_BYTES
         ]
