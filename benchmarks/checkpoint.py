@@ -21,7 +21,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 from checkpoints.cases import BENCHMARK, Settings, measure
-from checkpoints.models import Size, make_subject
+from checkpoints.contestants import Size, make_subject
 from checkpoints.page import make_page
 from support import machine
 from support.records import Found

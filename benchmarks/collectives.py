@@ -13,6 +13,7 @@ and Horovod has NCCL.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -23,11 +24,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collective import plan
 from collective.page import HEADER, lines, make_page, records, unit_of
-from collective.places import ALL_NODES, PLACES, Run, default_places, in_allocation, nodes_of, runs
-from collective.told import Follower
-from collective.ways import BENCHMARK, FULL, OPERATIONS, QUICK, Operation, Settings, parse_size, sizes_between
-from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP
+from collective.plan import Run, Settings
+from scale.network import ACROSS_NODES, BENCHMARK, ONE_NODE, OVER_TCP
 from support import machine
 from support.launch import check_mpirun, check_ranks, slots, working_parent
 from support.results import Results, open_results
@@ -43,9 +43,13 @@ def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, BENCHMARK)
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N", help="counts of ranks (default: all slots)")
     parser.add_argument("--oversubscribe", action="store_true", help="let several ranks share a core")
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), help="default: all")
+    every = list(plan.OPERATIONS)
+    parser.add_argument("--operations", nargs="+", choices=every, default=every, help="default: all")
     parser.add_argument(
-        "--places", nargs="+", choices=list(PLACES), help="default: node tcp, in a job of several nodes node nodes all"
+        "--places",
+        nargs="+",
+        choices=list(plan.PLACES),
+        help="default: node tcp, in a job of several nodes node nodes all",
     )
     parser.add_argument("-b", "--begin", metavar="SIZE", help="the smallest size (default: 4)")
     parser.add_argument("-e", "--end", metavar="SIZE", help="the largest size (default: 256M)")
@@ -61,13 +65,13 @@ def settings_of(args: argparse.Namespace) -> Settings:
     Raises:
         UsageError: The sizes are none.
     """
-    base = QUICK if args.quick else FULL
+    base = plan.QUICK if args.quick else plan.FULL
     if args.quick and args.begin is args.end is None:
         return base
     try:
-        begin = parse_size(args.begin) if args.begin else FULL.sizes[0]
-        end = parse_size(args.end) if args.end else FULL.sizes[-1]
-        return replace(base, sizes=sizes_between(begin, end, args.factor))
+        begin = plan.parse_size(args.begin) if args.begin else plan.FULL.sizes[0]
+        end = plan.parse_size(args.end) if args.end else plan.FULL.sizes[-1]
+        return replace(base, sizes=plan.sizes_between(begin, end, args.factor))
     except ValueError as error:
         raise UsageError(f"--begin, --end, --factor: {error}") from None
 
@@ -95,12 +99,6 @@ def ranks_environment(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def planned(run: Run, settings: Settings) -> list[tuple[Operation, int]]:
-    """Operations and sizes that a run measures."""
-    sizes = [size for size in settings.sizes if size <= (run.most_bytes or size)]
-    return [(name, size) for name in run.operations for size in sizes]
-
-
 def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping[str, str], results: Results) -> None:
     """One mpirun, for what is not measured yet; prints and keeps each size as it comes.
 
@@ -109,22 +107,25 @@ def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping
         RuntimeError: The ranks failed, or are not where they should be.
     """
     print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
-    keeper = _Keeper(run, results)
-    open_ = [one for one in planned(run, settings) if not keeper.knows(*one)]
-    if not open_:
+    sizes = [size for size in settings.sizes if size <= (run.most_bytes or size)]
+    planned = [(name, size) for name in run.operations for size in sizes]
+    missing = [one for one in planned if unit_of(run, *one) not in results.kept]
+    for operation, nbytes in planned:
+        if (operation, nbytes) not in missing:
+            show(run, operation, nbytes, results.kept[unit_of(run, operation, nbytes)], results)
+    if not missing:
         return
-    program = "collective.window_program" if run.one_sided else "collective.program"
     with tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="collectives-") as temporary:
         folder, out = Path(temporary), Path(temporary) / "told.jsonl"
-        words = ["-m", program, "--out", str(out), *(["--gpu"] if args.gpu else [])]
+        words = ["-m", "collective.program", "--out", str(out), *(["--gpu"] if args.gpu else [])]
         words += ["--rounds", f"{settings.rounds}", "--repeat-secs", f"{settings.repeat_secs}"]
-        words += ["--operations", *dict.fromkeys(name for name, _ in open_)]
-        words += ["--sizes", *(f"{size}" for size in sorted({size for _, size in open_}))]
-        follower, end = Follower(out), time.monotonic() + settings.limit_secs
+        words += ["--operations", *dict.fromkeys(name for name, _ in missing)]
+        words += ["--sizes", *(f"{size}" for size in sorted({size for _, size in missing}))]
+        end = time.monotonic() + settings.limit_secs
         try:
-            with run.start(words, folder, env, in_allocation()) as ranks:
+            with run.start(words, folder, env) as ranks:
                 while ranks.running and time.monotonic() < end:
-                    keeper.keep(follower.new())
+                    keep(run, out, results)
                     time.sleep(POLL_SECS)
                 ranks.wait(max(0.0, end - time.monotonic()))
         except RuntimeError as error:
@@ -133,51 +134,46 @@ def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping
                 raise UsageError(mistakes[0].removeprefix(MISTAKE)) from None
             raise
         finally:
-            keeper.keep(follower.new())
+            keep(run, out, results)
 
 
-class _Keeper:
-    """Keeps and prints what the ranks of a run report."""
+def keep(run: Run, out: Path, results: Results) -> None:
+    """Keeps and prints what is new in the file of a run's ranks, whose last line may not be whole."""
+    lines = out.read_text().splitlines(keepends=True) if out.exists() else []
+    told = [json.loads(line) for line in lines if line.endswith("\n")]
+    about = told[0]["about"] if told else {}
+    if told:
+        check_place(run, about["nodes"])
+    for line in told[1:]:
+        unit = unit_of(run, line["operation"], line["bytes"])
+        if "left_out" in line and unit not in results.left_out:
+            results.leave_out(unit, line["left_out"])
+            print(f"# left out: {unit}: {line['left_out']}", flush=True)
+        elif "ways" in line and unit not in results.kept:
+            kept = results.once(unit, lambda ways=line["ways"]: {"about": about, "ways": ways})
+            show(run, line["operation"], line["bytes"], kept, results)
 
-    def __init__(self, run: Run, results: Results) -> None:
-        self._run, self._results = run, results
-        self._about: dict[str, Any] = {}
 
-    def knows(self, operation: Operation, nbytes: int) -> bool:
-        """Whether it was measured before this run was interrupted; then prints it."""
-        known = self._results.is_kept(unit_of(self._run, operation, nbytes))
-        if known:
-            self._add(operation, nbytes, {})
-        return known
+def show(run: Run, operation: str, nbytes: int, told: Mapping[str, Any], results: Results) -> None:
+    """Adds the records of one size of an operation, and prints them."""
+    found = records(run, told["about"], operation, nbytes, told["ways"])
+    print(*lines(results.add(unit_of(run, operation, nbytes), found)), sep="\n", flush=True)
 
-    def keep(self, told: list[dict[str, Any]]) -> None:
-        """Takes new lines of the ranks' file."""
-        for line in told:
-            if "about" in line:
-                self._about = line["about"]
-                self._check_place()
-            elif "left_out" in line:
-                unit = unit_of(self._run, line["operation"], line["bytes"])
-                self._results.leave_out(unit, line["left_out"])
-                print(f"# left out: {unit}: {line['left_out']}", flush=True)
-            elif not self._results.is_kept(unit_of(self._run, line["operation"], line["bytes"])):
-                self._add(line["operation"], line["bytes"], {"about": self._about, "ways": line["ways"]})
 
-    def _add(self, operation: str, nbytes: int, told: dict[str, Any]) -> None:
-        unit = unit_of(self._run, operation, nbytes)
-        told = self._results.once(unit, lambda: told)
-        found = records(self._run, told["about"], operation, nbytes, told["ways"])
-        print(*lines(self._results.add(unit, found)), sep="\n", flush=True)
-
-    def _check_place(self) -> None:
-        nodes, there = self._about["nodes"], nodes_of(os.environ)[0]
-        own = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: self._run.ranks, ALL_NODES: min(there, self._run.ranks)}
-        if nodes != own[self._run.place]:
-            raise RuntimeError(f"{self._run.place}, {self._run.ranks} ranks: mpirun has put them on {nodes} nodes")
+def check_place(run: Run, nodes: int) -> None:
+    """RuntimeError where mpirun has put ranks on other nodes than it should."""
+    there = plan.nodes_of()[0]
+    wanted = {ONE_NODE: 1, OVER_TCP: 1, ACROSS_NODES: run.ranks, plan.ALL_NODES: min(there, run.ranks)}
+    if nodes != wanted[run.place]:
+        raise RuntimeError(f"{run.place}, {run.ranks} ranks: mpirun has put them on {nodes} nodes")
 
 
 def measure_all(
-    all_runs: list[Run], settings: Settings, args: argparse.Namespace, env: Mapping[str, str], results: Results
+    all_runs: list[Run],
+    settings: Settings,
+    args: argparse.Namespace,
+    env: Mapping[str, str],
+    results: Results,
 ) -> None:
     """All runs; of one that fails, what it had measured is kept, and the others go on."""
     for run in all_runs:
@@ -191,9 +187,9 @@ def main() -> int:
     ranks = sorted(set(args.ranks or [slots()]))
     check_ranks(ranks, args.oversubscribe)
     check_mpirun()
-    nodes, ranks_per_node = nodes_of(os.environ)
-    places = tuple(dict.fromkeys(args.places or default_places(nodes)))
-    all_runs = runs(places, ranks, args.operations, nodes, ranks_per_node)
+    nodes, ranks_per_node = plan.nodes_of()
+    places = tuple(dict.fromkeys(args.places or plan.default_places(nodes)))
+    all_runs = plan.runs(places, ranks, args.operations, nodes, ranks_per_node)
     told = {
         "ranks": ranks,
         "places": places,

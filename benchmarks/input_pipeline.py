@@ -19,11 +19,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-from inputs.cases import BENCHMARK, Settings, measure_cold, measure_generators, measure_warm
-from inputs.files import LAYOUTS, Data, write
+from inputs.cases import BENCHMARK, Settings, measure_cold, measure_generators, measure_step, measure_warm
+from inputs.data import LAYOUTS, ROW_KINDS, Data, write
 from inputs.page import make_page
-from inputs.rows import ROW_KINDS
-from inputs.step import measure_step
 from support.records import Found
 from support.results import Results, open_results
 from support.usage import make_parser, run_main, tell

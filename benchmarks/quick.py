@@ -17,19 +17,28 @@ cannot run here is named, with the reason. Needs 4 GB of memory; mpirun and Horo
 from __future__ import annotations
 
 import argparse
+import os
+import pickle
+import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from guard.parts import DEFAULT, PARTS
-from guard.running import Measured, run_all, run_apart
+from guard.parts import DEFAULT, PARTS, Measured
+from support.launch import Started, environment
 from support.records import Record, write_records
-from support.usage import EXIT_MISSED, STARTED, UsageError, check_folder, run_main
+from support.usage import EXIT_MISSED, STARTED, UsageError, check_folder, in_short, run_main, tell
 
 BENCHMARK = "quick"
 MEANT_SECS = 180.0
 """All parts together are meant to take less."""
+LIMIT_SECS = 240.0
+"""For one part; each takes less than a minute or so."""
+IDLE_COLUMNS, COUNTED = (3, 4), 8
+"""Columns of /proc/stat: idle, and waiting for a disk (proc_stat(5)); the last two are part of others."""
 Found = Mapping[str, Measured]
 """By part."""
 
@@ -49,6 +58,63 @@ def arguments() -> argparse.Namespace:
     if args.json is not None and args.json.is_dir():
         raise UsageError(f"--json: {args.json} is a folder; give the name of a file")
     return args
+
+
+class Clocks(NamedTuple):
+    """Seconds: by the clock, of all cores that were busy, and of those that this process and its children were.
+
+    Children count, and theirs, once they have ended and were waited for.
+    """
+
+    secs: float
+    busy: float
+    own: float
+
+    @classmethod
+    def now(cls) -> Clocks:
+        """As they are."""
+        return cls(time.perf_counter(), busy_secs(Path("/proc/stat").read_text()), sum(os.times()[:4]))
+
+    def taken_by_others(self, later: Clocks) -> float:
+        """Cores that other processes, or other virtual machines of this host, took from here to `later`."""
+        secs = later.secs - self.secs
+        return max(0.0, ((later.busy - self.busy) - (later.own - self.own)) / secs) if secs > 0 else 0.0
+
+
+def busy_secs(stat: str) -> float:
+    """Of all cores together since the machine was started, from the text of /proc/stat."""
+    times = [int(word) for word in stat.partition("\n")[0].split()[1 : 1 + COUNTED]]
+    return sum(ticks for column, ticks in enumerate(times) if column not in IDLE_COLUMNS) / os.sysconf("SC_CLK_TCK")
+
+
+def run_all(parts: Sequence[str], run: Callable[[str], Measured]) -> dict[str, Measured]:
+    """By part what `run` measured; where it raises, why it could not run."""
+    found = {}
+    for part in parts:
+        tell(part)
+        begun = Clocks.now()
+        try:
+            measured = run(part)
+        except (RuntimeError, UsageError) as error:
+            measured = Measured(left_out={part: in_short(error)})
+        ended = Clocks.now()
+        found[part] = replace(measured, secs=ended.secs - begun.secs, taken=begun.taken_by_others(ended))
+    return found
+
+
+def run_apart(part: str, parent: Path | None, limit_secs: float = LIMIT_SECS) -> Measured:
+    """Runs a part in a process of its own, in a folder of `parent` that is removed again.
+
+    Raises:
+        RuntimeError: It did not end as it should, or took longer than it may.
+    """
+    with tempfile.TemporaryDirectory(dir=parent, prefix="quick-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        command = [sys.executable, "-m", "guard.program", part, str(folder)]
+        with Started("its process", command, folder, environment(), folder / "part.log") as process:
+            process.wait(limit_secs)
+        measured: Measured = pickle.loads((folder / "measured").read_bytes())
+        return measured
 
 
 def run(part: str, parent: Path | None) -> Measured:

@@ -26,17 +26,13 @@ os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("SLURM_CPUS_PER_TASK", "
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import yaml
-from scale.forecast import Forecast, forecast
-from scale.found import Measured, curves_in
-from scale.jobs import plan_variable
-from scale.measuring import Curve, measure_all
+from scale.forecast import Forecast, Measured, curves_in, forecast
+from scale.jobs import BENCHMARK, FULL, HDF5, MEMORY, OWN, QUICK, STRONG, SYNC, WAYS, WEAK, plan_variable
+from scale.measuring import Curve, check_room, measure_all
+from scale.network import BENCHMARK as COLLECTIVES
+from scale.network import memory_rate, network_of
 from scale.page import answers, make_page
-from scale.room import check_room
-from scale.settings import BENCHMARK, FULL, HDF5, MEMORY, OWN, QUICK, STRONG, SYNC, WAYS, WEAK
-from scale.traffic import memory_rate
 from scale.workloads import WORKLOADS
-from scale_model.measured import BENCHMARK as COLLECTIVES
-from scale_model.measured import network_of
 from support import machine
 from support.launch import check_mpirun, check_ranks, here, nodes, slots, working_parent
 from support.records import Record, read_records

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -101,24 +101,19 @@ def measure_all(
     ranks: int,
 ) -> None:
     """Measures each of `changes` in turns with none; one that fails is noted, and the others go on."""
-    plain = Change(AS_IT_IS, "")
 
     def measure(change: Change) -> list[Record]:
-        ways = {case.name: partial(rate, case) for case in (plain, change)}
-        return list(records(what, ranks, change, results.turns(change.name, ways, settings.passes)))
+        ways = {case.name: partial(rate, case) for case in (Change(AS_IT_IS, ""), change)}
+        rates = results.turns(change.name, ways, settings.passes)
+        if change.name not in rates:
+            return []
+        config = {**asdict(change), "change": change.name, "batch": BATCH, "as_it_is": median(rates[AS_IT_IS])}
+        against = {AS_IT_IS: rates[AS_IT_IS]}
+        sample = Sample(f"{what}, {change.name}", rates[change.name], against, ranks, config)
+        return list(records_of(BENCHMARK, "examples/s", [sample]))
 
     for change in changes:
         results.add(change.name, results.attempt(change.name, partial(measure, change)) or ())
-
-
-def records(what: str, ranks: int, change: Change, rates: Mapping[str, Sequence[float]]) -> Iterator[Record]:
-    """From the examples a second of both, pass by pass; none where the change failed. Pure."""
-    if change.name not in rates:
-        return
-    own, plain = rates[change.name], rates[AS_IT_IS]
-    config = {**asdict(change), "change": change.name, "batch": BATCH, "as_it_is": median(plain)}
-    sample = Sample(f"{what}, {change.name}", own, {AS_IT_IS: plain}, ranks, config)
-    yield from records_of(BENCHMARK, "examples/s", [sample])
 
 
 def make_page(found: Found, model: str, ranks: int, settings: Settings) -> Report:

@@ -14,15 +14,14 @@ import numpy as np
 from support.records import Record, Sample, records_of
 from support.timing import Competitor, Rates, interleave
 
-from checkpoints.baselines import NO_SAVE, Files, Memory
-from checkpoints.models import Size, Subject
-from checkpoints.ours import Saves, background_saves
+from checkpoints.contestants import NO_SAVE, OURS, Files, Memory, Saves, Size, Subject
 from hpc_train.checkpoint.format import refuse_nan
 
-BENCHMARK, OURS = "checkpoint", "hpc_train"
+BENCHMARK = "checkpoint"
 STALL, NEXT_STEP, WRITE, RESTORE, STEPS = "stall", "stall and next step", "write", "restore", "steps"
 PARTS = ("check", "read", "assign")
 IN_FLIGHT = "a save in flight"
+STEP_WAYS = ("no saves", IN_FLIGHT, f"{IN_FLIGHT} and stalls", "no saves, another process busy")
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,10 @@ def _secs(rates: Mapping[str, Rates]) -> dict[str, Sequence[float]]:
 
 def _measure_stall(subject: Subject, memory: Memory, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """Before each run one training step is made, as one would be: so caches hold what they would hold."""
-    with background_saves(subject, folder) as saves:
-
-        def stall() -> int:
-            saves.begin()
-            return 1
-
+    with Saves(subject, folder).in_background() as saves:
         group = [
             memory.copy(),
-            Competitor(OURS, stall, finish=saves.wait),
+            saves.stall(),
             memory.copy_by_variable(),
             files.checkpoint_async(),
             files.checkpoint(),
@@ -90,27 +84,17 @@ def _measure_stall(subject: Subject, memory: Memory, files: Files, folder: Path)
 
 def _measure_next_step(subject: Subject, files: Files, folder: Path) -> dict[str, Sequence[float]]:
     """The stall together with the training step after it, which pays for what a stall has put off."""
-    with background_saves(subject, folder) as saves:
 
-        def stall() -> int:
-            saves.begin()
-            return 1
+    def and_a_step(competitor: Competitor) -> Competitor:
+        def run() -> None:
+            competitor.run()
+            subject.train()
 
-        group = [
-            Competitor(NO_SAVE, lambda: 1),
-            Competitor(OURS, stall, finish=saves.wait),
-            files.checkpoint_async(),
-        ]
-        return _secs(interleave([_and_a_step(one, subject) for one in group], subject.size.rounds))
+        return replace(competitor, run=run, prepare=subject.train)
 
-
-def _and_a_step(competitor: Competitor, subject: Subject) -> Competitor:
-    def run() -> int:
-        work = competitor.run()
-        subject.train()
-        return work
-
-    return replace(competitor, run=run, prepare=subject.train)
+    with Saves(subject, folder).in_background() as saves:
+        group = [Competitor(NO_SAVE, lambda: None), saves.stall(), files.checkpoint_async()]
+        return _secs(interleave([and_a_step(one) for one in group], subject.size.rounds))
 
 
 def _measure_write(subject: Subject, memory: Memory, files: Files, folder: Path) -> dict[str, Sequence[float]]:
@@ -121,19 +105,15 @@ def _measure_write(subject: Subject, memory: Memory, files: Files, folder: Path)
     def take() -> None:
         snapshots[0] = saves.snapshot()
 
-    def write() -> int:
+    def write() -> None:
         refuse_nan(snapshots[0])
         saves.manager.save(snapshots[0])
-        return 1
 
     folder.mkdir()
-    group = [
-        memory.write(folder),
-        Competitor(OURS, write, prepare=take),
-        memory.digest(),
-        files.checkpoint(synced=True),
-    ]
-    return _secs(interleave(group, subject.size.rounds))
+    ours = Competitor(OURS, write, prepare=take)
+    return _secs(
+        interleave([memory.write(folder), ours, memory.digest(), files.checkpoint(synced=True)], subject.size.rounds)
+    )
 
 
 def _measure_restore(subject: Subject, files: Files, folder: Path) -> dict[str, Sequence[float]]:
@@ -141,12 +121,7 @@ def _measure_restore(subject: Subject, files: Files, folder: Path) -> dict[str, 
     saves = Saves(subject, folder)
     saves.manager.save(saves.snapshot())
     parts: list[tuple[float, float, float]] = []
-
-    def restore() -> int:
-        parts.append(saves.restore())
-        return 1
-
-    group = [files.read(), Competitor(OURS, restore), files.load_weights()]
+    group = [files.read(), Competitor(OURS, lambda: parts.append(saves.restore())), files.load_weights()]
     for competitor in group:
         _check_restore(subject, competitor)
     rates = interleave(group, subject.size.rounds)
@@ -163,41 +138,38 @@ def _check_restore(subject: Subject, competitor: Competitor) -> None:
         raise RuntimeError(f"{competitor.name}: what was restored is not what was saved: not comparable")
 
 
-def _measure_steps(subject: Subject, settings: Settings, folder: Path) -> tuple[dict[str, Sequence[float]], int]:
+def _measure_steps(subject: Subject, settings: Settings, folder: Path) -> tuple[dict[str, list[float]], int]:
     """Steps a second by way, and saves begun. A save begins at the first step after the one before is committed."""
-    ways = ("no saves", IN_FLIGHT, f"{IN_FLIGHT} and stalls", "no saves, another process busy")
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    saves_begun = 0
-    with background_saves(subject, folder) as saves, ExitStack() as beside:
+    rates: dict[str, list[float]] = {way: [] for way in STEP_WAYS}
+    with Saves(subject, folder).in_background() as saves, ExitStack() as beside:
+        begun: list[int] = []
 
         def begin_if_idle() -> None:
-            nonlocal saves_begun
             if saves.idle.is_set():
                 saves.wait()
                 saves.begin()
-                saves_begun += 1
+                begun.append(1)
 
-        def saving() -> int:
-            steps, training, secs = _train(subject, settings.step_secs, begin_if_idle)
-            rates[ways[1]].append(steps / training)
-            rates[ways[2]].append(steps / secs)
-            return steps
+        def way(name: str, between: Callable[[], None], in_steps: str | None = None) -> Callable[[], int]:
+            """`in_steps`: the way whose clock stops between the steps."""
 
-        def plain(way: str) -> Callable[[], int]:
             def run() -> int:
-                steps, _, secs = _train(subject, settings.step_secs, lambda: None)
-                rates[way].append(steps / secs)
+                steps, training, secs = _train(subject, settings.step_secs, between)
+                rates[name].append(steps / secs)
+                if in_steps:
+                    rates[in_steps].append(steps / training)
                 return steps
 
             return run
 
+        alone, saving, stalled, busy = STEP_WAYS
         group = [
-            Competitor("alone", plain(ways[0])),
-            Competitor("saving", saving, finish=saves.wait),
-            Competitor("beside", plain(ways[3]), lambda: _start_neighbour(beside), beside.close),
+            Competitor("alone", way(alone, lambda: None)),
+            Competitor("saving", way(stalled, begin_if_idle, saving), finish=saves.wait),
+            Competitor("beside", way(busy, lambda: None), lambda: _start_neighbour(beside), beside.close),
         ]
         interleave(group, settings.step_rounds)
-    return {way: found[1:] for way, found in rates.items()}, saves_begun  # the first run warmed up
+    return {way: found[1:] for way, found in rates.items()}, len(begun)  # the first run warmed up
 
 
 def _step_records(subject: Subject, rates: Mapping[str, Sequence[float]], saves: int) -> Iterator[Record]:

@@ -8,8 +8,8 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Target, at_most, numbers
 from support.records import Found
 
-from checkpoints.baselines import KERAS_WEIGHTS, MEMCPY, NO_SAVE, RAW_WRITE, TF_RESTORE
-from checkpoints.cases import IN_FLIGHT, NEXT_STEP, OURS, RESTORE, STALL, STEPS, WRITE
+from checkpoints.cases import IN_FLIGHT, NEXT_STEP, RESTORE, STALL, STEPS, WRITE
+from checkpoints.contestants import KERAS_WEIGHTS, MEMCPY, NO_SAVE, OURS, RAW_WRITE, TF_RESTORE
 
 STALL_MEMCPY = 2.0
 STALL_KERAS, STALL_KERAS_SIZE = 0.5, "67 MB"
@@ -21,39 +21,34 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {
         "Stall of a save",
         MEMCPY,
         "What the training thread waits for. Ours is the copy of all variables into memory that is kept for it, and "
-        "handing it to the thread that writes, which is idle. “memcpy” copies as many bytes between two touched "
-        "buffers on one core; “by variable” does so in one call of np.copyto a variable. For tf.train.Checkpoint async "
-        "it is the call, with nothing in flight; for the others all of the writing, without fsync. All of them write "
-        "the optimizer's variables, too. Before each run, one training step is made.",
+        "handing it to the thread that writes, which is idle. “by variable” is one call of np.copyto a variable. For "
+        "tf.train.Checkpoint async it is the call; for the others all of the writing, without fsync. All of them write "
+        "the optimizer's variables, too.",
     ),
     NEXT_STEP: (
         "Stall and the step after it",
         NO_SAVE,
-        "The stall and the training step that follows, together; “no save” is the step alone. The call of "
-        "tf.train.Checkpoint async copies nothing: it keeps the variables' memory, and so the next step makes every "
-        "variable anew, in fresh memory, while it is in its call that ours copies.",
+        "“no save” is the step alone. The call of tf.train.Checkpoint async copies nothing: so the next step makes "
+        "every variable anew, in fresh memory, while it is in its call that ours copies.",
     ),
     WRITE: (
         "Time to a committed checkpoint",
         RAW_WRITE,
         "From a snapshot to the checkpoint in place under its name: the check for NaN, state.h5 and fsync, the "
         "manifest with its SHA-256 digests and fsync, fsync of the folder, rename; removing the checkpoint before is "
-        "in it. “write and fsync” writes as many bytes to one new file, “sha256” digests as many in memory; “TF write "
-        "and fsync” is tf.train.Checkpoint, and then fsync of its files, which it leaves out.",
+        "in it. “write and fsync” writes as many bytes to one new file, “sha256” digests as many in memory.",
     ),
     RESTORE: (
         "Restore",
         TF_RESTORE,
         "Ours reads the checkpoint twice, first to check each digest, then into memory, and assigns the variables. "
-        "tf.train.Checkpoint checks a CRC-32 of each variable as it reads, load_weights nothing. The files lie in the "
-        "page cache, as after a restart on the node that wrote them.",
+        "tf.train.Checkpoint checks a CRC-32 of each variable, load_weights nothing. The files are in the page cache.",
     ),
 }
 SAVING = (
-    "The training step of a job, TensorFlow on one thread, so that another core is free for the thread that writes. A "
-    "save begins as soon as the one before is committed: far more often than any job saves. “in flight” stops the "
-    "clock during the stalls, which are measured above. The busy process runs an empty loop: what it costs, the "
-    "machine's cores cost each other, by what they share."
+    "The training step of a job, TensorFlow on one thread. A save begins as soon as the one before is committed: far "
+    "more often than any job saves. “in flight” stops the clock during the stalls, which are measured above. The busy "
+    "process runs an empty loop: what it costs, the machine's cores cost each other, by what they share."
 )
 SUMMARY = (
     "What a checkpoint costs the training that it is taken of, how long it takes until it is safe on the disk, and how "

@@ -9,30 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from scale_model.costs import allreduce_secs
-from scale_model.measured import OVER_TCP, RAW, FittedNetwork, network_of
-from support.drawing import Line, Lines
-from support.page import Report, Section, Table, Target, numbers
+from scale.network import BENCHMARK, OVER_TCP, RAW, network_of
+from support.drawing import Lines
+from support.page import Report, Section, Table, Target, curves, numbers
 from support.records import Found, Record, Sample, records_of
 
-from collective.places import ALL_NODES, Run
-from collective.ways import (
-    BENCHMARK,
-    BESIDE,
-    DIAGNOSED,
-    DIAGNOSED_BYTES,
-    GROUP,
-    MEAN,
-    MEMCPY,
-    NEW_MEMORY,
-    ONE_TENSOR,
-    TENSORS,
-    WHAT,
-    bus_factor,
-    ratio_text,
-    raw_of,
-    size_name,
-)
+from collective import plan
 
 BUS_SHARE = 0.9
 FROM_BYTES = 1 << 20
@@ -42,49 +24,48 @@ HEADER = (
 )
 NAMES = {"Size": "size", "count": "count", "type": "type", "Way": "way"}
 SUMMARY = (
-    "How fast sums of gradients, copies of parameters and one-sided accesses get through, from 4 B on, and what bounds "
-    "Horovod where it is slower than the MPI that it uses.",
+    "How fast sums of gradients, copies of parameters and one-sided accesses get through, and what bounds Horovod "
+    "where it is slower than the MPI that it uses.",
     "Columns are those of nccl-tests. Time is that of the slowest rank; algbw is size over time; the value is busbw, "
     "what each link carries: algbw x 2(n-1)/n for allreduce, algbw for the others. All ways of a size take turns (A B "
-    "B A); figures are medians, ratios are medians over pairs that ran beside each other. Sums are checked number by "
-    "number before and after; where one is wrong, the ranks end, and what they had left is not measured. Horovod has "
-    "its default fusion threshold of 128 MB: it crashes when it is started a second time with another. So the 1 MiB "
-    "that hpc_train sets for ranks of one node without GPUs is not part of this.",
+    "B A); ratios are medians over pairs that ran beside each other. Sums are checked number by number before and "
+    "after. Horovod has its default fusion threshold of 128 MB: it crashes when it is started a second time with "
+    "another.",
 )
 BOUNDS = (
-    f"All as multiples of the time of raw MPI_Allreduce. A group of {TENSORS} tensors costs two copies more than one "
-    "tensor (into the fusion buffer and out), a mean one pass more over the result; “two copies” is what they would "
-    "take by memcpy. Where one tensor takes as long as raw MPI into new memory, the kernel, which clears new pages, is "
-    "the bound; where it takes as long as raw MPI beside Horovod, its thread and MPI share cores."
+    f"As multiples of the time of raw MPI_Allreduce. A group of {plan.TENSORS} tensors costs two copies more than one "
+    "tensor, a mean one pass more over the result; “two copies” is what they would take by memcpy. Where one tensor "
+    "takes as long as raw MPI into new memory, the kernel, which clears new pages, is the bound; where as long as raw "
+    "MPI beside Horovod, its thread and MPI share cores."
 )
 FITTED = (
-    "What benchmarks/scale_model takes from these figures: a message of m bytes takes alpha + m x beta (Hockney 1994), "
-    "an allreduce 2(n-1) of them (Patarasuk and Yuan 2009), after the ranks have agreed. Relative least squares over "
-    "all sizes."
+    "A message of m bytes takes alpha + m x beta (Hockney 1994), an allreduce 2(n-1) of them (Patarasuk and Yuan 2009) "
+    "after the ranks have agreed; relative least squares over all sizes. So benchmarks/scaling.py predicts."
 )
 
 
-def unit_of(run: Run, operation: str, nbytes: int) -> str:
+def unit_of(run: plan.Run, operation: str, nbytes: int) -> str:
     """What is measured, or not, as one."""
-    return f"{operation}, {run.place}, {run.ranks} ranks, {size_name(nbytes)}"
+    return f"{operation}, {run.place}, {run.ranks} ranks, {plan.size_name(nbytes)}"
 
 
 def records(
-    run: Run, about: Mapping[str, Any], operation: str, nbytes: int, ways: Mapping[str, Mapping[str, Any]]
+    run: plan.Run, about: Mapping[str, Any], operation: str, nbytes: int, ways: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Record]:
     """A record for each way and each of what it is compared with; values are bus bandwidths in GB/s."""
-    factor = bus_factor(operation, run.ranks)
+    factor = plan.bus_factor(operation, run.ranks)
     rates = {
-        way: [(1.0 if way == MEMCPY else factor) * nbytes / secs / 1e9 for secs in told["secs"]]
+        way: [(1.0 if way == plan.MEMCPY else factor) * nbytes / secs / 1e9 for secs in told["secs"]]
         for way, told in ways.items()
     }
     for way, told in ways.items():
         secs = median(told["secs"])
-        config = {"operation": operation, "place": run.place, "way": way, "bytes": nbytes, "size": size_name(nbytes)}
-        config |= {"count": nbytes // 4, "type": "float32", "secs": secs, "us": 1e6 * secs}
+        config = {"operation": operation, "place": run.place, "way": way, "bytes": nbytes}
+        config |= {"size": plan.size_name(nbytes), "count": nbytes // 4, "type": "float32"}
+        config |= {"secs": secs, "us": 1e6 * secs}
         config |= {"algbw": nbytes / secs / 1e9, "iterations": told["iterations"], "wrong": 0}
         config |= {"one_sided": run.one_sided, **about}
-        others = (raw_of(operation), MEMCPY) if way != MEMCPY else ()
+        others = (plan.raw_of(operation), plan.MEMCPY) if way != plan.MEMCPY else ()
         against = {other: rates[other] for other in others if other in ways and other != way}
         case = f"{unit_of(run, operation, nbytes)}, {way}"
         yield from records_of(BENCHMARK, "GB/s", [Sample(case, rates[way], against, run.ranks, config)])
@@ -95,22 +76,22 @@ def lines(kept: Sequence[Record]) -> Iterator[str]:
     found = Found(kept)
     for record in found.cases():
         own = record.config
-        ratios = [found.ratio(name, way=own["way"]) for name in (raw_of(own["operation"]), MEMCPY)]
-        raw = ratio_text(1.0 if own["way"] == raw_of(own["operation"]) else ratios[0])
+        ratios = [found.ratio(name, way=own["way"]) for name in (plan.raw_of(own["operation"]), plan.MEMCPY)]
+        raw = plan.ratio_text(1.0 if own["way"] == plan.raw_of(own["operation"]) else ratios[0])
         yield (
             f"{own['bytes']:>10} {own['count']:>10} {own['type']:>7}  {own['operation']:<10} {own['way']:<30} "
             f"{own['us']:>11.2f} {own['algbw']:>8.3g} {record.value:>8.3g} "
-            f"{raw:>7} {ratio_text(ratios[1]):>8} {own['wrong']:>6}"
+            f"{raw:>7} {plan.ratio_text(ratios[1]):>8} {own['wrong']:>6}"
         )
 
 
 def targets(found: Found) -> list[Target]:
     """All of them."""
-    wanted = f"≥ {BUS_SHARE:g} x raw MPI_Allreduce from {size_name(FROM_BYTES)} on (the lowest of all sizes)"
+    wanted = f"≥ {BUS_SHARE:g} x raw MPI_Allreduce from {plan.size_name(FROM_BYTES)} on (the lowest of all sizes)"
     parts = []
     allreduce = found.where(operation="allreduce")
     for place, ranks in allreduce.each("place", "ranks"):
-        for way in (ONE_TENSOR, GROUP):
+        for way in (plan.ONE_TENSOR, plan.GROUP):
             ratios = [
                 (one.ratio, one.config["bytes"])
                 for one in allreduce.where(place=place, ranks=ranks, way=way)
@@ -118,7 +99,7 @@ def targets(found: Found) -> list[Target]:
             ]
             if ratios:
                 ratio, nbytes = min(ratios)
-                measured = f"{ratio:.3f} at {size_name(nbytes)}"
+                measured = f"{ratio:.3f} at {plan.size_name(nbytes)}"
                 parts.append((f"{place}, {ranks} ranks, {way}", measured, ratio >= BUS_SHARE))
     return [Target("Horovod's bus bandwidth", wanted, parts)]
 
@@ -133,7 +114,7 @@ def make_page(kept: Sequence[Record], quick: bool) -> Report:
             sections.append(_section(here.where(operation=operation), operation, f"{place}, {ranks} ranks", ranks))
         bounds = _bounds(here.where(operation="allreduce"))
         if bounds.rows:
-            text = [*(f"{way}: {WHAT[way]}." for way in DIAGNOSED), BOUNDS]
+            text = [*(f"{way}: {plan.WHAT[way]}." for way in plan.DIAGNOSED), BOUNDS]
             sections.append(Section(f"What bounds Horovod, {place}, {ranks} ranks", text, tables=[bounds]))
     settings = [record.config["settings"] for record in kept if not record.config["one_sided"]]
     facts = {f"ranks: {name}": value for name, value in (settings[0] if settings else {}).items()}
@@ -156,52 +137,42 @@ def _about(found: Found) -> Iterator[str]:
 
 def _section(found: Found, operation: str, where: str, ranks: int) -> Section:
     """Bus bandwidth over size; of an allreduce its time, too."""
-    ways = [way for way in found.each("way") if way not in DIAGNOSED]
+    ways = [way for way in found.each("way") if way not in plan.DIAGNOSED]
     title = f"{operation.capitalize()}, {where}"
-    text = [f"{way}: {WHAT[way]}." for way in ways if operation == "allreduce" or way != MEMCPY]
+    text = [f"{way}: {plan.WHAT[way]}." for way in ways if operation == "allreduce" or way != plan.MEMCPY]
     if operation == "broadcast":
         text = ["From rank 0 to all.", *text]
     elif operation != "allreduce":
         text = [f"From rank {ranks - 1} to the memory of rank 0, with a flush after each; the others rest.", *text]
-    own = {way: found.where(way=way).cases() for way in ways}
-    rates = [
-        Line(
-            way,
-            [(one.config["bytes"], one.value) for one in kept],
-            [(one.config["bytes"], *one.spread) for one in kept] if way != MEMCPY else (),
-            dashed=way == MEMCPY,
-        )
-        for way, kept in own.items()
-    ]
+    shown = [one for one in found if one.config["way"] not in plan.DIAGNOSED]
+    rates = curves(shown, "bytes", lambda one: one.value, lambda one: one.spread, dashed=plan.MEMCPY)
     figures = [Lines("Bus bandwidth; shaded: slowest to fastest repeat", "bytes", "GB/s", rates)]
     if operation == "allreduce":
-        times = [
-            Line(way, [(one.config["bytes"], one.config["us"]) for one in kept])
-            for way, kept in own.items()
-            if way != MEMCPY
-        ]
+        times = curves(
+            (one for one in shown if one.config["way"] != plan.MEMCPY), "bytes", lambda one: one.config["us"]
+        )
         figures.append(Lines("Time", "bytes", "µs", times, log_y=True))
     table = numbers(found, NAMES, {"time, µs": "us", "algbw, GB/s": "algbw"}, "All numbers")
     return Section(title, text, figures, [table])
 
 
 def _bounds(found: Found) -> Table:
-    columns = (NEW_MEMORY, BESIDE, ONE_TENSOR, GROUP, MEAN)
+    columns = (plan.NEW_MEMORY, plan.BESIDE, plan.ONE_TENSOR, plan.GROUP, plan.MEAN)
     rows = []
     for nbytes in found.each("bytes"):
         own = found.where(bytes=nbytes)
-        raw, copy = own.one(way=RAW), own.one(way=MEMCPY)
-        if nbytes < DIAGNOSED_BYTES or raw is None or copy is None:
+        raw, copy = own.one(way=RAW), own.one(way=plan.MEMCPY)
+        if nbytes < plan.DIAGNOSED_BYTES or raw is None or copy is None:
             continue
         ratios = [own.ratio(RAW, way=way) for way in columns]
         times = [f"{1 / ratio:.2f}" if ratio else "" for ratio in ratios]
         copies = 2 * copy.config["secs"] / raw.config["secs"]
-        rows.append((size_name(nbytes), f"{raw.config['us']:,.0f}", *times, f"{copies:.2f}"))
+        rows.append((plan.size_name(nbytes), f"{raw.config['us']:,.0f}", *times, f"{copies:.2f}"))
     return Table(("size", "raw, µs", *columns, "two copies"), rows)
 
 
 def _fitted(found: Found, quick: bool) -> Iterator[Section]:
-    """What the model of scale takes from these figures, and how far off it is."""
+    """What the model of scale takes from these figures."""
     allreduces = found.where(operation="allreduce")
     if not allreduces or quick:
         return
@@ -210,21 +181,4 @@ def _fitted(found: Found, quick: bool) -> Iterator[Section]:
     except ValueError as error:
         yield Section("Latency and bandwidth", [f"Not fitted: {error}."])
         return
-    header = ("place", "ranks", "size", "measured, µs", "fitted, µs", "error")
-    table = Table(header, list(_errors(allreduces, fitted)), names=3, fold="All points")
-    yield Section("Latency and bandwidth", [FITTED, fitted.words], tables=[table])
-
-
-def _errors(allreduces: Found, fitted: FittedNetwork) -> Iterator[tuple[str, ...]]:
-    links = {fitted.inside: fitted.network.inside, fitted.between: fitted.network.between}
-    for place, ranks in allreduces.each("place", "ranks"):
-        if place not in (*links, ALL_NODES):
-            continue
-        network = fitted.network
-        if place != ALL_NODES:  # one link only
-            network = type(network)(links[place], links[place], ranks)
-        own = allreduces.where(place=place, ranks=ranks)
-        for record in own.where(way=GROUP if GROUP in own.each("way") else ONE_TENSOR).cases():
-            secs, said = record.config["secs"], allreduce_secs("ring", network, ranks, record.config["bytes"])
-            times = (f"{1e6 * secs:.4g}", f"{1e6 * said:.4g}", f"{said / secs - 1:+.0%}")
-            yield place, f"{ranks}", record.config["size"], *times
+    yield Section("Latency and bandwidth", [FITTED, fitted.words])

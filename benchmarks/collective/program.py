@@ -1,4 +1,4 @@
-"""One rank of allreduce and broadcast, by Horovod and by MPI itself.
+"""One rank of allreduce and broadcast, by Horovod and by MPI itself; or of one-sided communication, see windows.py.
 
     mpirun -np 2 python -m collective.program --operations allreduce --sizes 4 1048576 … --out FILE
 
@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scale_model.measured import RAW
+from scale.network import RAW
 
-from collective.arrays import missing_room, pattern, wrong
-from collective.told import Told
-from collective.turns import Way, take_turns
-from collective.ways import BCAST, BESIDE, DIAGNOSED_BYTES, GROUP, MEAN, MEMCPY, NEW_MEMORY, ONE_TENSOR, TENSORS
+from collective import plan, windows
+from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import UserError
@@ -27,7 +25,7 @@ from hpc_train.errors import UserError
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operations", nargs="+", choices=["allreduce", "broadcast"], required=True)
+    parser.add_argument("--operations", nargs="+", choices=plan.OPERATIONS, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", required=True, help="bytes")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--repeat-secs", type=float, required=True)
@@ -76,16 +74,17 @@ class Exchanges:
 
     def allreduce(self) -> list[Way]:
         """From 64 KiB on also those that tell what bounds the others."""
-        count, sent, hvd = self._sent.size, self._sent, self._hvd
-        ways = [self._memcpy(), Way(RAW, self._raw_into(lambda: self._received), self._check_raw)]
-        if sent.nbytes >= DIAGNOSED_BYTES:
-            ways.append(self._into_new_memory())
-        ways.append(self._tensors(ONE_TENSOR, [sent], hvd.Sum))
-        if count >= TENSORS:
-            parts = np.array_split(sent, TENSORS)
-            ways += [self._tensors(GROUP, parts, hvd.Sum), self._tensors(MEAN, parts, hvd.Average)]
-        if sent.nbytes >= DIAGNOSED_BYTES:
-            ways.append(Way(BESIDE, self._raw_into(lambda: self._received), self._check_raw, horovod=True))
+        sent, hvd = self._sent, self._hvd
+        diagnosed = sent.nbytes >= plan.DIAGNOSED_BYTES
+        ways = [self._memcpy(), self._raw(RAW, lambda: self._received)]
+        if diagnosed:
+            ways.append(self._raw(plan.NEW_MEMORY, lambda: np.empty_like(sent)))
+        ways.append(self._tensors(plan.ONE_TENSOR, [sent], hvd.Sum))
+        if sent.size >= plan.TENSORS:
+            parts = np.array_split(sent, plan.TENSORS)
+            ways += [self._tensors(plan.GROUP, parts, hvd.Sum), self._tensors(plan.MEAN, parts, hvd.Average)]
+        if diagnosed:
+            ways.append(self._raw(plan.BESIDE, lambda: self._received, horovod=True))
         return ways
 
     def broadcast(self) -> list[Way]:
@@ -97,7 +96,7 @@ class Exchanges:
             self._comm.Bcast(held, root=0)
             return wrong(held, 1)
 
-        raw = Way(BCAST, lambda: self._comm.Bcast(held, root=0), check)
+        raw = Way(plan.BCAST, lambda: self._comm.Bcast(held, root=0), check)
         return [self._memcpy(), raw, self._tensor_from_root()]
 
     def _memcpy(self) -> Way:
@@ -105,23 +104,18 @@ class Exchanges:
             np.copyto(self._received, self._sent)
             return wrong(self._received, self._world.rank + 1)
 
-        return Way(MEMCPY, lambda: np.copyto(self._received, self._sent), check)
+        return Way(plan.MEMCPY, lambda: np.copyto(self._received, self._sent), check)
 
-    def _into_new_memory(self) -> Way:
+    def _raw(self, name: str, received: Callable[[], np.ndarray], horovod: bool = False) -> Way:
+        """MPI_Allreduce into what `received` gives."""
+
         def check() -> int:
-            received = np.empty_like(self._sent)
-            self._comm.Allreduce(self._sent, received)
-            return wrong(received, self._total)
+            array = received()
+            array[:] = 0
+            self._comm.Allreduce(self._sent, array)
+            return wrong(array, self._total)
 
-        return Way(NEW_MEMORY, self._raw_into(lambda: np.empty_like(self._sent)), check)
-
-    def _raw_into(self, received: Callable[[], np.ndarray]) -> Callable[[], None]:
-        return lambda: self._comm.Allreduce(self._sent, received())
-
-    def _check_raw(self) -> int:
-        self._received[:] = 0
-        self._comm.Allreduce(self._sent, self._received)
-        return wrong(self._received, self._total)
+        return Way(name, lambda: self._comm.Allreduce(self._sent, received()), check, horovod)
 
     def _tensors(self, name: str, arrays: list[np.ndarray], op: Any) -> Way:
         tf, hvd = self._tf, self._hvd
@@ -154,7 +148,7 @@ class Exchanges:
         def check() -> int:
             return wrong(broadcast(tensor).numpy(), 1)
 
-        return Way(ONE_TENSOR, self._waited_for(lambda: broadcast(tensor)), check, horovod=True)
+        return Way(plan.ONE_TENSOR, self._waited_for(lambda: broadcast(tensor)), check, horovod=True)
 
     def _waited_for(self, call: Callable[[], Any]) -> Callable[[], object]:
         """On a GPU a call returns before its work is done."""
@@ -186,8 +180,8 @@ def device_of(hvd: Any, demanded: bool) -> str:
     return "/CPU:0"
 
 
-def main() -> None:
-    args = arguments()
+def measure_all(args: argparse.Namespace) -> None:
+    """All operations and sizes that go through Horovod, and MPI."""
     world = join_world()
     install_excepthook(world)
     assert world.comm is not None, "started without mpirun"
@@ -198,15 +192,22 @@ def main() -> None:
     told = Told(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
     for operation in args.operations:
         for nbytes in args.sizes:
-            reason = told.first_reason(missing_room(nbytes, world.local_size))
-            if reason:
-                told.left_out(operation, nbytes, reason)
+            if told.leaves_out([operation], nbytes, missing_room(nbytes, world.local_size)):
                 continue
             exchanges = Exchanges(world, switch.hvd, device, nbytes // 4)
             ways = exchanges.allreduce() if operation == "allreduce" else exchanges.broadcast()
-            told.measured(operation, nbytes, take_turns(world.comm, ways, switch.turn, args.rounds, args.repeat_secs))
+            found = take_turns(world.comm, ways, switch.turn, args.rounds, args.repeat_secs)
+            told.write(operation=operation, bytes=nbytes, ways=found)
             del exchanges, ways
     switch.turn(True)
+
+
+def main() -> None:
+    args = arguments()
+    if set(args.operations) <= set(plan.REDUCTIONS):
+        measure_all(args)
+    else:
+        windows.measure_all(args)
 
 
 if __name__ == "__main__":

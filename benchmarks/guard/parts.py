@@ -6,14 +6,15 @@ Modules are imported where they are used: what one part lacks does not keep the 
 from __future__ import annotations
 
 import importlib.util
+import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from support.launch import check_mpirun, here, slots
 from support.page import Target
-from support.records import Found
+from support.records import Found, Record
 from support.results import Results
 from support.usage import UsageError
 
@@ -29,6 +30,38 @@ PARAMETERS = ("8 MB", "67 MB")
 
 Measure = Callable[[Path, Results], list[Target]]
 """Measures in an empty folder, adds the records to the results, and returns the targets of that benchmark."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a part found.
+
+    Attributes:
+        targets: Those that something was measured for.
+        left_out: What was not measured, by name, and why; by the part's own name where that is all of it.
+        secs: That it took. taken: cores that other processes took meanwhile.
+    """
+
+    records: Sequence[Record] = ()
+    targets: Sequence[Target] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    secs: float = 0.0
+    taken: float = 0.0
+
+    def missed(self) -> Iterator[tuple[Target, str, str]]:
+        """All that falls short: the target, and the name and the value of what does not reach it."""
+        for target in self.targets:
+            yield from ((target, name, value) for name, value, reached in target.measured if not reached)
+
+    @property
+    def reached(self) -> bool:
+        """Everything was measured, and nothing falls short."""
+        return not self.left_out and not any(self.missed())
+
+    @property
+    def disturbed(self) -> bool:
+        """Other processes took more than the cores that this one may not use anyway, and a quarter of one."""
+        return self.taken > (os.cpu_count() or 1) - len(os.sched_getaffinity(0)) + 0.25
 
 
 @dataclass(frozen=True)
@@ -89,8 +122,7 @@ def training(folder: Path, results: Results) -> list[Target]:
 def allreduce(folder: Path, results: Results) -> list[Target]:
     """Horovod's allreduce against MPI's on this node, from 1 to 16 MiB."""
     from collective.page import FROM_BYTES, targets
-    from collective.places import runs
-    from collective.ways import FULL, sizes_between
+    from collective.plan import FULL, runs, sizes_between
     from collectives import measure_all
 
     if slots() < RANKS:
@@ -106,9 +138,8 @@ def input_pipeline(folder: Path, results: Results) -> list[Target]:
     import tensorflow as tf
     from input_pipeline import STEP_ROWS, settings_of
     from inputs.cases import measure_warm
-    from inputs.files import write
+    from inputs.data import ROW_KINDS, write
     from inputs.page import targets
-    from inputs.rows import ROW_KINDS
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     settings = settings_of(Namespace(quick=False, megabytes=INPUT_MEGABYTES, rounds=1))
@@ -144,10 +175,9 @@ def server(folder: Path, results: Results) -> list[Target]:
 
 def emulated(folder: Path, results: Results) -> list[Target]:
     """Eight ranks that wait instead of computing, however few cores there are, against one."""
-    from scale.jobs import plan_variable
+    from scale.jobs import FULL, MEMORY, SYNC, WEAK, plan_variable
     from scale.measuring import Curve, measure_all
     from scale.page import EMULATED_BYTES, EMULATED_STEP_MS, EMULATED_WORKERS, targets
-    from scale.settings import FULL, MEMORY, SYNC, WEAK
 
     settings = replace(FULL, secs=2.0, warm_up_secs=1.0, passes=1, limit_secs=120.0)
     points = ((SYNC, 1), (SYNC, EMULATED_WORKERS))

@@ -1,33 +1,27 @@
-"""One part in a process of its own: `python -m guard.program PART FOLDER OUT`.
+"""One part in a process of its own: `python -m guard.program PART FOLDER`.
 
-Each part sets up TensorFlow in its own way, once and for the whole process. FOLDER is empty; OUT gets what was measured
-(see `Measured`), or why it was not.
+Each part sets up TensorFlow in its own way, once and for the whole process. FOLDER is empty; FOLDER/measured gets what
+was measured, a pickled `Measured`, or why it was not.
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
+import pickle
+import sys
 from pathlib import Path
 
 from support.results import Results
 from support.usage import MissingError, UsageError, in_short, run_main
 
-from guard.parts import PARTS
-from guard.running import Measured
-from hpc_train.telemetry.json_files import write_json
+from guard.parts import PARTS, Measured
 
 EXPECTED = (UsageError, MissingError, RuntimeError, OSError, ImportError)
 """What a part that cannot run here raises."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=list(PARTS))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path)
-    args = parser.parse_args()
-    write_json(args.out, asdict(measure(args.part, args.folder)))
+    part, folder = sys.argv[1], Path(sys.argv[2])
+    (folder / "measured").write_bytes(pickle.dumps(measure(part, folder)))
     return 0
 
 

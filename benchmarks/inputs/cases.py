@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from support import page_cache
 from support.machine import one_core
 from support.records import Record, Sample, records_of
-from support.timing import Competitor, in_turn, interleave
+from support.timing import Competitor, interleave
 
-from inputs import baselines, ours
-from inputs.datasets import WHOLE_PASS_SECS, batches_of, drained
-from inputs.files import LAYOUTS, Data
+from hpc_train.data.loading.feed import Feed
+from inputs.contestants import (
+    CONTESTANTS,
+    DATASET,
+    FANCY,
+    FILE_READS,
+    GENERATOR_BATCH,
+    GENERATOR_ROW,
+    MEMCPY,
+    READER,
+    SLICES,
+    TAKE,
+    TFRECORD,
+    ZLIB,
+    Case,
+    Setup,
+    dropped,
+    ours_cold,
+)
+from inputs.data import LAYOUTS, Data
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
 
 BENCHMARK = "input_pipeline"
 ORDERS = ("none", "block", "global")
@@ -29,40 +46,10 @@ COLD_CASES = (
     ("contiguous", "global"),
     ("gzip", "global"),
 )
-READER, DATASET, MEMCPY, TFRECORD, ZLIB, ONE_THREAD = "reader", "tf.data", "memcpy", "TFRecord", "zlib", "1 thread"
-
-
-@dataclass(frozen=True)
-class Case:
-    """What was measured.
-
-    Attributes:
-        rows: Name of the row kind.
-        way: Who delivered the rows: READER and DATASET are ours, the rest are baselines.
-        threads: Of our reader; 0 where that does not apply.
-        cores: "all" or "one". beside: In which other turns the case ran once more.
-    """
-
-    rows: str
-    layout: str
-    order: str
-    way: str
-    threads: int = 0
-    cores: str = "all"
-    cache: str = "warm"
-    beside: str = ""
-
-    def __str__(self) -> str:
-        threads = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.threads else ""
-        cores = "on one core" if self.cores == "one" else ""
-        cache = "cold" if self.cache == "cold" else ""
-        return " ".join(
-            filter(None, [self.order, self.layout, self.rows, self.way, threads, cores, cache, self.beside])
-        )
-
-    @property
-    def is_ours(self) -> bool:
-        return self.way in (READER, DATASET)
+ONE_THREAD = "1 thread"
+STEP_SECS = 0.005
+TOLERANCE = 0.03
+Step = Callable[[Any], "tf.Tensor"]
 
 
 @dataclass(frozen=True)
@@ -96,59 +83,33 @@ def measure_warm(data: Data, settings: Settings) -> Iterator[Record]:
 
 
 def _warm(data: Data, layout: str, order: str, settings: Settings) -> Iterator[Record]:
-    limit = settings.limit_secs
-    own = Case(data.kind.name, layout, order, READER, threads=1)
-    with ExitStack() as stack:
-        group: dict[Case, Competitor] = {}
-
-        def add(competitor: Competitor, threads: int = 0) -> None:
-            group[replace(own, way=competitor.name, threads=threads)] = competitor
-
-        add(baselines.memcpy(data, limit))
-        add(_reader(data, layout, order, 1, limit, stack), threads=1)
-        add(_dataset(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
-        if layout == "contiguous" and settings.threads > 1:
-            add(_reader(data, layout, order, settings.threads, limit, stack), threads=settings.threads)
-        if layout == "contiguous":
-            add(baselines.tfrecord(data, order != "none", limit, stack))
-        if order == "none":
-            add(baselines.h5py_slices(data, layout, limit, stack))
-        if order == "global":
-            rows = ours.rows_of(data.paths[layout], data.kind.batch, order, data.steps)
-            add(baselines.take(data, rows, limit))
-            add(baselines.h5py_fancy(data, layout, rows, limit, stack))
-        if (layout, order) == ("gzip", "none"):
-            add(baselines.zlib_chunks(data, limit))
-            add(_reader(data, layout, order, 2, limit, stack), threads=2)
-            if settings.threads != 1:
-                add(_dataset(data, layout, order, 1, limit, stack), threads=1)
-        yield from _measure(group, settings.rounds)
+    threads = settings.threads
+    ways = [(MEMCPY, 0), (READER, 1), (DATASET, threads)]
+    if layout == "contiguous":
+        ways += [(READER, threads), (TFRECORD, 0)]
+    if order == "none":
+        ways.append((SLICES, 0))
+    if order == "global":
+        ways += [(TAKE, 0), (FANCY, 0)]
+    if (layout, order) == ("gzip", "none"):
+        ways += [(ZLIB, 0), (READER, 2), (DATASET, 1)]
+    own = Case(data.kind.name, layout, order, READER)
+    cases = [replace(own, way=way, threads=count) for way, count in dict.fromkeys(ways)]
+    yield from _measure(cases, data, settings.limit_secs, settings.rounds)
 
 
 def _warm_on_one_core(data: Data, order: str, settings: Settings) -> Iterator[Record]:
-    limit = settings.limit_secs
-    own = Case(data.kind.name, "contiguous", order, "", cores="one")
-    with one_core(), ExitStack() as stack:
-        group = {
-            replace(own, way="memcpy"): baselines.memcpy(data, limit),
-            replace(own, way=DATASET, threads=1): _dataset(data, "contiguous", order, 1, limit, stack),
-            replace(own, way="TFRecord"): baselines.tfrecord(data, order != "none", limit, stack),
-        }
-        yield from _measure(group, settings.rounds)
+    own = Case(data.kind.name, "contiguous", order, MEMCPY, cores="one")
+    cases = [own, replace(own, way=DATASET, threads=1), replace(own, way=TFRECORD)]
+    with one_core():
+        yield from _measure(cases, data, settings.limit_secs, settings.rounds)
 
 
 def measure_generators(data: Data, settings: Settings) -> Iterator[Record]:
     """from_generator; after all else, for TensorFlow changes malloc for the whole process then (M_TRIM_THRESHOLD)."""
-    limit, threads = settings.limit_secs, settings.threads
-    own = Case(data.kind.name, "contiguous", "none", DATASET, threads, beside="beside from_generator")
-    with ExitStack() as stack:
-        group = {own: _dataset(data, own.layout, own.order, threads, limit, stack)}
-        for competitor in (
-            baselines.generator(data, False, limit, stack),
-            baselines.generator(data, True, limit / 5, stack),
-        ):
-            group[replace(own, way=competitor.name, threads=0, beside="")] = competitor
-        yield from _measure(group, settings.rounds)
+    own = Case(data.kind.name, "contiguous", "none", DATASET, settings.threads, beside="beside from_generator")
+    others = [replace(own, way=way, threads=0, beside="") for way in (GENERATOR_BATCH, GENERATOR_ROW)]
+    yield from _measure([own, *others], data, settings.limit_secs, settings.rounds)
 
 
 def measure_cold(data: Data, settings: Settings) -> Iterator[Record]:
@@ -161,22 +122,15 @@ def measure_cold(data: Data, settings: Settings) -> Iterator[Record]:
         if layout not in data.paths:
             continue
         own = Case(data.kind.name, layout, order, READER, threads=1, cache="cold")
-        plain = baselines.file_reads(data, layout, settings.limit_secs)
-        group = {
-            replace(own, way=plain.name, threads=0): _dropped(plain, data.paths[layout]),
-            own: _cold_reader(data, layout, order, settings.limit_secs),
-            replace(own, way=DATASET, threads=settings.threads): _cold_dataset(data, layout, order, settings),
-        }
-        yield from _measure(group, settings.cold_rounds)
+        cases = [replace(own, way=FILE_READS, threads=0), own, replace(own, way=DATASET, threads=settings.threads)]
+        yield from _measure(cases, data, settings.limit_secs, settings.cold_rounds)
 
 
-def _measure(group: dict[Case, Competitor], rounds: int) -> Iterator[Record]:
-    """One interleaving: ours are compared with its baselines, several threads with one.
-
-    Competitors are named by their cases here, so that one way with one and with two threads stay apart.
-    """
-    rates = interleave([replace(competitor, name=str(case)) for case, competitor in group.items()], rounds)
-    values = {case: [rate / 1e9 for rate in rates[str(case)].per_sec] for case in group}
+def _measure(cases: Sequence[Case], data: Data, limit_secs: float, rounds: int) -> Iterator[Record]:
+    """One interleaving: ours are compared with the others, several threads with one."""
+    with ExitStack() as stack:
+        rates = interleave([_competitor(Setup(case, data, limit_secs, stack)) for case in cases], rounds)
+    values = {case: [rate / 1e9 for rate in rates[str(case)].per_sec] for case in cases}
     for case, own in values.items():
         against = {other.way: found for other, found in values.items() if case.is_ours and not other.is_ours}
         alone = replace(case, threads=1)
@@ -186,80 +140,103 @@ def _measure(group: dict[Case, Competitor], rounds: int) -> Iterator[Record]:
         yield from records_of(BENCHMARK, "GB/s", [Sample(str(case), own, against, config=config)])
 
 
-def _reader(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Reader.read, step after step, with a reader that stays open."""
-    read = stack.enter_context(ours.reader(data.paths[layout], data.kind.batch, order, threads))
-    steps = count()
-    first = ours.rows_of(data.paths[layout], data.kind.batch, order, 1)[0]
-    _check(data, first, read(next(steps)))
-
-    def deliver(_: int) -> int:
-        read(next(steps))
-        return data.kind.batch_bytes
-
-    in_turn(deliver, data.steps, WHOLE_PASS_SECS)()
-    return drained(READER, deliver, data, limit_secs)
+def _competitor(setup: Setup) -> Competitor:
+    if setup.case.cache == "warm":
+        return CONTESTANTS[setup.case.way](setup)
+    cold = ours_cold(setup) if setup.case.is_ours else CONTESTANTS[setup.case.way](setup)
+    return dropped(cold, setup.data.paths[setup.case.layout])
 
 
-def _dataset(data: Data, layout: str, order: str, threads: int, limit_secs: float, stack: ExitStack) -> Competitor:
-    """Batches of our training pipeline, which stays open."""
-    training = stack.enter_context(ours.training(data.paths[layout], data.kind.batch, order, threads))
-    first = ours.rows_of(data.paths[layout], data.kind.batch, order, 1)[0]
+def measure_step(data: Data, settings: Settings) -> Iterator[Record]:
+    """Trains on contiguous shards in each order, in turn with the same step on a batch that stays in memory."""
+    import tensorflow as tf
 
-    def look_at_first(batch: Sequence[tf.Tensor]) -> None:
-        _check(data, first, [column.numpy() for column in batch])
-
-    return batches_of(DATASET, training.dataset, data, limit_secs, stack, look_at_first, whole_pass_first=True)
-
-
-def _check(data: Data, rows: np.ndarray, columns: Sequence[np.ndarray]) -> None:
-    images, labels = columns
-    if not (np.array_equal(images, data.images[rows]) and np.array_equal(labels, data.labels[rows])):
-        raise RuntimeError(f"wrong rows were read ({data.kind.name}): nothing here is worth measuring")
-
-
-def _dropped(competitor: Competitor, paths: Sequence[str]) -> Competitor:
-    def prepare() -> None:
-        competitor.prepare()
-        page_cache.drop(paths)
-
-    return replace(competitor, prepare=prepare)
+    rows = slice(0, data.kind.batch)
+    resident = (tf.constant(data.images[rows]), tf.constant(data.labels[rows]))
+    step, width = calibrated_step(resident)
+    for order in ORDERS:
+        shares, fed, not_fed = _fed(step, resident, data, order, settings)
+        name, config = f"{order} training step", {"order": order, "width": width}
+        yield from records_of(
+            BENCHMARK, "% of step", [Sample(f"{name}, wait for input", shares, config={**config, "way": "wait"})]
+        )
+        against = {"same step on a batch in memory": not_fed}
+        yield from records_of(
+            BENCHMARK, "ms", [Sample(f"{name}, time", fed, against, config={**config, "way": "time"})]
+        )
 
 
-def _cold_reader(data: Data, layout: str, order: str, limit_secs: float) -> Competitor:
-    """A new reader for each run: pages that a reader has mapped cannot be dropped."""
-    opened = ExitStack()
-    reads: list[ours.Read] = []
-
-    def prepare() -> None:
-        reads[:] = [opened.enter_context(ours.reader(data.paths[layout], data.kind.batch, order, threads=1))]
-
-    def deliver(step: int) -> int:
-        reads[0](step)
-        return data.kind.batch_bytes
-
-    def run() -> int:
-        return in_turn(deliver, data.steps, limit_secs)()
-
-    return _dropped(Competitor(READER, run, prepare, opened.close), data.paths[layout])
+def calibrated_step(batch: Any) -> tuple[Step, int]:
+    """A step whose hidden layer is just so wide that it takes 5 ms on one core; and that width."""
+    width = 64
+    for _ in range(6):
+        step = _make_step(batch, width)
+        secs = _step_secs(step, batch)
+        if abs(secs / STEP_SECS - 1) < TOLERANCE:
+            break
+        width = max(8, round(width * STEP_SECS / secs))
+    return step, width
 
 
-def _cold_dataset(data: Data, layout: str, order: str, settings: Settings) -> Competitor:
-    """A pipeline opened anew for each run; its first batch is timed, too."""
-    opened = ExitStack()
-    datasets: list[Iterable[object]] = []
+def _make_step(batch: Any, width: int) -> Step:
+    import keras
+    import tensorflow as tf
 
-    def prepare() -> None:
-        training = ours.training(data.paths[layout], data.kind.batch, order, settings.threads)
-        datasets[:] = [opened.enter_context(training).dataset]
+    model = keras.Sequential(
+        [
+            keras.Input(batch[0].shape[1:], dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(width, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(1e-3)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def run() -> int:
-        batches = iter(datasets[0])
+    @tf.function
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
 
-        def deliver(_: int) -> int:
-            next(batches)
-            return data.kind.batch_bytes
+    return lambda batch: step(*batch)
 
-        return in_turn(deliver, data.steps, settings.limit_secs)()
 
-    return _dropped(Competitor(DATASET, run, prepare, opened.close), data.paths[layout])
+def _step_secs(step: Step, batch: Any, steps: int = 40) -> float:
+    for _ in range(5):
+        step(batch).numpy()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step(batch).numpy()
+    return (time.perf_counter() - start) / steps
+
+
+def _fed(
+    step: Step, resident: Any, data: Data, order: str, settings: Settings
+) -> tuple[list[float], list[float], list[float]]:
+    """Percent of a step that is waiting, milliseconds of a step, and of one on the resident batch, by repeat."""
+    shares: list[float] = []
+    case = Case(data.kind.name, "contiguous", order, DATASET, settings.threads)
+    with ExitStack() as stack:
+        opened = stack.enter_context(Setup(case, data, settings.limit_secs, stack).training())
+        feed = stack.enter_context(Feed(opened.dataset))
+
+        def fed() -> int:
+            before, start = feed.waited_secs, time.perf_counter()
+            for _ in range(settings.steps):
+                step(next(feed)).numpy()
+            shares.append((feed.waited_secs - before) / (time.perf_counter() - start))
+            return settings.steps
+
+        def not_fed() -> int:
+            for _ in range(settings.steps):
+                step(resident).numpy()
+            return settings.steps
+
+        rates = interleave([Competitor("fed", fed), Competitor("resident", not_fed)], settings.rounds)
+    fed_ms, resident_ms = ([1e3 * secs for secs in rates[name].secs] for name in ("fed", "resident"))
+    return [100 * share for share in shares[1:]], fed_ms, resident_ms  # the first run warmed up

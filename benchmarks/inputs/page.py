@@ -9,10 +9,9 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Table, Target, at_least, at_most, numbers
 from support.records import Found
 
-from inputs.cases import DATASET, MEMCPY, ONE_THREAD, ORDERS, READER, TFRECORD, ZLIB, Settings
-from inputs.files import LAYOUTS
-from inputs.rows import ROW_KINDS
-from inputs.step import STEP_SECS
+from inputs.cases import ONE_THREAD, ORDERS, STEP_SECS, Settings
+from inputs.contestants import DATASET, MEMCPY, READER, TFRECORD, ZLIB
+from inputs.data import LAYOUTS, ROW_KINDS
 
 MEMCPY_RATIO = {"none": 0.7, "global": 0.35, "block": 0.25}
 TFRECORD_RATIO = 5.0
@@ -28,32 +27,31 @@ NAMES = {"Rows": "rows", "Layout": "layout", "Way": "way", "Threads": "threads"}
 ABOUT = {
     "none": "TFRecord has no shuffle buffer here.",
     "block": "TFRecord is read through a shuffle buffer of 10 % of the rows.",
-    "global": "np.take gathers the same random rows from an array in memory: what the memory itself allows. TFRecord "
-    "has a shuffle buffer of 10 % of the rows, so it mixes less. Chunks stay decoded in memory here, so after the "
-    "first epoch compressed rows are only gathered.",
+    "global": "np.take gathers the same random rows from an array in memory. TFRecord has a shuffle buffer of 10 % of "
+    "the rows. Chunks stay decoded in memory here, so after the first epoch compressed rows are only gathered.",
 }
-GENERATOR = (
-    "from_generator over h5py, by batch as slices or row by row, in turns with tf.data of the contiguous files; after "
-    "all else, for TensorFlow changes malloc for the whole process then."
-)
+GENERATOR = "By batch as slices or row by row, over h5py, in turns with tf.data of the contiguous files."
 ONE_CORE = "All threads of the process are kept on one core, ours too, and ours has one reader thread."
-GZIP = (
-    "GB/s of row bytes, in file order. zlib is zlib.decompress of the same chunks, lying in memory, one after the "
-    "other in one thread."
-)
+GZIP = "In file order. zlib is zlib.decompress of the same chunks, lying in memory, in one thread."
 STEP = (
     "A Keras model trains on contiguous rows of 3 KB, in turn with the same steps on one batch that stays in memory. "
     "Wait is what the training loop's own feed counts."
 )
 COLD = (
     f"Dropped before each run by {page_cache.METHOD}. File reads are the stored bytes of the same files in blocks of "
-    "1 MB, the others count row bytes, so compressed files can pass them. The disk of a virtual machine may have a "
-    "cache of its own that nobody here can drop."
+    "1 MB, the others count row bytes, so compressed files can pass them."
 )
 DATA = (
-    "Made images (random colours on a coarse lattice, interpolated, partly saturated, with noise), tuned so that gzip "
-    "shrinks them about as it does Fashion-MNIST (1.76 times, 784 B), CIFAR-10 (1.1, 3 KB) and photographs (1.4 to "
-    "1.5, 150 KB). Four shards; chunks of about 256 KB in whole rows; gzip level 4; blosc is lz4 level 5."
+    "Made images, tuned so that gzip shrinks them about as it does Fashion-MNIST (1.76 times, 784 B), CIFAR-10 (1.1, "
+    "3 KB) and photographs (1.4 to 1.5, 150 KB). Four shards; chunks of about 256 KB in whole rows; gzip level 4; "
+    "blosc is lz4 level 5."
+)
+SUMMARY = (
+    "How fast hpc_train delivers batches from HDF5 shards. “reader” is its reading into numpy arrays, without "
+    "TensorFlow; “tf.data” is batches coming out of the training dataset, shuffling included.",
+    "memcpy is np.copyto, batch by batch, from one large array into one batch buffer, on one core. Every case ran in "
+    "turn with its baselines (A B B A) after a warm-up, {repeats} times, each one pass over the data or {secs:g} s of "
+    "it; medians are quoted. Bytes are those of the rows, image and int64 label.",
 )
 FILES_HEADER = ("Rows", "image", "rows", "batch", "MB", *(f"{layout}, times smaller" for layout in LAYOUTS[2:]))
 
@@ -119,7 +117,8 @@ def make_page(found: Found, settings: Settings, facts: Mapping[str, object], fil
     ]
     sections.append(Section("Data", [DATA], tables=[Table(FILES_HEADER, files, names=2)]))
     title = "Input pipeline: HDF5 against memcpy, TFRecord and h5py"
-    return Report(title, list(_summary(settings)), targets(found, settings), sections, facts)
+    summary = [text.format(repeats=2 * settings.rounds, secs=settings.limit_secs) for text in SUMMARY]
+    return Report(title, summary, targets(found, settings), sections, facts)
 
 
 def _order(found: Found, order: str) -> Section:
@@ -140,17 +139,3 @@ def _order(found: Found, order: str) -> Section:
         charts.append(Bars(f"Rows of {rows}", bars))
     table = numbers(found, NAMES, {"CPU s a GB": "cpu_secs_per_gb"}, "All numbers, every layout")
     return Section(f"{WORDS[order]} (shuffle: {order})", [text], charts, [table])
-
-
-def _summary(settings: Settings) -> Iterator[str]:
-    yield (
-        "How fast hpc_train delivers batches from HDF5 shards. “reader” is its reading into numpy arrays, without "
-        "TensorFlow; “tf.data” is batches coming out of the training dataset, shuffling included, taken the way "
-        "TFRecord's are. A target is reached only where all its parts are."
-    )
-    yield (
-        "memcpy is np.copyto, batch by batch, from one large array into one batch buffer, both aligned to 64 bytes, on "
-        "one core. Every case ran in turn with its baselines (A B B A) after a warm-up, "
-        f"{2 * settings.rounds} times, each one pass over the data or {settings.limit_secs:g} s of it; medians are "
-        "quoted. Bytes are those of the rows, image and int64 label. The page cache is warm except where it says cold."
-    )

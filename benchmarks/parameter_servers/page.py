@@ -8,27 +8,9 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Table, Target, at_least, numbers
 from support.records import Found, Record
 
+from parameter_servers import settings as of
 from parameter_servers.cases import SLOWER
-from parameter_servers.settings import (
-    APPLIED,
-    ASYNC,
-    IDLE,
-    MEMCPY,
-    ONE_HOST_TCP,
-    ONE_NODE,
-    OPTIMIZER,
-    OURS,
-    PLAIN_HOROVOD,
-    SEND_RECV,
-    SLOW,
-    SLOW_WORKER,
-    TO_LOSS,
-    TRAINING,
-    TRANSFER,
-    TWO_HOSTS,
-    WITHOUT_CMA,
-    Settings,
-)
+from parameter_servers.settings import MEMCPY, ONE_NODE, OURS, PLAIN_HOROVOD, SEND_RECV, Settings
 
 MEMCPY_RATIO = 0.4
 SEND_RECV_RATIO = 2.0
@@ -40,36 +22,30 @@ NAMES = {"Where": "where", "Parameters": "size", "Servers": "servers", "Way": "w
 TRANSFER_TEXT = (
     "One worker pushes a gradient, waits until the server has taken it and has published its parameters, and pulls "
     "them; the server has no optimizer. Bytes of gradient and parameters a second, as a share of memcpy of as many "
-    "bytes by the worker, which is 1. Send/Recv moves as many between the same ranks, two-sided. Each message is one "
-    "copy where the kernel's cross memory attach may be used (CMA), and two without.",
-    "The bytes are copied three times, one after the other: by the push, by the server that publishes, by the pull. So "
-    "no more than 0.67 can be reached. What was pushed has to come back each time.",
+    "bytes by the worker; three copies one after the other can reach 0.67. Send/Recv moves as many between the same "
+    "ranks, two-sided: one copy where the kernel's cross memory attach may be used (CMA), two without."
 )
 OPTIMIZER_TEXT = (
-    "The same, with Keras's SGD with momentum applied by the server to each gradient. “apply alone” is that, on a "
-    "gradient that lies in the mailbox, in bytes of parameters a second. If push and pull cost a memcpy each and "
-    "nothing else were done but to apply, 2 / (2 + apply / memcpy) of memcpy would be reached: the bound. Publishing "
-    "is a third copy, and not in it."
+    "The same, with Keras's SGD with momentum applied by the server to each gradient. “apply alone” is that, in bytes "
+    "of parameters a second. If push and pull cost a memcpy each and nothing else were done but to apply, "
+    "2 / (2 + apply / memcpy) of memcpy would be reached: the bound. Publishing is a third copy, and not in it."
 )
 TCP_TEXT = (
-    "The same over TCP through the loopback interface, where a server has to help with every push and pull. “two "
-    "hosts” are the two nodes of a private Slurm on this machine, “one host” are processes that are set to use TCP. No "
-    "target."
+    "The same over TCP through the loopback interface. “two hosts” are the two nodes of a private Slurm on this "
+    "machine, “one host” are processes that are set to use TCP. No target."
 )
 TRAINING_TEXT = (
-    "An MLP 784-1024-1024-10, SGD with momentum, batches of 64 a rank, one thread each. Plain Horovod: two ranks, a "
-    "grouped_allreduce in a tf.function, default settings, batches that wait in memory. The others are jobs of this "
-    "package: sync with two ranks, async with one server and two workers, which share the cores. Each repeat is a job "
-    "of its own over {examples:,} examples, the first {secs:g} s of which are not counted."
+    "An MLP 784-1024-1024-10, SGD with momentum, batches of 64 a rank, one thread each. Plain Horovod: two ranks with "
+    "default settings. The others are jobs of this package: sync with two ranks, async with one server and two "
+    "workers. Each repeat is a job of its own over {examples:,} examples, of which the first {secs:g} s do not count."
 )
 SLOW_TEXT = (
     f"One worker sleeps after each of its steps, {SLOWER} times as long as a step takes (--debug-delay), so it makes a "
     "quarter of the steps it would. Each way is compared with itself without that."
 )
 LOSS_TEXT = (
-    "Seconds of training until the mean training loss of three records in metrics.jsonl falls below {loss:g}, from the "
-    "first record on, in the jobs above. A step of sync is one update made of two batches; async makes two of them, "
-    "each of a gradient that may be stale, at half the learning rate."
+    "Seconds of training until the mean loss of three records in metrics.jsonl falls below {loss:g}, in the jobs "
+    "above. A step of sync is one update made of two batches; async makes two of them, at half the learning rate."
 )
 STALENESS_TEXT = (
     "How many updates were made between the parameters that a gradient was computed at and its own, in all "
@@ -89,7 +65,7 @@ SUMMARY = (
 
 def optimizer_bound(found: Found) -> float | None:
     """What push and pull with an optimizer can reach at most, as a share of memcpy: 2 / (2 + apply / memcpy)."""
-    memcpy, applied = found.one(way=MEMCPY), found.one(way=APPLIED)
+    memcpy, applied = found.one(way=MEMCPY), found.one(way=of.APPLIED)
     return 2 / (2 + memcpy.value / applied.value) if memcpy and applied else None  # of rates: not of times
 
 
@@ -101,14 +77,14 @@ def optimizer_share(found: Found) -> float | None:
 
 def targets(found: Found) -> list[Target]:
     """All targets, in the order of the issue that set them."""
-    trained = [("MLP 784-1024-1024-10", found.ratio(PLAIN_HOROVOD, what=TRAINING, way=ASYNC))]
+    trained = [("MLP 784-1024-1024-10", found.ratio(PLAIN_HOROVOD, what=of.TRAINING, way=of.ASYNC))]
     idle = [
         (f"{one.config['way']}, {one.config['where']}, {_servers(one.config['servers'])}", one.value)
-        for one in found.where(what=IDLE)
+        for one in found.where(what=of.IDLE)
     ]
     plain, sgd = "Push and pull on one node, no optimizer", "Push and pull on one node, SGD with momentum"
-    memcpy, both = _on_one_node(found, TRANSFER, MEMCPY), _on_one_node(found, TRANSFER, SEND_RECV)
-    shares = _on_one_node(found, OPTIMIZER, optimizer_share)
+    memcpy, both = _on_one_node(found, of.TRANSFER, MEMCPY), _on_one_node(found, of.TRANSFER, SEND_RECV)
+    shares = _on_one_node(found, of.OPTIMIZER, optimizer_share)
     wanted = f"≥ {TRAINING_RATIO:g} x the examples/s of a plain Horovod loop on two ranks"
     return [
         at_least(plain, f"≥ {MEMCPY_RATIO:g} x memcpy of the same bytes", memcpy, MEMCPY_RATIO),
@@ -139,46 +115,31 @@ def _servers(count: int) -> str:
 
 def make_page(found: Found, settings: Settings) -> Report:
     """The whole report."""
-    how = settings.training
-    transfers = found.where(what=TRANSFER)
-    node = Found(one for one in transfers if one.config["where"] in (ONE_NODE, WITHOUT_CMA))
-    tcp = Found(one for one in transfers if one.config["where"] in (TWO_HOSTS, ONE_HOST_TCP))
-    shares = list(_on_one_node(found, OPTIMIZER, optimizer_share))
-    training = [
-        Bar(one.config["way"], one.ratio, TRAINING_RATIO if one.config["way"] == ASYNC else None)
-        for one in found.where(what=TRAINING)
+    how, of_ways = settings.training, {"Way": "way", "Ranks": "ranks"}
+    transfers, trained, slow = (found.where(what=what) for what in (of.TRANSFER, of.TRAINING, of.SLOW_WORKER))
+    tcp = Found(one for one in transfers if "TCP" in one.config["where"])
+    node = Found(one for one in transfers if one not in tcp)
+    shares = [Bar(name, n, OPTIMIZER_SHARE) for name, n in _on_one_node(found, of.OPTIMIZER, optimizer_share)]
+    ratios = [
+        Bar(one.config["way"], one.ratio, TRAINING_RATIO if one.config["way"] == of.ASYNC else None)
+        for one in trained
         if one.baseline == PLAIN_HOROVOD
     ]
-    slow = [Bar(one.baseline, one.ratio) for one in found.where(what=SLOW_WORKER) if one.baseline]
-    of_ways = {"Way": "way", "Ranks": "ranks"}
+    kept = [Bar(one.baseline, one.ratio) for one in slow if one.baseline]
+    training_text = TRAINING_TEXT.format(examples=how.examples, secs=how.warm_up_secs)
+    optimizer, losses, idle = (found.where(what=what) for what in (of.OPTIMIZER, of.TO_LOSS, of.IDLE))
     parts = (
         ("Push and pull on one node", TRANSFER_TEXT, node, NAMES, list(_charts(node, MEMCPY))),
-        (
-            "Push and pull with SGD and momentum",
-            [OPTIMIZER_TEXT],
-            found.where(what=OPTIMIZER),
-            NAMES,
-            [Bars("Share of the bound", [Bar(name, share, OPTIMIZER_SHARE) for name, share in shares])],
-        ),
-        ("Push and pull over TCP", [TCP_TEXT], tcp, NAMES, list(_charts(tcp, SEND_RECV))),
-        (
-            "Training",
-            [TRAINING_TEXT.format(examples=how.examples, secs=how.warm_up_secs)],
-            found.where(what=TRAINING),
-            of_ways,
-            [Bars("Examples a second; plain Horovod is 1", training)],
-        ),
-        (
-            "One slow worker",
-            [SLOW_TEXT],
-            found.where(what=SLOW_WORKER),
-            of_ways,
-            [Bars(f"Examples a second kept with {SLOW}", slow)],
-        ),
-        ("Time to a given loss", [LOSS_TEXT.format(loss=how.loss)], found.where(what=TO_LOSS), of_ways, []),
-        ("A server that waits", [IDLE_TEXT], found.where(what=IDLE), NAMES, []),
+        ("Push and pull with SGD and momentum", OPTIMIZER_TEXT, optimizer, NAMES, [Bars("Share of the bound", shares)]),
+        ("Push and pull over TCP", TCP_TEXT, tcp, NAMES, list(_charts(tcp, SEND_RECV))),
+        ("Training", training_text, trained, of_ways, [Bars("Examples a second; plain Horovod is 1", ratios)]),
+        ("One slow worker", SLOW_TEXT, slow, of_ways, [Bars(f"Examples a second kept with {of.SLOW}", kept)]),
+        ("Time to a given loss", LOSS_TEXT.format(loss=how.loss), losses, of_ways, []),
+        ("A server that waits", IDLE_TEXT, idle, NAMES, []),
     )
-    sections = [Section(title, text, charts, [numbers(own, names)]) for title, text, own, names, charts in parts if own]
+    sections = [
+        Section(title, [text], charts, [numbers(own, names)]) for title, text, own, names, charts in parts if own
+    ]
     rows = [_staleness_row(one) for one in found.cases() if "staleness" in one.config]
     header = ("Way", "gradients", "mean staleness", "highest", "by staleness")
     sections += [Section("Staleness", [STALENESS_TEXT], tables=[Table(header, rows)])] if rows else []

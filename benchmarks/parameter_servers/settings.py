@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Names of what is measured, and how much."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ SIZES: Mapping[str, int] = {"1 MB": 10**6, "8 MB": 8 * 10**6, "67 MB": 67 * 10**
 """Bytes of parameters, by name."""
 VARIABLES = 8
 """The parameters are so many variables of the same size."""
-
 BATCH = 64
 """Rows a rank and step."""
 WORKERS = 2
@@ -61,14 +60,14 @@ class Jobs:
         watch_secs: For so long a job's server that has next to nothing to do is watched.
     """
 
-    rows: int
-    examples: int
-    slow_examples: int
-    warm_up_secs: float
-    passes: int
-    slow_passes: int
-    loss: float
-    watch_secs: float
+    rows: int = 32_768
+    examples: int = 80_000
+    slow_examples: int = 24_000
+    warm_up_secs: float = 1.5
+    passes: int = 2
+    slow_passes: int = 1
+    loss: float = 0.9
+    watch_secs: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -86,30 +85,12 @@ FULL = Settings(
     node=Transfers(tuple(SIZES), run_bytes=512 * 10**6, rounds=3, rest_secs=2.0, rests=1),
     optimizer=Transfers(tuple(SIZES), run_bytes=256 * 10**6, rounds=3),
     tcp=Transfers(("1 MB", "8 MB", "67 MB"), run_bytes=128 * 10**6, rounds=3, rest_secs=2.0, rests=1),
-    training=Jobs(
-        rows=32_768,
-        examples=80_000,
-        slow_examples=24_000,
-        warm_up_secs=1.5,
-        passes=2,
-        slow_passes=1,
-        loss=0.9,
-        watch_secs=5.0,
-    ),
+    training=Jobs(),
 )
 QUICK = Settings(
     node=Transfers(("1 MB", "8 MB"), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=1),
     optimizer=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1),
     tcp=Transfers(("1 MB",), run_bytes=4 * 10**6, rounds=1, rest_secs=0.2, rests=1),
-    training=Jobs(
-        rows=2_048,
-        examples=4_000,
-        slow_examples=1_500,
-        warm_up_secs=0.0,
-        passes=1,
-        slow_passes=1,
-        loss=2.3,
-        watch_secs=1.0,
-    ),
+    training=Jobs(2_048, 4_000, 1_500, warm_up_secs=0.0, passes=1, loss=2.3, watch_secs=1.0),
     quick=True,
 )

@@ -1,6 +1,6 @@
 """One process of tf.estimator with an asynchronous parameter server, as TensorFlow 1 and 2.15 document it.
 
-    TF_CONFIG=… python -m peers.estimator_program --model "MLP 1.9 M" --folder DIR --warm-up 100 --steps 1000 --out FILE
+    TF_CONFIG=… python -m peers.estimator_program --model "MLP 1.9 M" --folder DIR --warm-up 100 --steps 1000 --out DIR
 
 Runs in an environment of its own, of TensorFlow 2.15 (see estimator_env.py), the last one that has tf.estimator. The
 servers, and the workers other than the chief, do not end by themselves.
@@ -8,7 +8,6 @@ servers, and the workers other than the chief, do not end by themselves.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections import deque
@@ -20,19 +19,9 @@ import tensorflow as tf
 
 from peers.models import CLASSES, CNN, LEARNING_RATES, UNITS, load_batches, row_shape
 from peers.settings import BATCH, MOMENTUM
-from peers.told import LAST_LOSSES, Told, Took, write_told
+from peers.told import LAST_LOSSES, Told, Took, rival_parser, write_told
 
 NEVER = 10**9
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="with the shards")
-    parser.add_argument("--warm-up", type=int, required=True, help="steps of each worker that are not counted")
-    parser.add_argument("--steps", type=int, required=True, help="of each worker")
-    parser.add_argument("--out", type=Path, required=True, help="written by the chief")
-    return parser.parse_args()
 
 
 def logits_of(model: str, x: Any) -> Any:
@@ -82,7 +71,7 @@ class Clock(tf.estimator.SessionRunHook):
             if self._own >= self._warm_up and others >= self._warm_up * (self._workers - 1):
                 self._begun, self._begun_at = Took.now(), int(step)
         elif int(step) - self._begun_at >= self._steps:
-            took = Took.until_now(self._begun)
+            took = Took.now().since(self._begun)
             losses = self._first, float(np.mean(self._last))
             made = int(step) - self._begun_at
             write_told(self._out, [Told.of(made, [took], losses, BATCH)])
@@ -90,7 +79,7 @@ class Clock(tf.estimator.SessionRunHook):
 
 
 def main() -> None:
-    args = arguments()
+    args = rival_parser(__doc__).parse_args()
     told = json.loads(os.environ["TF_CONFIG"])
     workers = 1 + len(told["cluster"].get("worker", ()))
     kind = told["task"]["type"]
@@ -105,7 +94,7 @@ def main() -> None:
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).repeat().prefetch(2)
         return dataset.map(lambda rows, labels: (tf.ensure_shape(rows, [BATCH, *row_shape(args.model)]), labels))
 
-    hooks = [Clock(args.warm_up, args.steps, workers, args.out)] if kind == "chief" else []
+    hooks = [Clock(args.warm_up, args.steps, workers, args.out / "rank-0.json")] if kind == "chief" else []
     tf.estimator.train_and_evaluate(
         estimator,
         tf.estimator.TrainSpec(input_fn, max_steps=NEVER, hooks=hooks),

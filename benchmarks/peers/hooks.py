@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from support.timing import there_and_back
 
@@ -20,6 +20,9 @@ from hpc_train.distributed.world import join_world
 from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS
 from peers.told import LAST_LOSSES, Told, Took, write_told
+
+if TYPE_CHECKING:
+    from peers.rivals import KerasFit, Loop
 
 PLAN, TOLD = "measure.json", "ours.json"
 """In the working directory: the Plan; and what the chief writes: what ours reached, then the rival."""
@@ -45,19 +48,6 @@ class Plan:
     block_secs: float
     first_steps: int
     first_secs: float
-
-
-class Rival(Protocol):
-    """What is measured beside the job."""
-
-    def run(self, warm_up: int, steps: int) -> Took:
-        """Makes `warm_up` steps, then so many more; returns what these took."""
-        ...
-
-    @property
-    def losses(self) -> tuple[float, float]:
-        """The first one, and the last."""
-        ...
 
 
 class MeasuringHook(Hook):
@@ -116,7 +106,7 @@ class MeasuringHook(Hook):
             if turn == "ours":
                 begun = yield warm_up
                 ended = yield self._steps
-                self._ours.append(Took(ended.secs - begun.secs, ended.cpu_secs - begun.cpu_secs))
+                self._ours.append(ended.since(begun))
             elif self._rival is not None:
                 self._theirs.append(self._rival.run(warm_up, self._steps))
         self._context.request_stop("all is measured")
@@ -130,24 +120,22 @@ def next_wait(script: Generator[int, Took, None], now: Took) -> int:
         return -1
 
 
-def make_rival(name: str | None, model_name: str, context: HookContext) -> Rival | None:
+def make_rival(name: str | None, model_name: str, context: HookContext) -> Loop | KerasFit | None:
     """The rival called `name`, with a model and batches of its own. Collective."""
     if name is None:
         return None
-    from peers.plain_loop import PlainLoop, dataset_of
+    from peers.rivals import KerasFit, dataset_of, plain_loop
 
     model: Any = build_model({"model": model_name})
     dataset = dataset_of(*load_batches(Path.cwd(), model_name, context.rank, context.size, BATCH))
     if name == FIT:
-        from peers.fit import KerasFit
-
         return KerasFit(model, dataset)
     assert name == SAME_FLAGS, name
     if context.size == 1:
-        return PlainLoop(model, dataset)
+        return plain_loop(model, dataset)
     import horovod.tensorflow as hvd
 
-    return PlainLoop(model, dataset, hvd)
+    return plain_loop(model, dataset, hvd)
 
 
 def make_hooks() -> list[Hook]:

@@ -18,27 +18,12 @@ from support.results import Results
 from support.usage import MissingError, tell
 
 from hpc_train.distributed.launch_env import LaunchPlace, settings_before_mpi
-from peers.estimator_env import find_or_build
+from peers import settings as of
+from peers.clusters import find_or_build, run_cluster
 from peers.hooks import Plan
 from peers.jobs import run_alone, run_job
 from peers.models import PARAMETERS
-from peers.processes import run_cluster
-from peers.settings import (
-    BATCH,
-    BENCHMARK,
-    DEFAULT_FLAGS,
-    DISTRIBUTE,
-    ESTIMATOR,
-    FIT,
-    NO_EXCHANGE,
-    OURS,
-    PATIENCE,
-    PLAIN,
-    SAME_FLAGS,
-    SLOWER,
-    START_SECS,
-    Settings,
-)
+from peers.settings import OURS, PLAIN, SAME_FLAGS, Settings
 from peers.told import Told, read_told, told_of
 
 Kind = Literal["one process", "weak scaling", "other programs"]
@@ -86,12 +71,12 @@ def plan(models: Sequence[str], ranks: Sequence[int], peers: Sequence[str], thin
         if "same-flags" in peers:
             sorts.append((ONE_PROCESS, n, (Contestant(OURS, n), same_flags_rival(n))))
         if "fit" in peers and n == 1:
-            sorts.append((ONE_PROCESS, n, (Contestant(OURS, n), Contestant(FIT, n))))
+            sorts.append((ONE_PROCESS, n, (Contestant(OURS, n), Contestant(of.FIT, n))))
     for n in ranks:
         if n > 1 and "horovod" in peers:
-            several = [Contestant(way, n) for way in (OURS, DEFAULT_FLAGS, SAME_FLAGS, NO_EXCHANGE)]
+            several = [Contestant(way, n) for way in (OURS, of.DEFAULT_FLAGS, SAME_FLAGS, of.NO_EXCHANGE)]
             sorts.append((WEAK, n, (*several, Contestant(OURS, 1), Contestant(PLAIN, 1))))
-        for peer, way in (("distribute", DISTRIBUTE), ("estimator", ESTIMATOR)):
+        for peer, way in (("distribute", of.DISTRIBUTE), ("estimator", of.ESTIMATOR)):
             if n > 1 and peer in peers:
                 sorts.append((OTHERS, n, (Contestant(OURS, n), Contestant(way, n))))
     if thin:
@@ -149,9 +134,9 @@ class Runner:
         """Ours and a rival in one process: what each reached."""
         how, (_, rival) = self._settings, unit.ways
         expected = 2 * how.pairs * how.block_secs + how.first_secs
-        name = FIT if rival.way == FIT else SAME_FLAGS
+        name = of.FIT if rival.way == of.FIT else SAME_FLAGS
         job = Plan(unit.model, name, how.pairs, how.block_secs, how.first_steps, how.first_secs)
-        told = run_job(self._folder, unit.ranks, job, PATIENCE * (START_SECS + SLOWER * expected / 2))
+        told = run_job(self._folder, unit.ranks, job, of.PATIENCE * (of.START_SECS + of.SLOWER * expected / 2))
         return [one.checked(str(own)) for own, one in zip(unit.ways, told, strict=True)]
 
     def _run(self, unit: Unit, one: Contestant) -> dict[str, Any]:
@@ -163,35 +148,36 @@ class Runner:
     def _rival(self, unit: Unit, one: Contestant) -> Told:
         """It makes as many steps as ours, which ran before it."""
         how, folder, limit = self._settings, self._folder, self._settings.limit_secs
-        ours = told_of(self._results.kept(f"{unit.name}, {Contestant(OURS, one.ranks)}, 0"))
+        ours = told_of(self._results.kept[f"{unit.name}, {Contestant(OURS, one.ranks)}, 0"])
         steps = ours.steps * len(ours.secs)
         warm_up = max(how.first_steps, round(how.first_secs * steps / sum(ours.secs)))
         out = folder / "told"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         words = ["--model", unit.model, "--folder", str(folder), "--warm-up", str(warm_up), "--steps", str(steps)]
-        if one.way in (DISTRIBUTE, ESTIMATOR):
-            return self._cluster(one, words, out / "rank-0.json")
-        program = ["-m", "peers.plain_program", *words, "--out", str(out)]
-        if one.way in (PLAIN, NO_EXCHANGE):
+        words += ["--out", str(out)]
+        if one.way in (of.DISTRIBUTE, of.ESTIMATOR):
+            self._cluster(one, words)
+            return read_told(out / "rank-0.json")[0]
+        program = ["-m", "peers.plain_program", *words]
+        if one.way in (PLAIN, of.NO_EXCHANGE):
             here()(one.ranks, [*program, "--alone"], folder, limit)
             return together([read_told(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
         here(package_flags(one.ranks) if one.way == SAME_FLAGS else {})(one.ranks, program, folder, limit)
         return read_told(out / "rank-0.json")[0]
 
-    def _cluster(self, one: Contestant, words: Sequence[str], out: Path) -> Told:
+    def _cluster(self, one: Contestant, words: Sequence[str]) -> None:
         limit, folder = self._settings.limit_secs, self._folder
         try:
-            if one.way == DISTRIBUTE:
-                program = ["-m", "peers.distribute_program", *words, "--out", str(out)]
-                run_cluster({"worker": one.ranks}, program, folder, limit, ["worker"])
+            if one.way == of.DISTRIBUTE:
+                program = ["-m", "peers.plain_program", *words, "--distribute"]
+                run_cluster({"worker": one.ranks}, program, folder, limit, "worker")
             else:
                 self._estimator = self._estimator or find_or_build(tell)
                 shutil.rmtree(folder / "estimator", ignore_errors=True)
-                program = ["-m", "peers.estimator_program", *words, "--out", str(out)]
+                program = ["-m", "peers.estimator_program", *words]
                 kinds = {"ps": 1, "chief": 1, "worker": one.ranks - 1}
-                run_cluster(kinds, program, folder, limit, ["chief"], self._estimator)
-            return read_told(out)[0]
+                run_cluster(kinds, program, folder, limit, "chief", self._estimator)
         except RuntimeError as error:
             raise MissingError(f"{one} does not run here: {error}") from None
 
@@ -212,7 +198,7 @@ def records(unit: Unit, told: Mapping[Contestant, Sequence[Told]]) -> Iterator[R
     rates = {one: own[0].rates if blocks else [each.rate for each in own] for one, own in told.items()}
     for own, values in rates.items():
         last = told[own][-1]
-        config = {"kind": unit.kind, "model": unit.model, "way": own.way, "batch": BATCH, "values": list(values)}
+        config = {"kind": unit.kind, "model": unit.model, "way": own.way, "batch": of.BATCH, "values": list(values)}
         config |= {"steps": last.steps * len(last.secs), "cores": last.cores}
         config |= {"first_loss": last.losses[0], "last_loss": last.losses[1]}
         against = {
@@ -221,5 +207,5 @@ def records(unit: Unit, told: Mapping[Contestant, Sequence[Told]]) -> Iterator[R
             if other != own and (other.ranks < own.ranks or (own.way == OURS and other.ranks == own.ranks))
         }
         yield from records_of(
-            BENCHMARK, "examples/s", [Sample(f"{unit.name} – {own}", values, against, own.ranks, config)]
+            of.BENCHMARK, "examples/s", [Sample(f"{unit.name} – {own}", values, against, own.ranks, config)]
         )

@@ -9,22 +9,11 @@ from support.drawing import Bar, Bars
 from support.page import Report, Section, Table, Target, at_least, numbers
 from support.records import Found
 
+from peers import settings as of
 from peers.jobs import SHUFFLE
 from peers.measuring import ONE_PROCESS, OTHERS, WEAK, Contestant, same_flags_rival
 from peers.models import CNN, DESCRIPTIONS, MLP
-from peers.settings import (
-    BATCH,
-    DEFAULT_FLAGS,
-    DISTRIBUTE,
-    ESTIMATOR,
-    FIT,
-    LOSS_KEPT,
-    NO_EXCHANGE,
-    OURS,
-    PLAIN,
-    SAME_FLAGS,
-    Settings,
-)
+from peers.settings import DEFAULT_FLAGS, DISTRIBUTE, FIT, NO_EXCHANGE, OURS, PLAIN, SAME_FLAGS, Settings
 
 DEFAULT_FLAGS_RATIO = 1.4
 SAME_FLAGS_RATIO = 0.99
@@ -38,14 +27,11 @@ TIMES = "times as many examples/s"
 
 HOW = (
     "All models train in float32 with Keras's SGD and momentum (tf.estimator with TensorFlow's own), on rows that they "
-    f"can learn from: a way whose loss does not fall below {LOSS_KEPT:.0%} of its first one is not compared. "
-    "TensorFlow has one thread on each rank in both of its pools, in tf.distribute's processes, too; only in those of "
-    "tf.estimator the pool that runs operations side by side is TensorFlow's own, with as many threads as there are "
-    "cores.",
-    "Input is as cheap as it gets for the others, whose batches were cut beforehand and lie in memory, out of a "
-    f"tf.data pipeline; this package reads HDF5 shards of float32 rows from the page cache (shuffle: {SHUFFLE}). "
-    "hpc_train is `hpc-train train job.yaml` as users start it, with all that it checks and reports; a hook of the "
-    "job takes the time.",
+    f"can learn from: a way whose loss does not fall below {of.LOSS_KEPT:.0%} of its first one is not compared. Each "
+    "rank has one thread, but tf.estimator's pool that runs operations side by side, which is TensorFlow's own.",
+    "The others' batches were cut beforehand and lie in memory, out of a tf.data pipeline; this package reads HDF5 "
+    f"shards of float32 rows from the page cache (shuffle: {SHUFFLE}). hpc_train is a job as users start it; a "
+    "hook of the job takes the time.",
 )
 PEERS_TABLE = Table(
     ("Way", "Program", "Settings"),
@@ -57,27 +43,24 @@ PEERS_TABLE = Table(
         (NO_EXCHANGE, "the same on several ranks that run at once, each by itself", ""),
         (FIT, "model.fit with a tf.data pipeline; no metrics, no progress bar", "jit_compile=False: faster on a CPU"),
         (DISTRIBUTE, "MultiWorkerMirroredStrategy, strategy.run in a tf.function", "RING; one thread in both pools"),
-        (ESTIMATOR, "train_and_evaluate; one more process is the server; asynchronous", "TensorFlow 2.15"),
+        (of.ESTIMATOR, "train_and_evaluate; one more process is the server; asynchronous", "TensorFlow 2.15"),
     ],
     names=3,
 )
 PROCESS_TEXT = (
     "Blocks of about {block:g} s of the job's own loop and of as many steps of the rival's are made in turn by one "
-    "process on each rank: same threads, same Horovod and MPI with the same settings, fractions of a second apart "
-    "(A B, B A; {pairs} pairs). The job's clock stops while its hook runs the rival. One step in ten is not counted "
-    "after each change: the other one has filled the caches with its own weights. On one rank neither runs an "
-    "allreduce."
+    "process on each rank, with the same threads and settings (A B, B A; {pairs} pairs). One step in ten is not "
+    "counted after each change. On one rank neither runs an allreduce."
 )
 OTHER_TEXT = (
     "Each repeat is a run of its own, in turn (A B, B A), of as many steps as hpc_train makes in {secs:g} s, measured "
-    "inside the program after its first steps. tf.estimator's examples a second are those of all workers, by the "
-    "growth of the global step. Ranks that exchange nothing are no bound on hpc_train, whose updates of the weights "
-    "are not Keras's: they show how much of a ratio to default flags can come from the exchange."
+    "inside the program after its first steps. tf.estimator's examples a second are those of all workers. Ranks that "
+    "exchange nothing are no bound on hpc_train, whose updates of the weights are not Keras's."
 )
 WEAK_TEXT = (
     "Examples a second of all ranks, as a part of so many times those of one rank that runs no allreduce; from the "
-    "same runs. What is missing to 1 for ranks that exchange nothing is what they take from each other by sharing "
-    "cores, caches and memory. “cores” are CPU seconds a second of the first rank."
+    "same runs. What ranks that exchange nothing lack to 1 they take from each other by sharing cores, caches and "
+    "memory."
 )
 NAMES = {"Model": "model", "Ranks": "ranks", "Way": "way"}
 
@@ -153,14 +136,12 @@ def make_page(found: Found, settings: Settings) -> Report:
             for way, alone in ((OURS, OURS), (SAME_FLAGS, PLAIN), (DEFAULT_FLAGS, PLAIN), (NO_EXCHANGE, PLAIN))
             if n > 1 and (part := weak_scaling(weak, model, Contestant(way, n), alone)) is not None
         ]
-        rows = [(bar.label, f"{bar.value:.3f}") for bar in bars]
-        table = Table(("Model, ranks: way", "of so many times one rank"), rows)
-        sections.append(Section("Weak scaling", [WEAK_TEXT], [Bars("Efficiency", bars)], [table]))
+        sections.append(Section("Weak scaling", [WEAK_TEXT], [Bars("Efficiency", bars)]))
     models = Table(("Model", ""), list(DESCRIPTIONS.items()), names=2)
     sections.append(Section("How it was measured", HOW, tables=[models, PEERS_TABLE]))
     summary = (
         "What training by a job of this package costs beside loops written by hand and other programs that train the "
-        f"same models, {BATCH} rows a rank and step. All numbers are ratios to what ran in turn with it on the same "
+        f"same models, {of.BATCH} rows a rank and step. All numbers are ratios to what ran in turn with it on the same "
         "machine."
     )
     return Report("This package's loop against what would be used instead", [summary], targets(found), sections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
@@ -23,15 +24,13 @@ class Took(NamedTuple):
     cpu_secs: float
 
     @classmethod
-    def until_now(cls, begun: Took) -> Took:
-        """From `begun`, which `now` gave."""
-        now = cls.now()
-        return cls(now.secs - begun.secs, now.cpu_secs - begun.cpu_secs)
-
-    @classmethod
     def now(cls) -> Took:
         """Both clocks."""
         return cls(time.perf_counter(), time.process_time())
+
+    def since(self, begun: Took) -> Took:
+        """From `begun` to this, both of which `now` gave."""
+        return Took(self.secs - begun.secs, self.cpu_secs - begun.cpu_secs)
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,17 @@ class Told:
         if not last < LOSS_KEPT * first:
             raise RuntimeError(f"{way}: the loss was {first:.3f} at first and {last:.3f} at the end: it does not train")
         return asdict(self)
+
+
+def rival_parser(doc: str | None) -> argparse.ArgumentParser:
+    """What each program of a rival takes."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="with the shards")
+    parser.add_argument("--warm-up", type=int, required=True, help="steps of each worker that are not counted")
+    parser.add_argument("--steps", type=int, required=True, help="of each worker")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for rank-<number>.json")
+    return parser
 
 
 def write_told(path: Path, told: Sequence[Told]) -> None:

@@ -1,29 +1,80 @@
-"""From what was measured here to what 1,024 ranks would reach. Pure; the model is scale_model/."""
+"""What was measured, found again in the records, and what 1,024 ranks would reach. Pure; the model is model.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from scale_model.fit import QUARTILES_OF_NORMAL, StepTimes
-from scale_model.measured import FittedNetwork
-from scale_model.prediction import MOST_RANKS, Answer, Predicted, Validated, how_many_nodes, predict, validate
-from scale_model.prediction import Measured as Point
-from scale_model.profile import StepProfile, Strategy
-from support.records import Record
+from support.records import Found, Record
 
-from scale.found import Measured
-from scale.settings import ASYNC, DEDICATED, STRONG, SYNC, WEAK
-
-COUNTS = tuple(1 << power for power in range(11))
-STRATEGIES = (
-    Strategy("ring"),
-    Strategy("hierarchical"),
-    Strategy("parameter server", servers=1),
-    Strategy("parameter server", servers=8),
+from scale.jobs import ASYNC, DEDICATED, STRONG, SYNC, WEAK
+from scale.model import (
+    MOST_RANKS,
+    QUARTILES_OF_NORMAL,
+    Answer,
+    Predicted,
+    StepProfile,
+    StepTimes,
+    Strategy,
+    how_many_nodes,
+    predict,
 )
+from scale.network import Network
+
+RING, SERVER = Strategy("ring"), Strategy("parameter server", servers=1)
+STRATEGIES = (RING, Strategy("hierarchical"), SERVER, Strategy("parameter server", servers=8))
+
+
+class Measured(Found):
+    """All records of a curve."""
+
+    def __init__(self, unit: str, records: Iterable[Record]) -> None:
+        super().__init__(records)
+        self.unit, about = unit, self.records[0].config
+        self.title = unit[0].upper() + unit[1:]
+        self.kind: str = about["kind"]
+        self.workload: str = about["workload"]
+        self.emulated_step_ms: float | None = about["emulated_step_ms"]
+        self.ways: list[str] = self.each("way")
+
+    def of(self, way: str) -> list[Record]:
+        """Those of a way, by the number of workers."""
+        return sorted(self.where(way=way), key=lambda record: record.config["workers"])
+
+    @property
+    def alone(self) -> Record:
+        """One rank, which exchanges nothing."""
+        found = self.one(way=SYNC, workers=1)
+        assert found is not None, "measured in each curve"
+        return found
+
+
+def efficiency(record: Record) -> float:
+    """Examples a second over as many times those of one rank alone, whose own record has no ratio."""
+    return 1.0 if record.ratio is None else record.ratio
+
+
+def curves_in(records: Iterable[Record]) -> list[Measured]:
+    """All curves, in the order in which they were measured."""
+    found = Found(records)
+    return [Measured(unit, found.where(unit=unit)) for unit in found.each("unit")]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A measured point, and what would have been predicted for it."""
+
+    way: str
+    ranks: int
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Relative, of the prediction."""
+        return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True)
@@ -37,16 +88,15 @@ class Forecast:
     """
 
     curve: Measured
-    curves: tuple[tuple[Strategy, tuple[Predicted, ...]], ...]
-    checked: tuple[tuple[str, tuple[Validated, ...]], ...]
+    curves: tuple[tuple[Strategy, list[Predicted]], ...]
+    checked: tuple[Checked, ...]
     answers: tuple[tuple[Strategy, Answer], ...]
     link: str
 
     @property
     def median_error(self) -> float | None:
         """Of all checked points."""
-        errors = [abs(point.relative_error) for _, points in self.checked for point in points]
-        return median(errors) if errors else None
+        return median(abs(point.error) for point in self.checked) if self.checked else None
 
 
 def profile_of(alone: Record, served: bool = False) -> StepProfile:
@@ -69,39 +119,30 @@ def profile_of(alone: Record, served: bool = False) -> StepProfile:
     )
 
 
-def forecast(curve: Measured, fitted: FittedNetwork, wanted: float, nodes: int = 1) -> Forecast:
-    """What the model says of `curve`, which was measured on so many nodes and whose ranks talk over `fitted`.
+def forecast(curve: Measured, network: Network, wanted: float, nodes: int = 1) -> Forecast:
+    """What the model says of `curve`, which was measured on so many nodes and whose ranks talk over `network`.
 
     Points are checked with as many ranks a node as they had, which may be more than a node has cores.
     """
-    profile, served, network = profile_of(curve.alone), profile_of(curve.alone, served=True), fitted.network
+    strong = curve.kind == STRONG
     most = max(record.ranks for record in curve.records)
     there = network.with_ranks_per_node(max(network.ranks_per_node, -(-most // nodes)))
-    scaling = "strong" if curve.kind == STRONG else "weak"
-    curves = tuple(
-        (
-            strategy,
-            tuple(predict(served if strategy.servers else profile, network, _counts(strategy), strategy, scaling)),
-        )
-        for strategy in STRATEGIES
-    )
+
+    def predicted(strategy: Strategy, counts: list[int], over: Network) -> list[Predicted]:
+        return predict(profile_of(curve.alone, strategy.servers > 0), over, counts, strategy, strong)
+
+    counts = [1 << power for power in range(MOST_RANKS.bit_length())]
+    curves = [(one, predicted(one, [n for n in counts if n > one.servers], network)) for one in STRATEGIES]
     checked = []
-    for way, strategy in ((SYNC, STRATEGIES[0]), (DEDICATED, STRATEGIES[0]), (ASYNC, STRATEGIES[2])):
-        points = [
-            Point(r.ranks if way == ASYNC else r.config["workers"], r.value)
-            for r in curve.of(way)
-            if way == ASYNC or r.config["workers"] > 1
-        ]
-        if points:
-            own = served if strategy.servers else profile
-            checked.append((way, tuple(validate(own, there, points, strategy, scaling))))
-    answers = tuple(
-        (strategy, how_many_nodes(profile, network, strategy, wanted, MOST_RANKS, scaling))
-        for strategy in STRATEGIES[:2]
-        if curve.kind == WEAK
-    )
-    return Forecast(curve, curves, tuple(checked), answers, fitted.between_words)
-
-
-def _counts(strategy: Strategy) -> Sequence[int]:
-    return [count for count in COUNTS if count > strategy.servers]
+    for way, strategy in ((SYNC, RING), (DEDICATED, RING), (ASYNC, SERVER)):
+        for record in curve.of(way):
+            if way == ASYNC or record.config["workers"] > 1:
+                ranks = record.ranks if way == ASYNC else record.config["workers"]
+                [point] = predicted(strategy, [ranks], there)
+                checked.append(Checked(way, ranks, record.value, point.examples_per_sec))
+    answers = [
+        (one, how_many_nodes(profile_of(curve.alone), network, one, wanted))
+        for one in STRATEGIES
+        if curve.kind == WEAK and not one.servers
+    ]
+    return Forecast(curve, tuple(curves), tuple(checked), tuple(answers), network.between_words)

@@ -4,16 +4,66 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_train import Hook, HookContext
-from scale.gpu import GpuUse, visible_gpu
 
 if TYPE_CHECKING:
     import keras
+
+
+PERIOD_MS = 500
+END_SECS = 5.0
+
+
+class GpuUse:
+    """Asks nvidia-smi for one GPU's utilisation from its making until `stop`; local.
+
+    Without nvidia-smi it knows nothing. Utilisation: the part of
+    the time during which at least one kernel ran, as nvidia-smi defines it.
+    """
+
+    def __init__(self, gpu: str) -> None:
+        query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        self._process: subprocess.Popen[str] | None = None
+        with suppress(OSError):
+            self._process = subprocess.Popen(
+                ["nvidia-smi", *query, f"--id={gpu}", f"--loop-ms={PERIOD_MS}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+
+    def stop(self) -> float | None:
+        """The mean, 0 to 1; None where nothing is known."""
+        if self._process is None:
+            return None
+        self._process.terminate()
+        try:
+            told, _ = self._process.communicate(timeout=END_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            told, _ = self._process.communicate()
+        return mean_use(told)
+
+
+def visible_gpu() -> str:
+    """What nvidia-smi calls the first GPU that this process may use."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+
+
+def mean_use(told: str) -> float | None:
+    """Of what nvidia-smi printed, a line each time; what is not a number (an unsupported GPU) is left out. Pure."""
+    percents = [float(line) for line in told.split() if line.replace(".", "", 1).isdecimal()]
+    return sum(percents) / len(percents) / 100 if percents else None
+
 
 PLAN = "HPC_BENCHMARK_PLAN"
 """Names the file that says how long to measure; set for the ranks of a job."""
@@ -27,22 +77,13 @@ class StepTimes(Hook):
     """Writes `rank-<n>.json` beside the plan: when each step after the warm-up ended, and what this rank has.
 
     Args:
-        warm_up_steps, warm_up_secs: Both have to be over. secs: of measuring; least_steps: at least so many of them.
-        ranks: That train at a pace of their own: the job goes on until so many have measured for long enough. Ranks
-            that train in step have seen enough all at once.
+        plan: `warm_up_steps` and `warm_up_secs`, which both have to be over; `secs` and `least_steps`, which are to be
+            measured; `ranks` that train at a pace of their own: the job goes on until so many have measured
+            for long enough. Ranks that train in step have seen enough all at once.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        warm_up_steps: int,
-        warm_up_secs: float,
-        secs: float,
-        least_steps: int,
-        ranks: int = 1,
-    ) -> None:
-        self._folder, self._secs, self._least_steps, self._ranks = folder, secs, least_steps, ranks
-        self._warm_up_steps, self._warm_up_secs = warm_up_steps, warm_up_secs
+    def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
+        self._folder, self._plan = folder, plan
         self._taken, self._first, self._looked, self._asked = 0, 0.0, 0.0, False
         self._ends: list[float] = []
         self._gpu_use: GpuUse | None = None
@@ -52,32 +93,27 @@ class StepTimes(Hook):
         self._about = {"rank": context.rank, **_about_model(context.model), **_about_device()}
 
     def after_step(self, step: int, loss: float) -> None:
-        now = time.perf_counter()
+        now, plan = time.perf_counter(), self._plan
         self._taken += 1
         self._first = self._first or now
-        if self._taken <= self._warm_up_steps or now - self._first < self._warm_up_secs:
+        if self._taken <= plan["warm_up_steps"] or now - self._first < plan["warm_up_secs"]:
             return
         if not self._ends and self._about["device"] != "CPU":
             self._gpu_use = GpuUse(visible_gpu())
         if len(self._ends) < MOST_STEPS:
             self._ends.append(now)
-        enough = len(self._ends) > self._least_steps and now - self._ends[0] >= self._secs
+        enough = len(self._ends) > plan["least_steps"] and now - self._ends[0] >= plan["secs"]
         if enough and not self._asked and now - self._looked >= LOOK_SECS:
             self._looked = now
             (self._folder / f"{ENOUGH}{self._context.rank}").touch()
-            self._asked = self._ranks <= 1 or len(list(self._folder.glob(f"{ENOUGH}*"))) >= self._ranks
+            self._asked = plan["ranks"] <= 1 or len(list(self._folder.glob(f"{ENOUGH}*"))) >= plan["ranks"]
             if self._asked:
                 self._context.request_stop("measured for long enough")
 
     def end(self, step: int) -> None:
         gpu_use = self._gpu_use.stop() if self._gpu_use is not None else None
-        told = {
-            **self._about,
-            **_gpu_memory(),
-            "gpu_use": gpu_use,
-            "ends": self._ends,
-            "wall": time.time() - time.perf_counter(),
-        }
+        clocks = {"ends": self._ends, "wall": time.time() - time.perf_counter()}
+        told = {**self._about, **_gpu_memory(), "gpu_use": gpu_use, **clocks}
         path = self._folder / f"rank-{self._context.rank}.json"
         path.with_suffix(".part").write_text(json.dumps(told))
         path.with_suffix(".part").replace(path)
@@ -86,10 +122,7 @@ class StepTimes(Hook):
 def make_hooks() -> StepTimes:
     """As a job file, or program.py, names it."""
     path = Path(os.environ[PLAN])
-    plan = json.loads(path.read_text())
-    return StepTimes(
-        path.parent, plan["warm_up_steps"], plan["warm_up_secs"], plan["secs"], plan["least_steps"], plan["ranks"]
-    )
+    return StepTimes(path.parent, json.loads(path.read_text()))
 
 
 def _about_model(model: keras.Model) -> dict[str, Any]:

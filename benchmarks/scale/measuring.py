@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.launch import Launch
+from support.launch import Launch, nodes
 from support.records import Record, Sample, records_of
 from support.results import Results
 from support.usage import UsageError, tell
 
-from scale.jobs import Case, Run, in_words, run_case
-from scale.settings import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Settings
-from scale.workloads import WORKLOADS, write_data
+from hpc_train.data.loading.memory import available_bytes
+from scale.jobs import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Case, Run, Settings, in_words, run_case
+from scale.workloads import PROCESS_BYTES, WORKLOADS, emulated_bytes, write_data
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -124,23 +125,15 @@ def records(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Recor
         middle = runs[totals.index(sorted(totals)[len(totals) // 2])]
         steps = np.quantile(np.concatenate([run.step_secs for run in runs]), QUANTILES)
         config = {
-            "kind": curve.kind,
-            "workload": curve.workload,
-            "title": curve.title,
-            "data": curve.data,
-            "way": case.way,
-            "workers": case.workers,
-            "batch": case.batch,
+            **{name: getattr(curve, name) for name in ("kind", "workload", "title", "data")},
+            **{name: getattr(case, name) for name in ("way", "workers", "batch")},
             "emulated_step_ms": case.emulate_step_ms,
             "ratio_spread": [min(efficiencies), max(efficiencies)],
             "examples_per_sec_by_rank": list(middle.rates),
             "shares": dict(middle.shares),
             "step_secs": dict(zip(map(str, QUANTILES), steps.tolist(), strict=True)),
             **_bytes(case, middle),
-            "device": middle.device,
-            "nccl": middle.nccl,
-            "gpu_memory_bytes": middle.gpu_memory_bytes,
-            "gpu_use": middle.gpu_use,
+            **{name: getattr(middle, name) for name in ("device", "nccl", "gpu_memory_bytes", "gpu_use")},
         }
         against = {} if case == first else {f"{case.workers} x one rank": as_many}
         sample = Sample(f"{curve.unit}, {case.words}", totals, against, case.ranks, config)
@@ -155,3 +148,27 @@ def _bytes(case: Case, run: Run) -> dict[str, Any]:
     nbytes = run.gradient_bytes
     sent = nbytes if case.way == ASYNC else round(2 * (case.workers - 1) / case.workers * nbytes)
     return {"gradient_bytes": nbytes, "sent_bytes_a_step": sent}
+
+
+def check_room(curve: Curve, gpus: Sequence[Mapping[str, Any]], left_bytes: float | None = None) -> str | None:
+    """Why the ranks of `curve` do not fit, as a sentence, or None. Of a user's own job nothing is known."""
+    workload = WORKLOADS.get(curve.workload)
+    cases = curve.cases()
+    if workload is None:
+        needed = max(-(-case.ranks // nodes()) * emulated_bytes(curve.gradient_bytes) for case in cases)
+        return _too_much(needed, left_bytes, "--gradient-mb") if curve.emulate_step_ms is not None else None
+    if gpus:
+        needed = max(workload.rank_bytes(case.batch or 1) - PROCESS_BYTES for case in cases)
+        there = min((float(gpu["memory_mib"]) for gpu in gpus if gpu["memory_mib"]), default=math.inf) * (1 << 20)
+        if needed > there:
+            return f"a rank needs about {needed / 1e9:.0f} GB of GPU memory, there are {there / 1e9:.0f}; try --batch"
+        return None
+    needed = max(-(-case.ranks // nodes()) * workload.rank_bytes(case.batch or 1) for case in cases)
+    return _too_much(needed, left_bytes, "--batch")
+
+
+def _too_much(needed: float, left_bytes: float | None, option: str) -> str | None:
+    there = left_bytes if left_bytes is not None else available_bytes()
+    if needed <= there:
+        return None
+    return f"the ranks of a node need about {needed / 1e9:.0f} GB, {there / 1e9:.0f} are free; try {option} or --ranks"

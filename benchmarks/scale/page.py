@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from support.drawing import Figure, Line, Lines, Stacks
-from support.page import Report, Section, Table, Target, at_least
+from support.page import Report, Section, Table, Target, at_least, curves
 from support.records import Record
 
 from hpc_train.report import words
-from scale.forecast import Forecast
-from scale.found import Measured, curves_in, efficiency
-from scale.jobs import PARTS
-from scale.settings import SYNC, WEAK, Settings
-from scale.traffic import most_efficiency
+from scale.forecast import Forecast, Measured, curves_in, efficiency
+from scale.jobs import PARTS, SYNC, WEAK, Settings
+from scale.network import most_efficiency
 
 WEAK_SCALING: Mapping[str, float] = {"cnn": 0.88, "mlp": 0.78}
 WEAK_WORKERS = 2
@@ -24,13 +22,12 @@ PURPOSE = (
     "and what to expect of more ranks than there are here."
 )
 METHOD = (
-    "Each point is a job of its own: the real loop, with its checks, records and input, measured after a warm-up by a "
-    "hook on each rank. All points of a curve are run in turn {passes} times, there, back again, and so on; figures "
-    "are medians of these. The efficiency is examples a second over as many times those of one rank that trains alone, "
-    "which runs no allreduce, in the same pass. Weak scaling: each rank has the same batch, however many there are. "
-    "Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank of its own on top of "
-    "the workers. What a worker sends in a step is computed from the size of its gradients: a ring-allreduce sends "
-    "2(n-1)/n of them, an asynchronous worker all; as many bytes reach it."
+    "Each point is a job of its own, measured after a warm-up by a hook on each rank. All points of a curve are run in "
+    "turn {passes} times, there, back again, and so on; figures are medians of these. The efficiency is examples a "
+    "second over as many times those of one rank that trains alone, in the same pass. Weak scaling: each rank has the "
+    "same batch. Strong scaling: one batch is shared out. A dedicated chief, or a parameter server, is a rank on top "
+    "of the workers. What a worker sends in a step is computed: a ring-allreduce sends 2(n-1)/n of the gradients, an "
+    "asynchronous worker all; as many bytes reach it."
 )
 EMULATED_TEXT = (
     "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "
@@ -68,7 +65,7 @@ def targets(records: Iterable[Record]) -> list[Target]:
     emulated = [curve for curve in curves if curve.emulated_step_ms is not None]
     found = []
     if real:
-        at = [(curve, curve.at(SYNC, WEAK_WORKERS), WEAK_SCALING[curve.workload]) for curve in real]
+        at = [(curve, curve.one(way=SYNC, workers=WEAK_WORKERS), WEAK_SCALING[curve.workload]) for curve in real]
         parts = [
             (f"{curve.workload}, {one.config['data']}", f"{one.ratio:.3f}", one.ratio >= least)
             for curve, one, least in at
@@ -81,7 +78,7 @@ def targets(records: Iterable[Record]) -> list[Target]:
         asked = [
             (curve.unit, one.ratio)
             for curve in emulated
-            if (one := curve.at(SYNC, EMULATED_WORKERS))
+            if (one := curve.one(way=SYNC, workers=EMULATED_WORKERS))
             and curve.emulated_step_ms == EMULATED_STEP_MS
             and one.config["gradient_bytes"] == EMULATED_BYTES
         ]
@@ -96,7 +93,7 @@ def make_page(
     network: str,
     memory_rate: float | None = None,
 ) -> Report:
-    """The whole report; `network`: the measured links in words. memory_rate: bytes a second, see traffic.py."""
+    """The whole report; `network`: the measured links in words. memory_rate: bytes a second, see network.py."""
     curves = curves_in(records)
     sections = [section for curve in curves for section in _sections(curve, memory_rate)]
     sections += [section for found in forecasts for section in _forecast(found, network)]
@@ -120,7 +117,7 @@ def _sections(curve: Measured, memory_rate: float | None) -> Iterator[Section]:
     workers = [record.config["workers"] for record in curve.records]
     figures: list[Figure] = []
     if max(workers) > 1:
-        figures = [_efficiency(curve, memory_rate), _throughput(curve)]
+        figures = [_efficiency(curve, memory_rate)]
     bars = [(f"{r.config['way']}, {r.config['workers']}", _split(r)) for way in curve.ways for r in curve.of(way)]
     figures.append(Stacks(_marked(curve, "Where a step's time goes"), "ms a step", [bar for bar in bars if bar[1]]))
     parts = [SPLIT_WORDS[part] for part in PARTS if any(SPLIT_WORDS[part] in own for _, own in bars)]
@@ -143,32 +140,13 @@ def _marked(curve: Measured, title: str) -> str:
 
 
 def _efficiency(curve: Measured, memory_rate: float | None) -> Lines:
-    lines = [
-        Line(
-            way,
-            [(r.config["workers"], efficiency(r)) for r in curve.of(way)],
-            band=[(r.config["workers"], *r.config["ratio_spread"]) for r in curve.of(way)],
-        )
-        for way in curve.ways
-    ]
+    lines = curves(curve.records, "workers", efficiency, lambda one: one.config["ratio_spread"])
     if curve.emulated_step_ms is not None and memory_rate:
         nbytes, step_secs = curve.alone.config["gradient_bytes"], curve.emulated_step_ms / 1e3
         counts = sorted({record.config["workers"] for record in curve.records})
         bound = [(n, most_efficiency(n, step_secs, nbytes, memory_rate)) for n in counts]
         lines.append(Line("memory allows", bound, dashed=True))
     return Lines(_marked(curve, "Efficiency"), "workers", "of as many times one rank", lines, limits={"ideal": 1.0})
-
-
-def _throughput(curve: Measured) -> Lines:
-    lines = [
-        Line(way, [(r.config["workers"], r.value) for r in own], [(r.config["workers"], *r.spread) for r in own])
-        for way in curve.ways
-        if (own := curve.of(way))
-    ]
-    counts = sorted({record.config["workers"] for record in curve.records})
-    ideal = Line("ideal", [(n, n * curve.alone.value) for n in counts], dashed=True)
-    lines.append(ideal)
-    return Lines(_marked(curve, "Throughput"), "workers", "examples/s", lines, log_y=True)
 
 
 def _split(record: Record) -> dict[str, float]:
@@ -236,15 +214,8 @@ def _forecast(found: Forecast, network: str) -> Iterator[Section]:
         limits={"ideal": 1.0},
     )
     rows = [
-        (
-            way,
-            f"{point.measured.ranks}",
-            _rate(point.measured.examples_per_sec),
-            _rate(point.predicted.examples_per_sec),
-            f"{point.relative_error:+.1%}",
-        )
-        for way, points in found.checked
-        for point in points
+        (point.way, f"{point.ranks}", _rate(point.measured), _rate(point.predicted), f"{point.error:+.1%}")
+        for point in found.checked
     ]
     texts = [
         network,

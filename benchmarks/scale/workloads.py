@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from peers import models
+from peers.models import MODELS
+from peers.settings import MOMENTUM
 
-from scale.settings import SHARD_BYTES, SHARD_ROWS, SHARDS
+from scale.jobs import SHARD_BYTES, SHARD_ROWS, SHARDS
 
 if TYPE_CHECKING:
     import keras
 
-LEARNING_RATE, MOMENTUM = 1e-3, 0.9
+LEARNING_RATE = 1e-3
 BYTES_A_NUMBER = 4
 COPIES = 7
 """Of the parameters, on each rank: weights, momentum, gradients, averages, Horovod's fusion buffer, the snapshot of a
@@ -67,30 +70,16 @@ def build_model(params: Mapping[str, Any]) -> keras.Model:
     import keras
 
     workload = WORKLOADS[params["workload"]]
-    if workload is RESNET:
-        model = keras.applications.ResNet50(weights=None, classifier_activation=None)
-    elif workload is VGG:
-        model = keras.applications.VGG16(weights=None, classifier_activation=None)
-    elif workload is TRANSFORMER:
+    if workload.name in MODELS:
+        return models.build_model({"model": MODELS[workload.name]})
+    if workload is TRANSFORMER:
         model = _transformer(workload)
     else:
-        model = keras.Sequential(
-            [keras.Input(workload.shape), *_layers(workload), keras.layers.Dense(workload.classes)]
-        )
+        make = keras.applications.ResNet50 if workload is RESNET else keras.applications.VGG16
+        model = make(weights=None, classifier_activation=None)
     optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
-
-
-def _layers(workload: Workload) -> list[Any]:
-    from keras import layers
-
-    if workload is MLP:
-        return [layers.Dense(1024, activation="relu") for _ in range(2)]
-    convolutions = []
-    for filters in (16, 32):
-        convolutions += [layers.Conv2D(filters, 3, padding="same", activation="relu"), layers.MaxPooling2D()]
-    return [*convolutions, layers.Flatten(), layers.Dense(448, activation="relu")]
 
 
 def _transformer(workload: Workload, depth: int = 6, width: int = 512, heads: int = 8) -> keras.Model:

@@ -28,6 +28,10 @@ NO_CMA: Mapping[str, str] = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 one of them copies it out of the other's memory, by the kernel's cross memory attach."""
 NOT_PASSED_ON = ("HOROVOD_", "OMPI_COMM_", "PMIX_", "HPC_TRAIN_", "TF_NUM_", "SRUN_CPUS_PER_TASK")
 """What the caller may have set and would change what is measured, or comes from an mpirun above this one."""
+LEAVE_SECS = 20.0
+"""After SIGTERM; then follows SIGKILL."""
+LOG_LINES = 25
+"""Shown of what has failed."""
 NOT_WITHOUT_ALLOCATION = ("SLURM_", "OMPI_MCA_")
 SESSION_VARIABLE = "OMPI_MCA_orte_tmpdir_base"
 """Where Open MPI 4 keeps what an mpirun needs while it runs. In the folder that all those of a user share by default,
@@ -84,24 +88,24 @@ def slots(one_node: bool = False) -> int:
     SLURM_NTASKS; where sbatch was told no number of tasks, the CPUs of all nodes of the job; else the usable cores.
     one_node: on this node alone; the cores that this process may use, and no more than the tasks that are here.
     """
+    here, told = len(os.sched_getaffinity(0)), os.environ.get("SLURM_NTASKS", "")
+    tasks = int(told) if told.isdecimal() else 0
     if one_node:
-        return min(len(os.sched_getaffinity(0)), _tasks_here())
-    told = os.environ.get("SLURM_NTASKS", "")
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
+        on_first = tasks_on_first_node() or -(-tasks // nodes())
+        return min(here, on_first) if tasks else here
+    if tasks > 0:
+        return tasks
     if nodes() > 1:
         cpus = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))  # 64(x2),32
         return sum(int(count) * int(times or 1) for count, times in cpus) or nodes()
-    return len(os.sched_getaffinity(0))
+    return here
 
 
-def _tasks_here() -> int:
-    """Of this Slurm job, on the first of its nodes, which runs its script; a large number where none is told."""
-    told = os.environ.get("SLURM_NTASKS", "")
-    if not told.isdecimal() or int(told) < 1:
-        return sys.maxsize
-    first = re.match(r"\d+", os.environ.get("SLURM_TASKS_PER_NODE", ""))  # 4(x2),3
-    return int(first[0]) if first and nodes() > 1 else -(-int(told) // nodes())
+def tasks_on_first_node() -> int:
+    """Of a Slurm job of several nodes, on the one which runs its script; 0 where Slurm does not tell."""
+    told = (os.environ.get(name, "") for name in ("SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"))  # 4(x2),3
+    found = [re.match(r"\d+", text) for text in told] if nodes() > 1 else []
+    return next((int(match[0]) for match in found if match), 0)
 
 
 def working_parent(asked: Path | None, results: Path) -> Path | None:
@@ -146,16 +150,67 @@ def check_ranks(ranks: Sequence[int], oversubscribe: bool, one_node: bool = Fals
         )
 
 
-class Ranks:
-    """Ranks under mpirun. A context manager: leaving it ends them.
+class Started:
+    """A program in a session of its own. A context manager: leaving it ends the program, and what that has started.
+
+    Args:
+        name: What errors call it. log: A file for what it prints.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+        self._name, self._command, self._folder, self._env, self.log = name, command, folder, env, log
+
+    def __enter__(self) -> Started:
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self._process.terminate()  # mpirun ends its ranks
+            try:
+                self._process.wait(LEAVE_SECS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, limit_secs: float) -> None:
+        """Waits for its end.
+
+        Raises:
+            RuntimeError: It failed, or took longer than it may; with what it printed last.
+        """
+        try:
+            code = self._process.wait(limit_secs)
+        except subprocess.TimeoutExpired:
+            raise self.failure(f"still running after {limit_secs:.0f} s") from None
+        if code != 0:
+            raise self.failure(f"code {code}")
+
+    def failure(self, what: str) -> RuntimeError:
+        """An error that says so, and what was printed last."""
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return RuntimeError("\n".join([f"{self._name}: {what}", *lines]))
+
+
+class Ranks(Started):
+    """Ranks under mpirun; what they print is in `folder`.
 
     Args:
         arguments: Of Python. env: beside `environment()`. allocation: as there. options: more of mpirun's;
             ranks are bound to cores only where they say so.
-        log: What they print; in `folder`.
-
-    Raises:
-        RuntimeError: From `wait`: they failed, or took longer than they may; with what they printed last.
     """
 
     def __init__(
@@ -168,54 +223,20 @@ class Ranks:
         options: Sequence[str] = (),
     ) -> None:
         bound = () if "--bind-to" in options else ("--bind-to", "none")
-        launcher = ["mpirun", "--oversubscribe", *bound, *options, "-np", str(ranks)]
-        self._command, self.log = [*launcher, sys.executable, *arguments], folder / "ranks.log"
-        self._environment, self._folder = environment(env, allocation), folder
+        command = ["mpirun", "--oversubscribe", *bound, *options, "-np", str(ranks), sys.executable, *arguments]
+        super().__init__(shlex.join(command), command, folder, environment(env, allocation), folder / "ranks.log")
         self._many_nodes = allocation and nodes() > 1
         self._open = ExitStack()
 
-    def __enter__(self) -> Ranks:
-        own = {}
+    def __enter__(self) -> Started:
         if not self._many_nodes:  # on other nodes the folder would be made, and left behind
             session = tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True)
-            own[SESSION_VARIABLE] = self._open.enter_context(session)
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env={**self._environment, **own},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return self
+            self._env = {**self._env, SESSION_VARIABLE: self._open.enter_context(session)}
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._open:
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)  # mpirun ends its ranks
-                try:
-                    self._process.wait(20)
-                except subprocess.TimeoutExpired:
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                    self._process.wait()
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def wait(self, limit_secs: float) -> None:
-        try:
-            code = self._process.wait(limit_secs)
-        except subprocess.TimeoutExpired:
-            raise self._failure(f"still running after {limit_secs:.0f} s") from None
-        if code != 0:
-            raise self._failure(f"code {code}")
-
-    def _failure(self, what: str) -> RuntimeError:
-        lines = self.log.read_text(errors="replace").splitlines()[-25:]
-        return RuntimeError("\n".join([f"{shlex.join(self._command)}: {what}", *lines]))
+            super().__exit__(*error)
 
 
 def here(env: Mapping[str, str] | None = None, allocation: bool = False, options: Sequence[str] = ()) -> Launch:

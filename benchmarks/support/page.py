@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpc_train.report import words
 from hpc_train.report.compare import as_markdown
 from hpc_train.report.tables import Table as PlainTable
-from support.drawing import Figure, draw
+from support.drawing import Figure, Line, draw
 from support.records import Found, Record
 
 Part = tuple[str, str, bool]
@@ -108,6 +108,23 @@ def numbers(
         rows.append([*cells, *(_ratio(own.get(baseline)) for baseline in baselines)])
     header = (*names, "value" if mixed else units.pop(), "lowest to highest", *more)
     return Table((*header, *(f"x {baseline}" for baseline in baselines)), rows, len(names), fold)
+
+
+def curves(
+    records: Iterable[Record],
+    x: str,
+    y: Callable[[Record], float],
+    band: Callable[[Record], Sequence[float]] | None = None,
+    dashed: str = "",
+) -> list[Line]:
+    """A line for each way of the records, over what their config calls `x`. `dashed`: the way that has no markers."""
+    found = Found(records)
+    lines = []
+    for way in found.each("way"):
+        own = sorted(found.where(way=way).cases(), key=lambda one: one.config[x])
+        bands = [(one.config[x], *band(one)) for one in own] if band and way != dashed else ()
+        lines.append(Line(way, [(one.config[x], y(one)) for one in own], bands, way == dashed))
+    return lines
 
 
 def _ratio(record: Record | None) -> str:

@@ -43,6 +43,9 @@ class Results:
         settings: What must be equal for a run to go on; as JSON has it.
         fresh: Throw away what an earlier run left. json_copy: The records are written there, too.
 
+    Attributes:
+        kept: By key what `once` measured.
+
     Raises:
         UsageError: The folder holds something else: another benchmark's run, other settings, another machine's
             figures, a finished run, files that are no results; or another process is writing to it.
@@ -65,7 +68,7 @@ class Results:
         self.records: list[Record] = []
         self.left_out: dict[str, str] = {}
         self.failed = False
-        self._kept: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
 
     def __enter__(self) -> Results:
         self._check_places()
@@ -77,7 +80,13 @@ class Results:
             raise UsageError(f"--out: nothing can be written in {self.path}; give another folder")
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
-            self._lock_folder()
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UsageError(f"--out: another process is measuring into {self.path}; give another folder") from None
+        except OSError:
+            pass  # a file system without locks
+        try:
             self._open()
         except BaseException:
             os.close(self._lock)
@@ -92,22 +101,14 @@ class Results:
 
         It is safe on the disk when this returns.
         """
-        if key not in self._kept:
+        if key not in self.kept:
             line = json.dumps([key, measure()], allow_nan=False)
             with open(self.path / KEPT, "a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            self._kept[key] = json.loads(line)[1]
-        return self._kept[key]
-
-    def kept(self, key: str) -> Any:
-        """What `once` measured under this key."""
-        return self._kept[key]
-
-    def is_kept(self, key: str) -> bool:
-        """Whether `once` has measured under this key."""
-        return key in self._kept
+            self.kept[key] = json.loads(line)[1]
+        return self.kept[key]
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
         """What `measure` returns; None where it cannot be had here, or fails: that is noted, and the others go on."""
@@ -204,14 +205,6 @@ class Results:
         if not os.access(self._json_copy.absolute().parent, os.W_OK):
             raise UsageError(f"--json: nothing can be written in {self._json_copy.absolute().parent}")
 
-    def _lock_folder(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--out: another process is measuring into {self.path}; give another folder") from None
-        except OSError:
-            pass  # a file system without locks
-
     def _open(self) -> None:
         before = read_run(self.path)
         if before is None and any(self.path.iterdir()):
@@ -225,9 +218,9 @@ class Results:
         own = {"benchmark": self.benchmark, "settings": self.settings, "machine": self.machine}
         own |= {"versions": self.versions, "begun": _now(), "command": command_line(), "drawings": []}
         self._run: dict[str, Any] = before or own
-        self._kept = _read_kept(self.path / KEPT)
-        if self._kept:
-            tell(f"{self.path}: {len(self._kept)} measurements are there already; --fresh makes all anew")
+        self.kept = _read_kept(self.path / KEPT)
+        if self.kept:
+            tell(f"{self.path}: {len(self.kept)} measurements are there already; --fresh makes all anew")
         self._write_run()
 
     def _check_same(self, before: Mapping[str, Any]) -> None:

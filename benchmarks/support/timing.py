@@ -25,14 +25,14 @@ class Competitor:
     """One way to do the work.
 
     Attributes:
-        run: Does the work, timed; returns how much was done (bytes, steps).
+        run: Does the work, timed; returns how much was done (bytes, steps), or None: it was done once.
         prepare, finish: Before and after each run, not timed.
     """
 
     name: str
-    run: Callable[[], int]
-    prepare: Callable[[], None] = _nothing
-    finish: Callable[[], None] = _nothing
+    run: Callable[[], int | None]
+    prepare: Callable[[], object] = _nothing
+    finish: Callable[[], object] = _nothing
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def _run_once(competitor: Competitor) -> tuple[float, float]:
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     competitor.finish()
     settle()
+    work = 1 if work is None else work
     return work / wall, cpu / work
 
 

@@ -12,8 +12,8 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
-from checkpoints.cases import NEXT_STEP, OURS, RESTORE, STALL, STEPS, WRITE, Settings, measure
-from checkpoints.models import Size, make_subject
+from checkpoints.cases import NEXT_STEP, RESTORE, STALL, STEPS, WRITE, Settings, measure
+from checkpoints.contestants import OURS, Size, make_subject
 from checkpoints.page import make_page, targets
 from support.page import as_text
 from support.records import Found

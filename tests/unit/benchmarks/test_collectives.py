@@ -18,23 +18,27 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import collectives
-from collective.arrays import missing_room, pattern, wrong
 from collective.page import BUS_SHARE, HEADER, lines, make_page, records, targets
-from collective.places import ALL_NODES, Run, default_places, nodes_of, runs
-from collective.told import Follower
-from collective.ways import (
+from collective.plan import (
+    ALL_NODES,
     FULL,
     GROUP,
     MEMCPY,
     NEW_MEMORY,
     ONE_TENSOR,
     OPERATIONS,
+    Run,
     bus_factor,
+    default_places,
+    nodes_of,
     parse_size,
+    runs,
     sizes_between,
 )
-from scale_model.measured import ACROSS_NODES, ONE_NODE, OVER_TCP, RAW
+from collective.rank import missing_room, pattern, wrong
+from scale.network import ACROSS_NODES, ONE_NODE, OVER_TCP, RAW
 from support.records import Found
+from support.results import Results
 from support.usage import UsageError
 
 ABOUT = {"nodes": 1, "ranks_per_node": 2, "device": "CPU", "nccl": False, "settings": {}}
@@ -122,10 +126,12 @@ def test_a_machine_of_its_own_has_one_node_and_tcp_that_stands_for_a_network():
     ]
 
 
-def test_several_nodes_are_measured_alone_between_each_other_and_all_together():
+def test_several_nodes_are_measured_alone_between_each_other_and_all_together(monkeypatch):
     env = {"SLURM_JOB_NUM_NODES": "3", "SLURM_TASKS_PER_NODE": "4(x3)", "SLURM_NTASKS": "12"}
-    assert nodes_of(env) == (3, 4)
-    planned = runs(default_places(3), [12], ("allreduce",), *nodes_of(env))
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert nodes_of() == (3, 4)
+    planned = runs(default_places(3), [12], ("allreduce",), *nodes_of())
     assert [(run.place, run.ranks, run.options) for run in planned] == [
         (ONE_NODE, 4, ()),
         (ACROSS_NODES, 3, ("--map-by", "ppr:1:node")),
@@ -180,9 +186,6 @@ def test_the_report_says_what_bounds_horovod_and_how_well_the_fit_does():
         f"What bounds Horovod, {ONE_NODE}, 2 ranks",
         "Latency and bandwidth",
     ]
-    errors = [float(row[-1].rstrip("%")) for row in page.sections[-1].tables[0].rows]
-    assert len(errors) == len(FULL.sizes)
-    assert max(abs(error) for error in errors) < 15
     assert any("GB/s" in text for text in page.sections[-1].text)
 
 
@@ -256,13 +259,14 @@ def test_horovod_started_again_leaves_the_cores_of_the_process_as_they_are(monke
     assert cores == [{0, 1, 2}, {0}, {0, 1, 2}]
 
 
-def test_a_file_is_followed_line_by_line(tmp_path):
+def test_a_file_is_followed_line_by_line(monkeypatch, tmp_path):
     path = tmp_path / "told.jsonl"
-    follower = Follower(path)
-    assert follower.new() == []
-    path.write_text('{"bytes": 4}\n{"byt')
-    assert follower.new() == [{"bytes": 4}]
-    with open(path, "a") as file:
-        file.write('es": 16}\n')
-    assert follower.new() == [{"bytes": 16}]
-    assert follower.new() == []
+    monkeypatch.setattr(collectives, "show", lambda run, operation, nbytes, told, results: shown.append(nbytes))
+    shown: list[int] = []
+    with Results(tmp_path / "out", "collectives", {}) as results:
+        collectives.keep(RUN, path, results)
+        whole = "".join(json.dumps(one) + "\n" for one in [{"about": ABOUT}, line("allreduce", 4)])
+        for end in (len(whole) - 9, len(whole), len(whole)):
+            path.write_text((whole + json.dumps(line("allreduce", 16)))[:end])
+            collectives.keep(RUN, path, results)
+        assert shown == [4]

@@ -11,10 +11,10 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
-from inputs.cases import DATASET, MEMCPY, ONE_THREAD, READER, TFRECORD, ZLIB, Settings, measure_cold, measure_warm
-from inputs.files import write
+from inputs.cases import ONE_THREAD, Settings, measure_cold, measure_warm
+from inputs.contestants import DATASET, MEMCPY, READER, TFRECORD, ZLIB
+from inputs.data import ROW_KINDS, write
 from inputs.page import make_page, targets
-from inputs.rows import ROW_KINDS
 from support.page import as_text
 from support.page_cache import CacheStaysError
 from support.records import Found

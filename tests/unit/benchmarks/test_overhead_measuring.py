@@ -17,7 +17,7 @@ from tests.support import REPOSITORY, run_program
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a support.py, too
 
-from peers.estimator_env import find_or_build
+from peers.clusters import find_or_build
 from peers.hooks import GAUGE_STEPS, MIN_STEPS, MeasuringHook, Plan, next_wait
 from peers.measuring import Contestant, Runner, measure_all, package_flags, plan, records, together
 from peers.models import CNN, LARGE, MLP, load_batches, write_data
@@ -231,7 +231,7 @@ def test_an_environment_that_works_is_used_and_one_that_cannot_be_built_is_told(
     base = tmp_path / "python3.11"
     base.write_text("#!/bin/sh\necho 'No module named venv' >&2\nexit 1\n")
     base.chmod(0o755)
-    monkeypatch.setattr("peers.estimator_env.find_python", lambda: str(base))
+    monkeypatch.setattr("peers.clusters.find_python", lambda: str(base))
     with pytest.raises(MissingError, match="No module named venv"):
         find_or_build(said.append, tmp_path / "new")
     assert str(tmp_path / "new") in said[0]

@@ -16,8 +16,8 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a support.py, too
 
+from peers.clusters import run_cluster, tf_configs
 from peers.models import CNN, LARGE, MLP, PARAMETERS, build_model, make_rows, row_shape
-from peers.processes import run_cluster, tf_configs
 
 BATCHES, BATCH = 6, 16
 
@@ -35,8 +35,7 @@ def same_start(model: str, weights: list[np.ndarray]):
 
 @pytest.mark.parametrize("model", [MLP, CNN])
 def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
-    from peers.fit import KerasFit
-    from peers.plain_loop import PlainLoop, dataset_of
+    from peers.rivals import KerasFit, dataset_of, plain_loop
 
     from hpc_train.distributed.allreduce import GradientAllreduce
     from hpc_train.distributed.collectives import OneRank
@@ -48,7 +47,7 @@ def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
     ours.optimizer.build(ours.trainable_variables)
     step = make_train_step(ours, GradientAllreduce(OneRank()), [], undo=False)
     losses = [step(batch, Flags()).loss for batch in dataset_of(x, y).take(BATCHES)]
-    loop, fit = PlainLoop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
+    loop, fit = plain_loop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
     assert loop.run(2, BATCHES - 2).secs > 0
     assert fit.run(2, BATCHES - 3).secs > 0  # and one step more, which is not timed
     for own, other, third in zip(ours.get_weights(), by_hand.get_weights(), fitted.get_weights(), strict=True):
@@ -95,7 +94,7 @@ def none_runs(folder: Path) -> bool:
 def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
     program = PROGRAM + "print(task, flush=True); time.sleep(60 if task == 'ps' else 1)"
     begun = time.monotonic()
-    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, 20, ["chief"])
+    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, 20, "chief")
     assert time.monotonic() - begun < 15
     assert none_runs(tmp_path)
     assert (tmp_path / "chief-0.log").read_text() == "chief\n"
@@ -107,14 +106,14 @@ def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
         (
             "time.sleep(1); sys.exit('no luck') if task == 'ps' else time.sleep(60)",
             20,
-            "(?s)ps 0 ended with code 1.*no luck",
+            "(?s)ps 0: code 1.*no luck",
         ),
-        ("print('slow', flush=True); time.sleep(60)", 3, "(?s)chief 0 still runs after 3 s.*slow"),
+        ("print('slow', flush=True); time.sleep(60)", 3, "(?s)chief 0: still running after 3 s.*slow"),
     ],
 )
 def test_a_cluster_that_fails_or_takes_too_long_is_ended_and_told(tmp_path: Path, what: str, limit: float, told: str):
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match=told):
-        run_cluster({"ps": 1, "chief": 1}, ["-c", PROGRAM + what], tmp_path, limit, ["chief"])
+        run_cluster({"ps": 1, "chief": 1}, ["-c", PROGRAM + what], tmp_path, limit, "chief")
     assert time.monotonic() - begun < 15
     assert none_runs(tmp_path)

@@ -18,10 +18,11 @@ from parameter_servers.cases import (
     PREFETCH_JOB,
     SYNC_JOB,
     Group,
+    job_file,
     measure_slow_worker,
     measure_training,
+    read_metrics,
 )
-from parameter_servers.jobs import job_file, read_metrics
 from parameter_servers.page import make_page, targets
 from parameter_servers.settings import (
     APPLIED,

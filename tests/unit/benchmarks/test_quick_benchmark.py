@@ -19,10 +19,9 @@ from tests.support import REPOSITORY, run_program
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import quick
-from guard import parts, program, running
-from guard.parts import PARTS, Part
-from guard.running import Clocks, Measured, busy_secs, run_all, run_apart
-from quick import MEANT_SECS, ending, lines
+from guard import parts, program
+from guard.parts import PARTS, Measured, Part
+from quick import MEANT_SECS, Clocks, busy_secs, ending, lines, run_all, run_apart
 from support.comparison import read_measured
 from support.page import Target
 from support.records import Record
@@ -114,7 +113,7 @@ def test_a_part_that_measures_nothing_of_what_is_asked_for_is_no_success(
     [("allreduce", "horovod", "horovod: not installed"), ("server", "mpi4py", "mpi4py: not installed")],
 )
 def test_a_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch, part, gone, why):
-    monkeypatch.setattr(running.subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("support.launch.subprocess.Popen", lambda *_, **__: pytest.fail("started"))
     monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None if name == gone else object())
     with pytest.raises(UsageError, match=f"^{why}$"):
         quick.run(part, None)
@@ -176,12 +175,12 @@ def _fake_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) ->
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "program.py").write_text(text)
-    monkeypatch.setattr(running, "environment", lambda: {**os.environ, "PYTHONPATH": str(package.parent)})
+    monkeypatch.setattr(quick, "environment", lambda: {**os.environ, "PYTHONPATH": str(package.parent)})
 
 
 def test_a_process_that_crashes_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     _fake_program(monkeypatch, tmp_path, "import os\nprint('last words', flush=True)\nos.abort()\n")
-    with pytest.raises(RuntimeError, match=r"^its process has ended with code -6\nlast words"):
+    with pytest.raises(RuntimeError, match=r"^its process: code -6\nlast words"):
         run_apart("input", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fake"], "data was left behind"
 
@@ -190,7 +189,7 @@ def test_a_part_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tm
     told = tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n"
     _fake_program(monkeypatch, tmp_path, text)
-    with pytest.raises(RuntimeError, match=r"^still running after 3 s"):
+    with pytest.raises(RuntimeError, match=r"^its process: still running after 3 s"):
         run_apart("input", tmp_path, limit_secs=3.0)
     if told.exists():  # it had begun
         with pytest.raises(ProcessLookupError):
@@ -253,7 +252,7 @@ def test_make_help_names_it():
 
 def test_the_parts_that_start_ranks_measure_what_the_targets_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With ranks that only say what real ones would."""
-    from collective.places import Run as Exchange
+    from collective.plan import Run as Exchange
     from peers.told import Told
     from scale.jobs import Run as Scaled
 

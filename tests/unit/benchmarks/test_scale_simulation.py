@@ -13,8 +13,7 @@ from tests.support import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
-from scale_model.fit import StepTimes
-from scale_model.simulation import simulate_async, slowest_of_each
+from scale.model import StepTimes, simulate_async, slowest_of_each
 
 seeds = st.integers(0, 2**32 - 1)
 secs = st.floats(1e-3, 1.0)
@@ -54,9 +53,9 @@ def async_rate_without_stragglers(compute_secs: float, workers: int, wire_secs: 
 @settings(max_examples=40)
 @given(secs, st.integers(1, 40), st.floats(0, 0.5), st.lists(st.floats(0, 0.3), min_size=1, max_size=4), seeds)
 def test_without_spread_workers_and_servers_reach_the_closed_form(compute, workers, wire, services, seed):
-    found = simulate_async(StepTimes(compute), workers, wire, services, seed, steps=100, warm_up=0.5)
+    found = simulate_async(StepTimes(compute), workers, wire, services, seed, steps=100)
     wanted = async_rate_without_stragglers(compute, workers, wire, max(services))
-    assert found.exchanges_per_sec == pytest.approx(wanted, rel=0.03)
+    assert found == pytest.approx(wanted, rel=0.03)
 
 
 @settings(max_examples=40)
@@ -65,23 +64,15 @@ def test_no_run_is_faster_than_its_servers_or_its_workers(compute, sigma, worker
     times = StepTimes(compute, sigma)
     found = simulate_async(times, workers, wire, [service], seed, steps=100)
     if service:
-        assert found.exchanges_per_sec <= 1.1 / service
-    assert found.waiting_secs >= -1e-9
+        assert found <= 1.1 / service
 
 
 def test_a_straggler_costs_asynchronous_workers_less_than_synchronous_ones():
     times, workers = StepTimes(0.1, 0.3), 32
     synchronous = workers / slowest_of_each(times, workers, seed=0)[-1]
-    assert simulate_async(times, workers, 0.0, [1e-5], seed=0).exchanges_per_sec > 1.3 * synchronous
+    assert simulate_async(times, workers, 0.0, [1e-5], seed=0) > 1.3 * synchronous
 
 
 def test_the_same_seed_gives_the_same_run():
     runs = [simulate_async(StepTimes(0.1, 0.2), 8, 1e-3, [1e-3, 2e-3], seed) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
-
-
-def test_nobody_to_work_or_to_serve_is_refused():
-    with pytest.raises(ValueError, match="one of each"):
-        simulate_async(StepTimes(0.1), 0, 0.0, [0.1], seed=0)
-    with pytest.raises(ValueError, match="one of each"):
-        simulate_async(StepTimes(0.1), 1, 0.0, [], seed=0)

@@ -16,18 +16,13 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import scaling
-from scale.forecast import forecast, profile_of
-from scale.found import curves_in
-from scale.gpu import GpuUse, mean_use
-from scale.jobs import Case, Run, arguments, read_run
-from scale.measuring import Curve, measure_all, records
+from scale.forecast import curves_in, forecast, profile_of
+from scale.hook import GpuUse, mean_use
+from scale.jobs import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK, Case, Run, arguments, read_run
+from scale.measuring import Curve, check_room, measure_all, records
+from scale.network import Link, Network, memory_rate, most_efficiency, passes
 from scale.page import make_page, targets
-from scale.room import check_room
-from scale.settings import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK
-from scale.traffic import memory_rate, most_efficiency, passes
 from scale.workloads import CNN, MLP, VGG
-from scale_model.costs import Link, Network
-from scale_model.measured import FittedNetwork
 from support.comparison import Measured, compare
 from support.drawing import Stacks
 from support.page import Report, as_text
@@ -218,11 +213,11 @@ def test_an_own_job_has_one_server_as_it_is_counted_and_neither_evaluates_nor_ex
 
 def test_the_model_is_checked_against_each_measured_point() -> None:
     link = Link(1e-5, 1e-10)
-    fitted = FittedNetwork(Network(link, link, 2), "one node", "one node", (4, 0))
+    fitted = Network(link, link, 2, "one node", "one node")
     [curve] = curves_in(records_at(0.8))
     assert profile_of(curve.alone).single_secs == pytest.approx(0.01, rel=0.01)
     found = forecast(curve, fitted, wanted=0.5)
-    assert [(way, len(points)) for way, points in found.checked] == [(SYNC, 1), (DEDICATED, 1), (ASYNC, 1)]
+    assert [point.way for point in found.checked] == [SYNC, DEDICATED, ASYNC]
     assert found.median_error is not None
     assert profile_of(curve.alone, served=True).apply_secs_per_byte == pytest.approx(0.05 * 0.01 / 7.6e6, rel=0.01)
     ring = dict(found.curves)[found.curves[0][0]]
