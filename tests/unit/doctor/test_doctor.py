@@ -37,7 +37,7 @@ from hpc_train.doctor.slurm import (
     slurm_finding,
 )
 from hpc_train.doctor.tools import MARK, Finding, Outcome, Tool, Tools, last_words, marked
-from tests.support import is_gone, wait_for
+from tests.support import LIMIT_SECS, is_gone, wait_for
 
 FINE = Outcome(0)
 OPEN_MPI = "Open MPI v4.1.8, package: Open MPI user@host Distribution, ident: 4.1.8, Feb 04, 2025\0"
@@ -525,14 +525,14 @@ def test_a_slow_disk_is_given_less_to_write(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = Tool([*doctor_files.command(tmp_path / "not" / "yet")], 60).outcome()
+    done = Tool([*doctor_files.command(tmp_path / "not" / "yet")], LIMIT_SECS).outcome()
     assert done.failure is None
     said = marked(done.out)
     assert (said["folder"], said["locks"], said["renamed"]) == (str(tmp_path), "exclusive", True)
     assert said["written_bytes"] in (256 << 20, 64 << 20)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    done = Tool([*doctor_files.command(tmp_path / "file" / "runs")], 60).outcome()
+    done = Tool([*doctor_files.command(tmp_path / "file" / "runs")], LIMIT_SECS).outcome()
     assert results(marked(done.out), done) == {"job-dir": "fails"}
 
 
@@ -547,4 +547,4 @@ def test_neither_tensorflow_nor_mpi_is_imported_to_find_out() -> None:
         "import hpc_train.doctor.examine, hpc_train.cli.doctor, sys\n"
         "print({'tensorflow', 'mpi4py', 'horovod', 'keras'} & {*sys.modules})"
     )
-    assert Tool([sys.executable, "-c", program], 60).outcome().out == "set()\n"
+    assert Tool([sys.executable, "-c", program], LIMIT_SECS).outcome().out == "set()\n"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -204,7 +207,10 @@ def test_a_number_that_is_known_is_not_lost_again(slurm: Stubs) -> None:
 
 
 def test_a_controller_that_stays_down(slurm: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_queue, "SUBMIT_SECS", 0.1)
+    seconds = itertools.count()  # one more at each look at the clock
+    clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: next(seconds)})
+    monkeypatch.setattr(slurm_queue, "time", clock)
+    monkeypatch.setattr(slurm_queue, "SUBMIT_SECS", 10)
     slurm.answer("sbatch", unanswered(DOWN))
     slurm.answer("squeue", fails(f"slurm_load_jobs error: {DOWN}"))
     with pytest.raises(SchedulerError, match=r"^Slurm does not answer: .*Unable to contact.*; the job is not queued\."):
