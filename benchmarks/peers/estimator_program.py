@@ -2,7 +2,7 @@
 
     TF_CONFIG=… python -m peers.estimator_program --model "MLP 1.9 M" --folder DIR --warm-up 100 --steps 1000 --out DIR
 
-Runs in an environment of its own, of TensorFlow 2.15 (see estimator_env.py), the last one that has tf.estimator. The
+Runs in an environment of its own, of TensorFlow 2.15 (see clusters.py), the last one that has tf.estimator. The
 servers, and the workers other than the chief, do not end by themselves.
 """
 
