@@ -38,7 +38,7 @@ class Arena:
     def __init__(self, specs: Mapping[str, ArraySpec]) -> None:
         offsets, end = places([spec.nbytes for spec in specs.values()])
         memory = mmap.mmap(-1, max(end, 1))
-        with suppress(OSError):  # a kernel without huge pages
+        with suppress(OSError, AttributeError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         flat = np.frombuffer(memory, np.uint8)
         flat[:] = 0
