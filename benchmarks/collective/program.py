@@ -17,7 +17,7 @@ import numpy as np
 from scale.network import RAW
 
 from collective import plan, windows
-from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
+from collective.rank import ResultFile, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from hpc_train.errors import UserError
@@ -189,7 +189,7 @@ def measure_all(args: argparse.Namespace) -> None:
     switch = HorovodSwitch(world)
     device = world.each(lambda: device_of(switch.hvd, args.gpu))
     nccl = bool(switch.hvd.nccl_built())
-    told = Told(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
+    told = ResultFile(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
     for operation in args.operations:
         for nbytes in args.sizes:
             if told.leaves_out([operation], nbytes, missing_room(nbytes, world.local_size)):

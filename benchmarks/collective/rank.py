@@ -34,7 +34,7 @@ SETTINGS = (
     *("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "OMPI_MCA_mpi_yield_when_idle", "OMP_NUM_THREADS"),
     "MALLOC_MMAP_THRESHOLD_",
 )
-"""Told where they are set: they decide on the figures."""
+"""ResultFile where they are set: they decide on the figures."""
 
 
 def pattern(count: int, factor: int = 1) -> np.ndarray:
@@ -71,7 +71,7 @@ def missing_room(nbytes: int, ranks_here: int, windows: int = 0) -> str | None:
     return None
 
 
-class Told:
+class ResultFile:
     """The chief's file, one JSON object a line; the first says what the ranks are. Making it is collective."""
 
     def __init__(self, world: World, path: Path, **about: object) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collective.plan import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
-from collective.rank import Told, Way, missing_room, pattern, take_turns, wrong
+from collective.rank import ResultFile, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.world import World, join_world
@@ -100,7 +100,7 @@ def wait(comm: MPI.Intracomm, asleep: bool) -> None:
             os.sched_yield()
 
 
-def measure(args: Namespace, world: World, nbytes: int, told: Told) -> None:
+def measure(args: Namespace, world: World, nbytes: int, told: ResultFile) -> None:
     """One size. Collective."""
     comm = world.comm
     assert comm is not None
@@ -127,7 +127,7 @@ def measure_all(args: Namespace) -> None:
     world = join_world("serialized")
     install_excepthook(world)
     assert world.comm is not None, "started without mpirun"
-    told = Told(world, args.out, device="CPU", nccl=False)
+    told = ResultFile(world, args.out, device="CPU", nccl=False)
     windows = WINDOWS if world.local_size == world.size else 0
     for nbytes in args.sizes:
         if not told.leaves_out(args.operations, nbytes, missing_room(nbytes, min(2, world.local_size), windows)):

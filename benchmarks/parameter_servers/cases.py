@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 from peers.jobs import job_file as peers_job
+from peers.measurement import read_measurements
 from peers.models import MLP
-from peers.told import read_told
 from support.launch import NO_CMA, TCP, Launch, Ranks, here, make_cluster, process_secs, slurm_missing, two_nodes
 from support.records import Found, Record, Sample, records_of
 from support.results import Results
@@ -270,7 +270,7 @@ def _plain_horovod(settings: Settings, folder: Path) -> dict[str, Any]:
     words = ["--model", MLP, "--folder", str(folder), "--out", str(out)]
     words += ["--warm-up", f"{warm_up}", "--steps", f"{max(1, steps - warm_up)}"]
     here()(WORKERS, ["-m", "peers.plain_program", *words], folder, LIMIT_SECS)
-    rate = read_told(out / "rank-0.json")[0].rate
+    rate = read_measurements(out / "rank-0.json")[0].rate
     tell(f"{of.PLAIN_HOROVOD}: {rate:,.0f} examples/s")
     return {"rate": rate}
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from peers.measurement import LAST_LOSSES, Measurement, Took, rival_parser, write_measurements
 from peers.models import CLASSES, CNN, LEARNING_RATES, UNITS, load_batches, row_shape
 from peers.settings import BATCH, MOMENTUM
-from peers.told import LAST_LOSSES, Told, Took, rival_parser, write_told
 
 NEVER = 10**9
 
@@ -74,7 +74,7 @@ class Clock(tf.estimator.SessionRunHook):
             took = Took.now().since(self._begun)
             losses = self._first, float(np.mean(self._last))
             made = int(step) - self._begun_at
-            write_told(self._out, [Told.of(made, [took], losses, BATCH)])
+            write_measurements(self._out, [Measurement.of(made, [took], losses, BATCH)])
             run_context.request_stop()
 
 

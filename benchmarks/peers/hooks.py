@@ -17,9 +17,9 @@ from support.timing import there_and_back
 
 from hpc_train.callbacks.hook import Hook, HookContext
 from hpc_train.distributed.world import join_world
+from peers.measurement import LAST_LOSSES, Measurement, Took, write_measurements
 from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS
-from peers.told import LAST_LOSSES, Told, Took, write_told
 
 if TYPE_CHECKING:
     from peers.rivals import KerasFit, Loop
@@ -86,10 +86,10 @@ class MeasuringHook(Hook):
         assert self._first_loss is not None, "training has ended before its first step"
         examples = BATCH * self._context.size
         last = sum(self._last_losses) / len(self._last_losses)
-        told = [Told.of(self._steps, self._ours, (self._first_loss, last), examples)]
+        told = [Measurement.of(self._steps, self._ours, (self._first_loss, last), examples)]
         if self._rival is not None:
-            told.append(Told.of(self._steps, self._theirs, self._rival.losses, examples))
-        write_told(Path(TOLD), told)
+            told.append(Measurement.of(self._steps, self._theirs, self._rival.losses, examples))
+        write_measurements(Path(TOLD), told)
 
     def _measure(self, agree: Callable[[int], int]) -> Generator[int, Took, None]:
         """What is done, in order: each `yield` waits for so many steps of ours, and gives both clocks then."""

@@ -13,9 +13,9 @@ import yaml
 from support.launch import Launch, here
 
 from peers.hooks import PLAN, TOLD, Plan
+from peers.measurement import Measurement, read_measurements
 from peers.models import data_folder
 from peers.settings import BATCH, Settings
-from peers.told import Told, read_told
 
 MAX_STEPS = 10**7
 """The hook ends the job long before."""
@@ -49,7 +49,7 @@ def run_job(
     limit_secs: float,
     run: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
-) -> list[Told]:
+) -> list[Measurement]:
     """Trains from the shards in `folder`; returns what ours reached, then the rival. See MeasuringHook.
 
     run: of the job file. launch: `here()` where it is not given.
@@ -66,7 +66,7 @@ def run_job(
     shutil.rmtree(job_dir, ignore_errors=True)
     start = launch or here()
     start(ranks, ["-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job_dir)], folder, limit_secs)
-    return read_told(out)
+    return read_measurements(out)
 
 
 def run_alone(
@@ -76,7 +76,7 @@ def run_alone(
     settings: Settings,
     run: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
-) -> Told:
+) -> Measurement:
     """Trains for `turn_secs` in a job of its own, without a rival."""
     secs = settings.turn_secs / TURN_BLOCKS
     plan = Plan(model, None, TURN_BLOCKS, secs, settings.first_steps, settings.first_secs)

@@ -22,9 +22,9 @@ from peers import settings as of
 from peers.clusters import find_or_build, run_cluster
 from peers.hooks import Plan
 from peers.jobs import run_alone, run_job
+from peers.measurement import Measurement, measurement_of, read_measurements
 from peers.models import PARAMETERS
 from peers.settings import OURS, PLAIN, SAME_FLAGS, Settings
-from peers.told import Told, read_told, told_of
 
 Kind = Literal["one process", "weak scaling", "other programs"]
 """Of a unit: two ways in one process; those that scaling is told from; a program that is no part of this package."""
@@ -123,12 +123,14 @@ class Runner:
         if unit.ranks > 1 and importlib.util.find_spec("horovod") is None:
             raise MissingError("Horovod is not installed, which ours needs, too")
         if unit.kind == ONE_PROCESS:
-            told = [told_of(one) for one in self._results.once(unit.name, lambda: self._pair(unit))]
+            told = [measurement_of(one) for one in self._results.once(unit.name, lambda: self._pair(unit))]
             return list(records(unit, {way: [one] for way, one in zip(unit.ways, told, strict=True)}))
         found = self._results.turns(
             unit.name, {str(one): partial(self._run, unit, one) for one in unit.ways}, self._settings.passes
         )
-        return list(records(unit, {o: [told_of(t) for t in found[str(o)]] for o in unit.ways if str(o) in found}))
+        return list(
+            records(unit, {o: [measurement_of(t) for t in found[str(o)]] for o in unit.ways if str(o) in found})
+        )
 
     def _pair(self, unit: Unit) -> list[dict[str, Any]]:
         """Ours and a rival in one process: what each reached."""
@@ -145,10 +147,10 @@ class Runner:
         tell(f"  {one}: {told.rate:,.0f} examples/s")
         return told.checked(str(one))
 
-    def _rival(self, unit: Unit, one: Contestant) -> Told:
+    def _rival(self, unit: Unit, one: Contestant) -> Measurement:
         """It makes as many steps as ours, which ran before it."""
         how, folder, limit = self._settings, self._folder, self._settings.limit_secs
-        ours = told_of(self._results.kept[f"{unit.name}, {Contestant(OURS, one.ranks)}, 0"])
+        ours = measurement_of(self._results.kept[f"{unit.name}, {Contestant(OURS, one.ranks)}, 0"])
         steps = ours.steps * len(ours.secs)
         warm_up = max(how.first_steps, round(how.first_secs * steps / sum(ours.secs)))
         out = folder / "told"
@@ -158,13 +160,13 @@ class Runner:
         words += ["--out", str(out)]
         if one.way in (of.DISTRIBUTE, of.ESTIMATOR):
             self._cluster(one, words)
-            return read_told(out / "rank-0.json")[0]
+            return read_measurements(out / "rank-0.json")[0]
         program = ["-m", "peers.plain_program", *words]
         if one.way in (PLAIN, of.NO_EXCHANGE):
             here()(one.ranks, [*program, "--alone"], folder, limit)
-            return together([read_told(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
+            return together([read_measurements(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
         here(package_flags(one.ranks) if one.way == SAME_FLAGS else {})(one.ranks, program, folder, limit)
-        return read_told(out / "rank-0.json")[0]
+        return read_measurements(out / "rank-0.json")[0]
 
     def _cluster(self, one: Contestant, words: Sequence[str]) -> None:
         limit, folder = self._settings.limit_secs, self._folder
@@ -182,17 +184,17 @@ class Runner:
             raise MissingError(f"{one} does not run here: {error}") from None
 
 
-def together(told: Sequence[Told]) -> Told:
+def together(told: Sequence[Measurement]) -> Measurement:
     """Ranks that ran at once without each other, as one: their rates added up, the cores of one of them."""
     examples, steps = told[0].examples, told[0].steps
     rate = sum(one.rate for one in told)
     losses = max(one.losses[0] for one in told), max(one.losses[1] for one in told)
     cores = sum(one.cores for one in told) / len(told)
     secs = examples * len(told) * steps / rate
-    return Told(steps, (secs,), losses, examples * len(told), (cores * secs,))
+    return Measurement(steps, (secs,), losses, examples * len(told), (cores * secs,))
 
 
-def records(unit: Unit, told: Mapping[Contestant, Sequence[Told]]) -> Iterator[Record]:
+def records(unit: Unit, told: Mapping[Contestant, Sequence[Measurement]]) -> Iterator[Record]:
     """Ours is compared with all, all with those on fewer ranks; a repeat is a block, or a job of several. Pure."""
     blocks = unit.kind == ONE_PROCESS
     rates = {one: own[0].rates if blocks else [each.rate for each in own] for one, own in told.items()}

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from peers.measurement import Measurement, rival_parser, write_measurements
 from peers.models import build_model, load_batches
 from peers.rivals import Loop, dataset_of, distributed_loop, plain_loop
 from peers.settings import BATCH
-from peers.told import Told, rival_parser, write_told
 
 WAIT_SECS = 60.0
 MORE_STEPS = 4
@@ -79,7 +79,7 @@ def main() -> None:
         wait_for_all(args.out, "measured", rank, size, loop)
     examples = BATCH if args.alone else BATCH * size
     if args.alone or rank == 0:
-        write_told(args.out / f"rank-{rank}.json", [Told.of(args.steps, [took], losses, examples)])
+        write_measurements(args.out / f"rank-{rank}.json", [Measurement.of(args.steps, [took], losses, examples)])
     if not (args.alone or args.distribute):
         import horovod.tensorflow as hvd
 

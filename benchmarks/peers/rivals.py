@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from peers.told import LAST_LOSSES, Took
+from peers.measurement import LAST_LOSSES, Took
 
 
 def dataset_of(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 REFUSED = {
     "ModelCheckpoint": "the job saves by itself (save_checkpoints_steps), keeps the best (best_metric) and exports it "
-    "(BestExporter); to be told of checkpoints use saving_listeners",
+    "(BestExporter); for what happens to checkpoints use saving_listeners",
     "BackupAndRestore": "the job goes on from its last checkpoint by itself; start it again with the same job-dir",
     "OrbaxCheckpoint": "the job saves by itself (save_checkpoints_steps)",
     "SwapEMAWeights": "checkpoints would hold the averages in the weights' place; with use_ema the averages are taken "

@@ -54,7 +54,7 @@ def _call(listening: Sequence[Callable[..., None]], *happened: object) -> None:
 
 
 class EvaluationListener(RunListener):
-    """Tells the hooks of this rank of evaluations; to what else happens they listen themselves."""
+    """Passes evaluations on to the hooks of this rank, which listen to all other events themselves."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks

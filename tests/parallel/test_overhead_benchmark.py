@@ -12,8 +12,8 @@ from tests.support import REPOSITORY, run_program
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
+from peers.measurement import read_measurements
 from peers.models import MLP, write_data
-from peers.told import read_told
 from support.launch import here
 
 SCRIPT = REPOSITORY / "benchmarks" / "overhead.py"
@@ -55,4 +55,4 @@ def test_ranks_without_an_allreduce_measure_at_once(tmp_path: Path):
     write_data(tmp_path, [MLP], 512)
     words = ["--model", MLP, "--folder", str(tmp_path), "--warm-up", "1", "--steps", "3", "--out", str(tmp_path)]
     here()(2, ["-m", "peers.plain_program", *words, "--alone"], tmp_path, 120)
-    assert [read_told(tmp_path / f"rank-{rank}.json")[0].steps for rank in (0, 1)] == [3, 3]
+    assert [read_measurements(tmp_path / f"rank-{rank}.json")[0].steps for rank in (0, 1)] == [3, 3]

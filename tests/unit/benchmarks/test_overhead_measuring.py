@@ -19,11 +19,11 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a
 
 from peers.clusters import find_or_build
 from peers.hooks import GAUGE_STEPS, MIN_STEPS, MeasuringHook, Plan, next_wait
+from peers.measurement import Measurement, Took, read_measurements, write_measurements
 from peers.measuring import Contestant, Runner, measure_all, package_flags, plan, records, together
 from peers.models import CNN, LARGE, MLP, load_batches, write_data
 from peers.page import WEAK_SCALING, make_page, targets
 from peers.settings import DEFAULT_FLAGS, NO_EXCHANGE, OURS, PEERS, PLAIN, QUICK, SAME_FLAGS
-from peers.told import Told, Took, read_told, write_told
 from support.records import Found
 from support.results import Results
 from support.usage import MissingError
@@ -85,16 +85,16 @@ def test_nothing_counts_before_the_first_seconds_are_over(step_secs, first, firs
 @given(st.lists(st.tuples(st.integers(1, 99), st.lists(seconds, min_size=1), st.tuples(seconds, seconds)), min_size=1))
 def test_what_a_process_told_is_read_as_it_was(tmp_path_factory, told):
     path = tmp_path_factory.mktemp("told") / "told.json"
-    written = [Told(steps, tuple(secs), losses, 64, tuple(secs)) for steps, secs, losses in told]
-    write_told(path, written)
-    assert read_told(path) == written
+    written = [Measurement(steps, tuple(secs), losses, 64, tuple(secs)) for steps, secs, losses in told]
+    write_measurements(path, written)
+    assert read_measurements(path) == written
     for one in written:
         assert min(one.rates) * (1 - 1e-9) <= one.rate <= max(one.rates) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("last", "trains"), [(1.0, True), (2.2, False), (float("nan"), False)])
 def test_a_way_whose_loss_does_not_fall_is_no_rival(last, trains):
-    told = Told(10, (1.0,), (2.3, last), 64)
+    told = Measurement(10, (1.0,), (2.3, last), 64)
     if trains:
         told.checked(OURS)
     else:
@@ -103,7 +103,7 @@ def test_a_way_whose_loss_does_not_fall_is_no_rival(last, trains):
 
 
 def test_ranks_that_run_at_once_add_up():
-    both = together([Told(10, (1.0,), (2.3, 1.0), 64, (0.8,)), Told(10, (2.0,), (2.2, 1.1), 64, (2.4,))])
+    both = together([Measurement(10, (1.0,), (2.3, 1.0), 64, (0.8,)), Measurement(10, (2.0,), (2.2, 1.1), 64, (2.4,))])
     assert both.rate == pytest.approx(640 + 320)
     assert both.losses == (2.3, 1.1)
     assert both.cores == pytest.approx(1.0)
@@ -132,14 +132,16 @@ def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, 
     started = []
 
     def job(folder, model, ranks, settings):
-        return Told(10, (0.1,) * 8, (2.3, 1.0), 64 * ranks, (0.1,) * 8)
+        return Measurement(10, (0.1,) * 8, (2.3, 1.0), 64 * ranks, (0.1,) * 8)
 
     def here(env=None):
         def launch(ranks, arguments, folder, limit_secs):
             words = dict(pairwise(arguments))
             started.append((ranks, words["--steps"], words["--warm-up"], "--alone" in arguments, dict(env or {})))
             for rank in range(ranks):
-                write_told(Path(words["--out"]) / f"rank-{rank}.json", [Told(80, (1.0,), (2.3, 1.0), 64, (1.0,))])
+                write_measurements(
+                    Path(words["--out"]) / f"rank-{rank}.json", [Measurement(80, (1.0,), (2.3, 1.0), 64, (1.0,))]
+                )
 
         return launch
 
@@ -186,7 +188,9 @@ def all_records(speed: float = 1.0) -> Found:
     for unit in plan([MLP, CNN, LARGE], [1, 2], [peer for peer in PEERS if peer != "estimator"]):
         told = {
             one: [
-                Told(1, (1.0,) * 4, (2.0, 1.0), round(one.ranks * (100 * speed if one.way == OURS else 50)), (1.0,) * 4)
+                Measurement(
+                    1, (1.0,) * 4, (2.0, 1.0), round(one.ranks * (100 * speed if one.way == OURS else 50)), (1.0,) * 4
+                )
                 for _ in range(1 if unit.kind == "one process" else 4)
             ]
             for one in unit.ways

@@ -253,7 +253,7 @@ def test_make_help_names_it():
 def test_the_parts_that_start_ranks_measure_what_the_targets_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With ranks that only say what real ones would."""
     from collective.plan import Run as Exchange
-    from peers.told import Told
+    from peers.measurement import Measurement
     from scale.jobs import Run as Scaled
 
     def rates(way: str, per_sec: float) -> dict:
@@ -284,7 +284,7 @@ def test_the_parts_that_start_ranks_measure_what_the_targets_speak_of(tmp_path: 
             pass
 
     def pair(folder, ranks, plan, limit_secs):
-        return [Told(10, (0.5,) * plan.pairs, (2.3, 1.0), 64 * ranks, (0.5,) * plan.pairs)] * 2
+        return [Measurement(10, (0.5,) * plan.pairs, (2.3, 1.0), 64 * ranks, (0.5,) * plan.pairs)] * 2
 
     def job(folder, case, settings, launch):
         return Scaled([100.0] * case.workers, [0.1, 0.1], {"compute": 1.0}, case.gradient_bytes, "CPU", False, None)

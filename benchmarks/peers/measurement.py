@@ -1,4 +1,4 @@
-"""What a process that trains tells: a JSON file that it writes when all is measured. Pure."""
+"""What a process that trains has measured: a JSON file that it writes at its end. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Took(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Told:
-    """Of one way to train.
+class Measurement:
+    """What one way to train took.
 
     Attributes:
-        steps: That each of `secs` (s) was measured over; cpu_secs: CPU seconds of the process that tells, meanwhile.
+        steps: That each of `secs` (s) was measured over; cpu_secs: CPU seconds of the process that measures, meanwhile.
         losses: At the first step, and at the end.
         examples: Rows of a step, of all ranks together.
     """
@@ -50,7 +50,7 @@ class Told:
     cpu_secs: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, steps: int, took: Sequence[Took], losses: tuple[float, float], examples: int) -> Told:
+    def of(cls, steps: int, took: Sequence[Took], losses: tuple[float, float], examples: int) -> Measurement:
         """From what blocks of `steps` took."""
         return cls(steps, tuple(one.secs for one in took), losses, examples, tuple(one.cpu_secs for one in took))
 
@@ -88,18 +88,20 @@ def rival_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def write_told(path: Path, told: Sequence[Told]) -> None:
+def write_measurements(path: Path, told: Sequence[Measurement]) -> None:
     """Writes it in one rename."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps([asdict(one) for one in told]))
     os.replace(temporary, path)
 
 
-def read_told(path: Path) -> list[Told]:
-    """What `write_told` wrote."""
-    return [told_of(one) for one in json.loads(path.read_text())]
+def read_measurements(path: Path) -> list[Measurement]:
+    """What `write_measurements` wrote."""
+    return [measurement_of(one) for one in json.loads(path.read_text())]
 
 
-def told_of(told: dict[str, Any]) -> Told:
+def measurement_of(told: dict[str, Any]) -> Measurement:
     """From its fields, as JSON has them."""
-    return Told(told["steps"], tuple(told["secs"]), tuple(told["losses"]), told["examples"], tuple(told["cpu_secs"]))
+    return Measurement(
+        told["steps"], tuple(told["secs"]), tuple(told["losses"]), told["examples"], tuple(told["cpu_secs"])
+    )
