@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.callbacks.hook import Hook, HookContext
 from hpc_train.callbacks.hook_list import is_keras_callback
 from hpc_train.data.sampling.sampler import Sampler
 from hpc_train.errors import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.lazy import keras
 
 REFUSED = {
     "ModelCheckpoint": "the job saves by itself (save_checkpoints_steps), keeps the best (best_metric) and exports it "
@@ -91,8 +89,6 @@ class KerasCallbacks(Hook):
         self._logs: dict[str, float] = {}
 
     def begin(self, context: HookContext) -> None:
-        import keras
-
         mine = [c for c in self._given if context.is_chief or not writes(c)]
         self._context, self._model = context, context.model
         last = context.max_steps
@@ -252,8 +248,6 @@ def adapted(
 
 
 def _check(callback: Any, model: Any) -> None:
-    import keras
-
     name = type(callback).__name__
     for refused, reason in REFUSED.items():
         if isinstance(callback, _kinds((refused,))):
@@ -278,14 +272,10 @@ def _check_monitor(callback: Any, metric_names: Sequence[str]) -> None:
 
 def _kinds(names: Sequence[str]) -> tuple[type, ...]:
     """Keras's callbacks of these names; not every release has all of them."""
-    import keras
-
     known = [getattr(keras.callbacks, name, None) for name in names]
     return tuple(kind for kind in known if kind is not None)
 
 
 def _overrides(callback: Any, methods: Sequence[str]) -> bool:
-    import keras
-
     base = keras.callbacks.Callback
     return any(getattr(getattr(callback, m), "__func__", None) is not getattr(base, m) for m in methods)

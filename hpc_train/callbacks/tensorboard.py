@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_train.callbacks.hook import Hook
+from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.metrics import MetricsWriter
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +73,9 @@ class Profiler(Hook):
                 log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}", extra={"any_rank": True})
 
     def _start(self) -> None:
-        import tensorflow as tf
-
         self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
 
     def _enter(self, step: int) -> None:
-        import tensorflow as tf
-
         self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
         self._trace.__enter__()
 
@@ -103,6 +95,4 @@ class Profiler(Hook):
 
 
 def _stop() -> None:
-    import tensorflow as tf
-
     tf.profiler.experimental.stop()

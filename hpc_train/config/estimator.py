@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.config.specs import RunConfig
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
+from hpc_train.lazy import keras
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import RunContext
 from hpc_train.engine.train_step import Flags, StepReport, TrainStep
 from hpc_train.errors import JobEndedError, UserError
+from hpc_train.lazy import tf
 from hpc_train.telemetry.progress import Rate, TimeShares
 from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
 
@@ -236,6 +237,4 @@ class TrainingLoop:
 
 def rows_of(batch: Any) -> int:
     """Rows of a batch."""
-    import tensorflow as tf
-
     return int(tf.nest.flatten(batch)[0].shape[0])

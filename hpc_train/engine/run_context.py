@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
@@ -20,14 +19,12 @@ from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.early_stopping import EarlyStopper
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
+from hpc_train.lazy import keras
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.reporter import Reporter
-
-if TYPE_CHECKING:
-    import keras
 
 Result = tuple[dict[str, float], list[str]]
 """The metrics of the last evaluation with `global_step`, and the folders of the exports made of the last checkpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -15,10 +15,8 @@ from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.run_context import Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.training_input import TrainingInput
+from hpc_train.lazy import keras
 from hpc_train.model.model_state import ModelState
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 TrainStep = Callable[[Any, "Flags"], "StepReport"]
 
@@ -79,9 +76,6 @@ def make_train_step(
         undo: Give `carried` their old values back where the update is not made.
         accumulate_steps: Pieces in which a batch is computed, see loss_and_gradients.
     """
-    import keras
-    import tensorflow as tf
-
     from hpc_train.optimizers.fused import fused_updates
 
     optimizer = model.optimizer
@@ -132,8 +126,6 @@ def make_train_step(
 
 def _reporting(step: Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]) -> TrainStep:
     """The compiled `step` with flags and what it reports as values."""
-    import tensorflow as tf
-
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
 
     @cache
@@ -158,7 +150,6 @@ def _reporting(step: Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]) ->
 
 def _now_that(there: list[tf.Tensor]) -> tf.Tensor:
     """The clock (float64, s) once all of `there` are computed; 0 under op determinism, which allows no clock."""
-    import tensorflow as tf
     from tensorflow.python.framework.config import is_op_determinism_enabled
 
     with tf.control_dependencies(there):

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.fingerprint import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, Loader, open_evaluation
 from hpc_train.distributed.world import World
+from hpc_train.lazy import keras, tf
 from hpc_train.model.builder import try_out
-
-if TYPE_CHECKING:
-    import keras
 
 
 class Evaluator:
@@ -45,8 +43,6 @@ class Evaluator:
         load: Loader,
         world: World,
     ) -> None:
-        import tensorflow as tf
-
         self._model, self._world = model, world
         self._opened = partial(open_evaluation, spec.input_fn, shards, context, spec.steps, resources, load)
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.

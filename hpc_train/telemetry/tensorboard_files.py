@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.tensorboard_events import event_at
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -98,7 +98,6 @@ class EventFiles:
                 writer.close()
 
     def _new_file(self, folder: str, suffix: str = "") -> tf.io.TFRecordWriter:
-        import tensorflow as tf
         from tensorboard.compat.proto.event_pb2 import Event
 
         (self._job_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -110,15 +109,11 @@ class EventFiles:
 
     def _writing(self, folder: str) -> AbstractContextManager[None]:
         """Passes over what goes wrong in `folder`."""
-        import tensorflow as tf
-
         return self._lenient.writing(self._job_dir / folder, tf.errors.OpError)
 
     @contextmanager
     def _appending(self, folder: str) -> Iterator[None]:
         """The same, and gives the file up that is open there."""
-        import tensorflow as tf
-
         with self._writing(folder):
             try:
                 yield

@@ -7,12 +7,13 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
+from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
@@ -24,9 +25,6 @@ from hpc_train.telemetry.reporter import Reporter, StatusLists
 from hpc_train.telemetry.status import StatusFile, job_fields, read_status
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WarmStartResult
-
-if TYPE_CHECKING:
-    import keras
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +93,6 @@ def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.
 
 def _graph(model: keras.Model, x_spec: Any) -> Any:
     """The forward pass as a concrete function; None where it cannot be traced by itself."""
-    import tensorflow as tf
-
     try:
         return tf.function(lambda x: model(x), autograph=False).get_concrete_function(x_spec)
     except Exception:  # a picture less; training does not depend on it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
@@ -20,10 +20,7 @@ from hpc_train.export.contents import about_job
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
 from hpc_train.jobdir.job_dir import JobDir
-
-if TYPE_CHECKING:
-    import keras
-
+from hpc_train.lazy import keras
 
 Evaluations = tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...]]
 """All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""

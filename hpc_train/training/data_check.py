@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import TYPE_CHECKING
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
@@ -12,11 +11,9 @@ from hpc_train.data.loading.batch_source import training_sampler
 from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
+from hpc_train.lazy import keras
 from hpc_train.model.backward import check_accumulation
 from hpc_train.model.builder import sparse_classes
-
-if TYPE_CHECKING:
-    import keras
 
 Shards = Sequence["ShardSet | None"]
 """Of training, then of each evaluation set; None means an input that is a function."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from hpc_train.distributed.tensors import view_of
+from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
 
 Kind = Literal["dense", "rows", "none"]
 
@@ -50,8 +47,6 @@ class GradientStep:
     def __init__(
         self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool, accumulate_steps: int = 1
     ) -> None:
-        import tensorflow as tf
-
         self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
         self.changed: list[int] = []
         self.only_reads = True
@@ -101,15 +96,11 @@ class GradientStep:
 
 
 def _kind(gradient: Any) -> Kind:
-    import tensorflow as tf
-
     return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "dense"
 
 
 def _parts(gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """The values of a gradient, and, where it is rows, their numbers; each row once."""
-    import tensorflow as tf
-
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient, tf.zeros([0], tf.int64)
     numbers, places = tf.unique(tf.cast(gradient.indices, tf.int64))

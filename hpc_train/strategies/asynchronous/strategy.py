@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
@@ -24,6 +24,7 @@ from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.errors import UserError
+from hpc_train.lazy import keras
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.chief import AsyncChief
@@ -32,9 +33,6 @@ from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
 from hpc_train.strategies.asynchronous.server import ServerEvents
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
-
-if TYPE_CHECKING:
-    import keras
 
 T = TypeVar("T")
 
