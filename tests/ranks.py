@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support import LIMIT_SECS, Job, environment, mpirun, run_ranks, wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
-STAYING = 12
+STAYING = 8
 """So many ranks stay at most, of 500 MB each; of more, those end that were not needed for the longest time."""
 
 _staying: dict[object, Ranks] = {}
