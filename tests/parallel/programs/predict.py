@@ -9,20 +9,20 @@ import typer
 
 from hpc_train.cli.export import predict
 from hpc_train.data.writing import prediction_files
-from hpc_train.inference import predictor
 
 left = int(os.environ.get("KILL_AFTER", 10**9))
+write = prediction_files.write_predictions
 
 
 def write_and_die(path, origin, first, end, batches):
     global left
-    prediction_files.write_predictions(path, origin, first, end, batches)
+    write(path, origin, first, end, batches)
     left -= end - first
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-predictor.write_predictions = write_and_die
+prediction_files.write_predictions = write_and_die
 app = typer.Typer()
 app.command()(predict)
 app()
