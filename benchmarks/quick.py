@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from guard.parts import DEFAULT, PARTS, Measured
+from pydantic import TypeAdapter
 from support.launch import Started, environment
 from support.records import Record, write_records
 from support.usage import EXIT_MISSED, STARTED, UsageError, check_folder, in_short, run_main, tell
@@ -113,8 +113,7 @@ def run_apart(part: str, parent: Path | None, limit_secs: float = LIMIT_SECS) ->
         command = [sys.executable, "-m", "guard.program", part, str(folder)]
         with Started("its process", command, folder, environment(), folder / "part.log") as process:
             process.wait(limit_secs)
-        measured: Measured = pickle.loads((folder / "measured").read_bytes())
-        return measured
+        return TypeAdapter(Measured).validate_json((folder / "measured.json").read_bytes())
 
 
 def run(part: str, parent: Path | None) -> Measured:

@@ -1,13 +1,14 @@
 """One part in a process of its own: `python -m guard.program PART FOLDER`.
 
-Each part sets up TensorFlow in its own way, once and for the whole process. FOLDER is empty; FOLDER/measured gets what
-was measured, a pickled `Measured`, or why it was not.
+Each part sets up TensorFlow in its own way, once and for the whole process. FOLDER is empty; FOLDER/measured.json gets
+what was measured (see `Measured`), or why it was not.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from support.results import Results
@@ -21,7 +22,7 @@ EXPECTED = (UsageError, MissingError, RuntimeError, OSError, ImportError)
 
 def main() -> int:
     part, folder = sys.argv[1], Path(sys.argv[2])
-    (folder / "measured").write_bytes(pickle.dumps(measure(part, folder)))
+    (folder / "measured.json").write_text(json.dumps(asdict(measure(part, folder))))
     return 0
 
 

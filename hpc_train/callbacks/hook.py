@@ -30,7 +30,7 @@ class HookContext:
     job_dir: Path
     first_step: int
     max_steps: int | None
-    request_stop: Callable[[str], None]
+    request_stop: Callable[[str], None] = lambda reason: None
 
 
 class Hook:

@@ -112,15 +112,15 @@ class Hooks:
 
     Args:
         hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see keras_callbacks.adapted).
-        about: What HookContext has, but for request_stop; is_chief: whether this is the first rank that trains.
+        context: What they are to know, but for request_stop; is_chief: whether this is the first rank that trains.
 
     Attributes:
         stop_requested: The first reason that a hook of this rank gave for stopping; None: go on.
     """
 
-    def __init__(self, hooks: Iterable[Any], **about: Any) -> None:
+    def __init__(self, hooks: Iterable[Any], context: HookContext) -> None:
         self.stop_requested: str | None = None
-        self._context = HookContext(**about, request_stop=self._request_stop)
+        self._context = replace(context, request_stop=self._request_stop)
 
         def is_here(hook: Any) -> bool:
             here = self._context.rank == 0 if isinstance(hook, EvaluationHook) else self._context.is_chief

@@ -140,7 +140,14 @@ def stop_if_no_decrease(
     Raises:
         ValueError: A value out of range, or both intervals given.
     """
-    return StopIfNoDecrease(**locals())
+    return StopIfNoDecrease(
+        metric_name=metric_name,
+        max_steps_without_decrease=max_steps_without_decrease,
+        eval_name=eval_name,
+        min_steps=min_steps,
+        run_every_secs=run_every_secs,
+        run_every_steps=run_every_steps,
+    )
 
 
 def stop_if_no_increase(
@@ -155,7 +162,14 @@ def stop_if_no_increase(
 
     Otherwise as stop_if_no_decrease.
     """
-    return StopIfNoIncrease(**locals())
+    return StopIfNoIncrease(
+        metric_name=metric_name,
+        max_steps_without_increase=max_steps_without_increase,
+        eval_name=eval_name,
+        min_steps=min_steps,
+        run_every_secs=run_every_secs,
+        run_every_steps=run_every_steps,
+    )
 
 
 def stop_if_lower(
@@ -167,7 +181,14 @@ def stop_if_lower(
     run_every_steps: int | None = None,
 ) -> StopIfLower:
     """Training ends when a metric of evaluation is lower than `threshold`. Otherwise as stop_if_no_decrease."""
-    return StopIfLower(**locals())
+    return StopIfLower(
+        metric_name=metric_name,
+        threshold=threshold,
+        eval_name=eval_name,
+        min_steps=min_steps,
+        run_every_secs=run_every_secs,
+        run_every_steps=run_every_steps,
+    )
 
 
 def stop_if_higher(
@@ -179,7 +200,14 @@ def stop_if_higher(
     run_every_steps: int | None = None,
 ) -> StopIfHigher:
     """Training ends when a metric of evaluation is higher than `threshold`. Otherwise as stop_if_no_decrease."""
-    return StopIfHigher(**locals())
+    return StopIfHigher(
+        metric_name=metric_name,
+        threshold=threshold,
+        eval_name=eval_name,
+        min_steps=min_steps,
+        run_every_secs=run_every_secs,
+        run_every_steps=run_every_steps,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

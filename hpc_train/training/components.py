@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpc_train.callbacks.hook import HookContext
 from hpc_train.callbacks.hook_list import EvaluationHook, Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, adapted
 from hpc_train.config.specs import HDF5Input, TrainSpec
@@ -146,13 +147,6 @@ def user_hooks(
 def hooks_of(world: World, job: TrainingJob, plan: RunPlan, model: keras.Model, hooks: Sequence[Any]) -> Hooks:
     """This rank's hooks, to be called."""
     first = 0 if plan.roles.servers else plan.roles.idle
-    return Hooks(
-        hooks,
-        model=model,
-        rank=world.rank,
-        size=world.size,
-        is_chief=world.rank == first or world.is_chief,
-        job_dir=job.job_dir,
-        first_step=plan.first_step,
-        max_steps=plan.max_steps,
-    )
+    is_chief = world.rank == first or world.is_chief
+    context = HookContext(model, world.rank, world.size, is_chief, job.job_dir, plan.first_step, plan.max_steps)
+    return Hooks(hooks, context)

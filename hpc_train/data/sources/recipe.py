@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -64,7 +65,7 @@ class Range:
     last: str
 
 
-class Part:
+class Part(ABC):
     """What one file holds.
 
     Attributes:
@@ -87,9 +88,9 @@ class Part:
         """Whether these columns can be gathered."""
         return False
 
+    @abstractmethod
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         """These columns in order from row `start` on."""
-        raise NotImplementedError
 
     def share(self) -> float | None:
         """How much of the file `blocks` has read so far, 0 to 1; None where the rows show it, or nothing does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Field:
         return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
 
 
-class Table:
+class Table(ABC):
     """Columns with as many rows each.
 
     Attributes:
@@ -53,9 +54,9 @@ class Table:
     rows: int | None
     random = False
 
+    @abstractmethod
     def blocks(self, start: int = 0) -> Iterator[Block]:
         """All rows in order from row `start` on, in blocks of about PIECE_BYTES."""
-        raise NotImplementedError
 
     def gather(self, rows: np.ndarray) -> Block:
         """The rows numbered `rows` (int64 `[n]`), in that order."""

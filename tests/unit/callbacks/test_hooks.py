@@ -16,16 +16,7 @@ JOB_DIR = Path("/jobs/a")
 
 
 def hooks_of(*hooks: Any, is_chief: bool = True) -> Hooks:
-    return Hooks(
-        hooks,
-        model=None,  # type: ignore[arg-type]
-        rank=0 if is_chief else 1,
-        size=2,
-        is_chief=is_chief,
-        job_dir=JOB_DIR,
-        first_step=5,
-        max_steps=9,
-    )
+    return Hooks(hooks, HookContext(None, 0 if is_chief else 1, 2, is_chief, JOB_DIR, 5, 9))  # type: ignore[arg-type]
 
 
 def refuse(name: str) -> Any:
@@ -162,13 +153,7 @@ def test_the_first_rank_that_trains_need_not_be_the_one_that_evaluates() -> None
         log: list[Any] = []
         hooks = Hooks(
             [OnTheChief(log, "a"), EvaluationHook(OnTheChief(log, "b"), None)],
-            model=None,  # type: ignore[arg-type]
-            rank=rank,
-            size=3,
-            is_chief=rank == 1,
-            job_dir=JOB_DIR,
-            first_step=0,
-            max_steps=None,
+            HookContext(None, rank, 3, rank == 1, JOB_DIR, 0, None),  # type: ignore[arg-type]
         )
         hooks.before_evaluate(3, None)
         assert [name for name, *_ in log] == kept

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.callbacks.hook import Hook
+from hpc_train.callbacks.hook import Hook, HookContext
 from hpc_train.callbacks.hook_list import Hooks, resolve_hooks
 from hpc_train.callbacks.keras import Epochs, KerasCallbacks, adapted
 from hpc_train.data.sampling.sampler import DataProgress, Sampler
@@ -86,16 +86,8 @@ class Loop:
             first_epoch=first_epoch,
             metric_names=metric_names,
         )
-        self.hooks = Hooks(
-            hooks,
-            model=model,
-            rank=0 if is_chief else 1,
-            size=2,
-            is_chief=is_chief,
-            job_dir=Path("/jobs/a"),
-            first_step=first_step,
-            max_steps=max_steps,
-        )
+        context = HookContext(model, 0 if is_chief else 1, 2, is_chief, Path("/jobs/a"), first_step, max_steps)
+        self.hooks = Hooks(hooks, context)
 
     def run(self, interrupt_after: int | None = None, losses: Iterator[float] | None = None) -> Loop:
         self.hooks.begin()
