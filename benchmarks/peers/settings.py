@@ -22,7 +22,7 @@ NO_EXCHANGE = "ranks that exchange nothing"
 """Ways to train. PLAIN is the loop of SAME_FLAGS on one rank; NO_EXCHANGE is it on several that run at once, each by
 itself: what the cores allow it."""
 
-START_SECS = 20.0
+START_SECS = 60.0
 SLOWER = 4
 """A rival may take so many times as long as ours."""
 PATIENCE = 3

@@ -50,7 +50,7 @@ def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs
     places = world.all_gather(f"host {world.host}, pid {os.getpid()}")
     folder = failure.path.with_name(f"stall-{failure.path.stem.removeprefix('failure-')}")
     end = end_job(world, job_dir, failure)
-    watchdog = Watchdog(world.rank, world.size, world.host, folder, timeout_secs, end, places)
+    watchdog = Watchdog(world.rank, world.host, places, folder, timeout_secs, end)
     world.on_wait = watchdog.waits
     return watchdog
 
@@ -59,32 +59,40 @@ class Watchdog:
     """Watches the thread that calls `at`. A context manager: leaving it ends the watch.
 
     Args:
-        rank, size: This rank, and how many there are.
-        host: This rank's node.
+        rank, host: This rank, and its node.
+        places: Host and process of every rank, for messages.
         folder: All ranks see it; made when a rank makes no progress, removed when all move again or at a normal end.
         timeout_secs: The time without a call of `at` on any of the ranks after which the job is ended, within
             about 15 s. A rank that moves while others wait for it is waited for. 0: no thread, no watch.
         end: Called with a message and the lowest blamed rank, None where nobody can be blamed; ends the job.
-        places: Host and process of every rank, for messages.
+        clock: In seconds, from whatever point; steadily rising.
 
     A process that was stopped and goes on, alone or with its node, starts to count anew. One whose watchdog cannot
     run, since code outside Python keeps Python's lock, is a rank that does not answer; a job of it alone goes on.
     """
 
     def __init__(
-        self, rank: int, size: int, host: str, folder: Path, timeout_secs: float, end: End, places: Sequence[str] = ()
+        self,
+        rank: int,
+        host: str,
+        places: Sequence[str],
+        folder: Path,
+        timeout_secs: float,
+        end: End,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rank, self._size, self._host, self._end, self._timeout = rank, size, host, end, timeout_secs
-        self._places = list(places) or [f"host {host}" if r == rank else "host unknown" for r in range(size)]
+        self._rank, self._host, self._places = rank, host, places
+        self._end, self._timeout, self._clock = end, timeout_secs, clock
         self._period, self._poll = min(1.0, timeout_secs / 20), min(30.0, timeout_secs / 16)
         self._slack = max(5 * self._period, 1.0)
         self._folder = StallFolder(folder, rank, timeout_secs / 2)
         self._files = Bounded(max(2.0, min(10.0, timeout_secs / 10)))
-        self._mark: Mark = ("start", 0, time.monotonic())
-        self._awake = self._anew = self._next_round = self._next_judgement = 0.0
+        self._awake = self._anew = clock()
+        self._mark: Mark = ("start", 0, self._awake)
+        self._next_round, self._next_judgement = self._awake + self._poll, 0.0
         self._standing, self._claimed, self._claimed_since, self._left = False, False, 0.0, False
         self._stop, self._deciding = threading.Event(), threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._watch, name="hpc_train-watchdog", daemon=True)
 
     def at(self, phase: str, step: int | None) -> None:
         """The main thread moves on to `phase` of `step`. Costs some 0.3 µs.
@@ -94,7 +102,7 @@ class Watchdog:
         Phases are free text that fits "rank 1 has not moved for 600 s: <phase> at step 41". Those that begin with
         "waiting for " mean that others have to come: "waiting for input", "waiting for the chief".
         """
-        self._mark = (phase, step, time.monotonic())
+        self._mark = (phase, step, self._clock())
 
     def waits(self, begins: bool) -> None:
         """The main thread begins or ends to wait for the other ranks, in the phase and step that it is in.
@@ -106,53 +114,55 @@ class Watchdog:
             phase = f"{_OTHERS}{phase})"
         elif not begins and phase.startswith(_OTHERS):
             phase = phase[len(_OTHERS) : -1]
-        self._mark = (phase, step, time.monotonic())
+        self._mark = (phase, step, self._clock())
 
     def __enter__(self) -> Watchdog:
         if self._timeout > 0:
-            self._awake = self._anew = time.monotonic()
-            self._next_round = self._awake + self._poll
-            self._thread = threading.Thread(target=self._watch, name="hpc_train-watchdog", daemon=True)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        if self._thread is None:
+        if self._timeout <= 0:
             return
         # A watchdog that is ending the job holds the lock, and this process has not long to live.
         held = self._deciding.acquire(timeout=3 * GRACE_SECS)
         self._left = True
         if held:
             self._deciding.release()
-        self._thread.join(self._files.limit_secs + 1)
+        if self._thread.is_alive():
+            self._thread.join(self._files.limit_secs + 1)
         with suppress(OSError, TimeoutError):
             self._files.call(self._folder.clean)
 
     def _watch(self) -> None:
         while not self._stop.wait(self._period):
-            self._woke(self._period)
-            mark = self._mark
-            secs, now = self._stood(mark), time.monotonic()
-            standing = secs >= self._timeout / 2
-            if standing != self._standing or now >= self._next_round:
-                self._standing, self._next_round = standing, now + self._poll
-                try:
-                    self._ask(partial(self._report, mark, secs, standing))
-                except (OSError, TimeoutError):
-                    self._next_round = now + self._period
-            if secs < self._timeout:
-                self._next_judgement = self._claimed_since = 0.0
-            elif now >= self._next_judgement:
-                self._judge(mark, secs)
+            self.look()
+
+    def look(self) -> None:
+        """Looks once at what the main thread does, and judges where it is time; the watch does so every period."""
+        self._woke(self._period)
+        mark = self._mark
+        secs, now = self._stood(mark), self._clock()
+        standing = secs >= self._timeout / 2
+        if standing != self._standing or now >= self._next_round:
+            self._standing, self._next_round = standing, now + self._poll
+            try:
+                self._ask(partial(self._report, mark, secs, standing))
+            except (OSError, TimeoutError):
+                self._next_round = now + self._period
+        if secs < self._timeout:
+            self._next_judgement = self._claimed_since = 0.0
+        elif now >= self._next_judgement:
+            self._judge(mark, secs)
 
     def _stood(self, mark: Mark) -> float:
         """Seconds since `mark` in which this process was not stopped itself."""
-        return time.monotonic() - max(mark[2], self._anew)
+        return self._clock() - max(mark[2], self._anew)
 
     def _woke(self, allowed_secs: float) -> None:
         """Starts to count anew if more than `allowed_secs` went by since the last call: this process was stopped."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._awake > allowed_secs + self._slack:
             self._anew, self._next_round = now, 0.0
         self._awake = now
@@ -189,7 +199,7 @@ class Watchdog:
                 f"it cannot ask the others, since the job-dir {reason}"
             )
         if not isinstance(found, Verdict):
-            self._next_judgement = time.monotonic() + found
+            self._next_judgement = self._clock() + found
             return
         with self._deciding:
             if self._left or self._mark is not mark or self._stood(mark) < self._timeout:
@@ -209,8 +219,8 @@ class Watchdog:
         """The verdict, or the seconds until it is to be looked for again."""
         message = self._folder.verdict()
         if message is not None:  # another rank is ending the job, and may not succeed
-            self._claimed_since = self._claimed_since or time.monotonic()
-            return Verdict(message) if time.monotonic() - self._claimed_since > GRACE_SECS else self._period
+            self._claimed_since = self._claimed_since or self._clock()
+            return Verdict(message) if self._clock() - self._claimed_since > GRACE_SECS else self._period
         self._report(mark, secs, standing=True)
         before = self._folder.lower(STAND_INS)
         if before == STAND_INS:

@@ -99,7 +99,7 @@ def test_more_ranks_than_slots_and_other_mistakes_are_told_before_anything_runs(
         (["--begin", "64K", "--end", "4"], "the end is before the beginning"),
         (["--set", "MALLOC"], "give NAME=VALUE"),
     ):
-        done = run_program([*program, *words], tmp_path, timeout=60)
+        done = run_program([*program, *words], tmp_path, timeout=600)
         assert done.returncode == 2, done.stdout + done.stderr
         assert said in done.stderr
     assert not (tmp_path / "out").exists()

@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment that has the wheel, the packages it needs, and no way to the checkout."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=600)
     (packages,) = folder.glob("lib/python*/site-packages")
     # A path named here is not searched for more .pth files, as that of an editable install.
     (packages / "others.pth").write_text("\n".join(site.getsitepackages()) + "\n")

@@ -95,7 +95,7 @@ def test_a_users_own_script(launcher: str, tmp_path: Path) -> None:
     program = [PROGRAMS / "own_input.py", tmp_path / "run"]
     if launcher == "horovodrun":
         done = run_program(
-            [str(BIN / "horovodrun"), "-np", "2", sys.executable, *map(str, program)], tmp_path, timeout=120
+            [str(BIN / "horovodrun"), "-np", "2", sys.executable, *map(str, program)], tmp_path, timeout=600
         )
     else:
         done = run_ranks({"python": 0, "mpirun": 2}[launcher], program, tmp_path)

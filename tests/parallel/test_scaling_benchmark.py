@@ -34,7 +34,7 @@ def command(folder: Path, *words: str) -> list[str]:
 
 def run(folder: Path, *words: str) -> tuple[list[dict], str]:
     """Records and all that was printed."""
-    done = run_program(command(folder, *words), folder, timeout=400)
+    done = run_program(command(folder, *words), folder, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((folder / "jobs").iterdir()) == [], "data was left behind"
     lines = (folder / "out" / "records.jsonl").read_text().splitlines()

@@ -217,7 +217,7 @@ def test_what_a_dry_run_prints_is_a_script_that_sbatch_takes(slurm: BackEnd, tmp
     shellcheck = shutil.which("shellcheck", path=slurm.env["PATH"])
     if shellcheck is None:
         not_here("shellcheck is not beside this Python: run make setup first")
-    subprocess.run([shellcheck, tmp_path / "job.sh"], check=True, timeout=60)
+    subprocess.run([shellcheck, tmp_path / "job.sh"], check=True, timeout=600)
     assert slurm.cluster is not None
     slurm.cluster.run(["sbatch", "--test-only", str(tmp_path / "job.sh")])
 
@@ -289,7 +289,7 @@ def test_tiers_say_why_they_cannot_be_had_and_a_pipe_has_no_colours(slurm: BackE
         cwd=slurm.folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     ).stdout
     assert "\x1b[32mSUCCEEDED" in coloured
     assert "\x1b" not in slurm.run("list").out

@@ -116,9 +116,9 @@ def test_committed_results_are_read_and_equal_themselves(folder):
 def test_the_command_prints_lines_and_markdown(tmp_path):
     a, b = write(tmp_path / "a.jsonl", record()), write(tmp_path / "b.jsonl", record(value=12.0))
     script = [sys.executable, str(REPOSITORY / "benchmarks/compare.py")]
-    done = run_program([*script, str(a), str(b)], tmp_path, timeout=60)
+    done = run_program([*script, str(a), str(b)], tmp_path, timeout=600)
     assert "slower, +20 %: step: 10 ms (9.5 to 10.5), then 12 ms (11.4 to 12.6)" in done.stdout, done.stderr
-    done = run_program([*script, str(a), str(b), "--markdown"], tmp_path, timeout=60)
+    done = run_program([*script, str(a), str(b), "--markdown"], tmp_path, timeout=600)
     assert "| slower | +20 % | step |" in done.stdout
-    done = run_program([*script, str(a), "gone"], tmp_path, timeout=60)
+    done = run_program([*script, str(a), "gone"], tmp_path, timeout=600)
     assert (done.returncode, "No such file" in done.stderr) == (2, True)

@@ -240,14 +240,14 @@ def test_every_script_explains_itself_without_tensorflow_or_mpi(tmp_path, script
         "assert not {'tensorflow', 'mpi4py', 'horovod'} & set(sys.modules) or script_needs\n"
     ).replace("or script_needs", "or True" if script in ("checkpoint.py", "input_pipeline.py") else "")
     (tmp_path / "help.py").write_text(program)
-    done = run_program([sys.executable, "help.py"], tmp_path, timeout=120)
+    done = run_program([sys.executable, "help.py"], tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("--json FILE" in done.stdout) == (script != "compare.py")
 
 
 def test_a_mistake_ends_with_code_2_before_anything_is_written(tmp_path):
     done = run_program(
-        [sys.executable, str(BENCHMARKS / "checkpoint.py"), "--dir", "nowhere", "--out", "out"], tmp_path, timeout=120
+        [sys.executable, str(BENCHMARKS / "checkpoint.py"), "--dir", "nowhere", "--out", "out"], tmp_path, timeout=600
     )
     assert done.returncode == 2
     assert "checkpoint.py: error: --dir: nowhere is not a folder" in done.stderr

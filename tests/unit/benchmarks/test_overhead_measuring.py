@@ -254,7 +254,7 @@ def test_an_environment_that_works_is_used_and_one_that_cannot_be_built_is_told(
 )
 def test_mistakes_end_with_code_2_before_anything_is_written(tmp_path: Path, arguments, told):
     program = [sys.executable, str(REPOSITORY / "benchmarks" / "overhead.py"), "--out", "out", *arguments]
-    done = run_program(program, tmp_path, timeout=60)
+    done = run_program(program, tmp_path, timeout=600)
     assert done.returncode == 2, done.stdout + done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr

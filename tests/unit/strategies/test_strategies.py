@@ -27,7 +27,7 @@ main()
 def test_a_new_strategy_trains_evaluates_and_exports(make_job: Callable[..., Job]) -> None:
     job = make_job(run={"strategy": "alone"})
     command = [sys.executable, "-c", PROGRAM, "train", str(job.file), "--job-dir", str(job.job_dir)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     status = json.loads((job.job_dir / "status.json").read_text())
     assert (status["state"], status["step"]) == ("succeeded", 20)

@@ -31,7 +31,7 @@ def shown(rank: int, levels: str = "") -> tuple[list[str], list[str]]:
         env=environment(HPC_TRAIN_LOG=levels),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr.splitlines()

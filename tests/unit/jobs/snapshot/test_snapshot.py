@@ -180,7 +180,7 @@ def test_nothing_that_the_repository_names_is_run(folder: Path) -> None:
     assert "train.py" in plan.files
     assert plan.dirty is True, "hooks/ is new"
     assert not ran.exists(), ran.read_text()
-    subprocess.run(["git", "status"], cwd=folder, env=GIT_ENV, capture_output=True, check=False, timeout=60)
+    subprocess.run(["git", "status"], cwd=folder, env=GIT_ENV, capture_output=True, check=False, timeout=600)
     assert ran.exists(), "the test would find out"
 
 
