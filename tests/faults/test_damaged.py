@@ -174,7 +174,7 @@ def damage_newest(job_dir: Path) -> dict[str, Path]:
 
 
 def test_a_job_falls_back_with_a_warning_and_ends_as_it_would_have(make_job: MakeJob, injector: Injector) -> None:
-    job = make_job(train={"max_steps": 40}, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
+    job = make_job(train={"max_steps": 40}, eval={"start_delay_secs": 1000})
     assert train(job, 0).returncode == 0
     before, checkpoints = variables(job.job_dir, 40), job.job_dir / "checkpoints"
     damaged = damage_newest(job.job_dir)

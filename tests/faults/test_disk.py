@@ -149,7 +149,7 @@ def test_a_job_can_go_on_while_the_disk_is_full(
 ) -> None:
     params, env = full(tiny_disk, range(20, 40, 10), injector)
     run = {"save_summary_steps": 1, "on_save_error": "continue"}
-    job = make_job(model=FILLS, params=params, train={"max_steps": 60}, run=run, eval={"exporters": {"final": None}})
+    job = make_job(model=FILLS, params=params, train={"max_steps": 60}, run=run)
     job_dir = tiny_disk.folder / "run"
     done = train(job, ranks, job_dir, **env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -167,7 +167,7 @@ def test_a_job_can_go_on_while_the_disk_is_full(
 
 def test_quota_a_passing_error_and_a_last_checkpoint_that_fails(make_job: MakeJob, injector: Injector) -> None:
     run = {"on_save_error": "continue"}
-    job = make_job(train={"max_steps": 40}, run=run, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
+    job = make_job(train={"max_steps": 40}, run=run, eval={"start_delay_secs": 1000})
     rules = ["write:/.step-00000020.:1:*:EDQUOT", "fsync:/.step-00000030.:1:2:EIO", "mkdir:/.step-00000040.:1:*:EDQUOT"]
     done = train(job, 2, **injector.env(*rules, rank=0))
     assert done.returncode == 9, done.stdout + done.stderr
@@ -205,7 +205,7 @@ def test_read_errors_of_shards(make_job: MakeJob, injector: Injector) -> None:
         data={"train": {"batch_size": 200, "shuffle": "block"}},
         run={"save_checkpoints_steps": 1000},
         train={"max_steps": 300},
-        eval={"start_delay_secs": 1000, "exporters": {"final": None}},
+        eval={"start_delay_secs": 1000},
     )
     for path in (job.folder / "data").glob("train-*.h5"):  # compressed chunks are read one by one, as they are needed
         with h5py.File(path, "a") as file:

@@ -71,7 +71,7 @@ def make(make_job: MakeJob, name: str, bad: bool = True, params: dict | None = N
         params=params or {},
         train={"max_steps": STEPS},
         run={"save_checkpoints_steps": 4, "keep_checkpoint_max": 0, **run},
-        eval={"throttle_secs": 1000, "exporters": {"final": None}},
+        eval={"throttle_secs": 1000},
     )
     if bad:
         with h5py.File(job.folder / "data/train-0.h5", "r+") as file:

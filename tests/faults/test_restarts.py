@@ -18,7 +18,7 @@ from tests.support import Job, variables, wait_for
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
 LONG = {"train": {"max_steps": 10**6}, "run": {"save_checkpoints_steps": 10**6}}
-EVAL = {"throttle_secs": 10**6, "exporters": {"final": None}}
+EVAL = {"throttle_secs": 10**6}
 SHORT = {"train": {"max_steps": 40}, "run": {"save_checkpoints_steps": 10}, "eval": EVAL}
 
 

@@ -164,7 +164,7 @@ def assert_same_variables(job: Job, other: Path, step: int) -> None:
 
 def test_a_job_killed_in_every_phase_of_a_save_loses_nothing(make_job: MakeJob, injector: Injector) -> None:
     """Each start is killed in its second save, so that it also shows what the start before it left."""
-    job = make_job(train={"max_steps": 70}, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
+    job = make_job(train={"max_steps": 70}, eval={"start_delay_secs": 1000})
     whole = job.folder / "whole"
     assert train(job, 0, whole).returncode == 0
     checkpoints, newest = job.job_dir / "checkpoints", 0
@@ -195,7 +195,7 @@ def test_a_job_killed_in_every_phase_of_a_save_loses_nothing(make_job: MakeJob, 
 
 
 def test_two_ranks_whose_chief_is_killed_in_a_save(make_job: MakeJob, injector: Injector) -> None:
-    job = make_job(train={"max_steps": 30}, eval={"start_delay_secs": 1000, "exporters": {"final": None}})
+    job = make_job(train={"max_steps": 30}, eval={"start_delay_secs": 1000})
     whole = job.folder / "whole"
     assert train(job, 2, whole).returncode == 0
     rule, _ = PHASES["before the rename"]

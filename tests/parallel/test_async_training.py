@@ -17,12 +17,12 @@ import yaml
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.ranks import in_turn
-from tests.support import MODEL, Job, largest_staleness, merge, records_of, run_program, run_ranks, variables
+from tests.support import FINAL, MODEL, Job, largest_staleness, merge, records_of, run_program, run_ranks, variables
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
-ONCE = {"start_delay_secs": 1000, "exporters": {"final": None}}
-"""Evaluate at the end alone, and export nothing: that takes longer than these jobs' training."""
+ONCE = {"start_delay_secs": 1000}
+"""Evaluate at the end alone."""
 TCP = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_osc": "pt2pt"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -191,7 +191,7 @@ def three(make_shared_job: MakeJob, tmp_path_factory: pytest.TempPathFactory) ->
         run={"strategy": "async", "max_staleness": 2, "save_checkpoints_steps": 6},
     )
     rich = make_shared_job("rich-async", model=RICH_MODEL, run=run, eval=ONCE)
-    adam = make_shared_job("adam-async", model=ADAM_MODEL, run=run)
+    adam = make_shared_job("adam-async", model=ADAM_MODEL, run=run, eval=FINAL)
     return Three(rich, adam, averages, trained(3, rich, adam, averages, adam))
 
 
@@ -247,7 +247,7 @@ def five(make_shared_job: MakeJob, tmp_path_factory: pytest.TempPathFactory) -> 
         }
         data = {"train": {"batch_size": 8}}
         params = {"out": str(out)}
-        evaluation = {} if name == "exact" else ONCE
+        evaluation = FINAL if name == "exact" else ONCE
         return make_shared_job(
             name, model=WIDE_MODEL, eval=evaluation, data=data, params=params, run=run, train={"max_steps": 130}
         )

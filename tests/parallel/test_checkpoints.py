@@ -47,7 +47,7 @@ def build_model(params):
 """
     run = {"save_checkpoints_steps": 4, "keep_checkpoint_max": 2, "best_metric": "accuracy", "best_mode": "max"}
     job = make_job(
-        model=model, params={"good": 8}, train={"max_steps": 40}, run=run, eval={"exporters": {"final": None}}
+        model=model, params={"good": 8}, train={"max_steps": 40}, run=run
     )
     done = train(job, 2)
     assert done.returncode == 0, done.stderr
@@ -86,7 +86,7 @@ def build_model(params):
 
 def test_what_is_told_of_saves(make_job: MakeJob) -> None:
     """The warning's lead is too short for a save, and the metric's name is wrong."""
-    job = make_job(eval={"exporters": {"final": None}})
+    job = make_job()
     program = ["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir]
     done = run_ranks(0, program, job.folder, HPC_TRAIN_WARNING_SECS="0.0001")
     assert done.returncode == 0, done.stderr

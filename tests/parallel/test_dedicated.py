@@ -131,7 +131,7 @@ def assert_same(one: Job, two: Job, step: int) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_with_and_without_are_the_same_job(workers: int, make_job: MakeJob) -> None:
     """To the bit, whole or in two halves, with a rollback, and for a function that makes the data, too."""
-    common: dict[str, Any] = {"model": STATEFUL, "eval": {"eval_every_checkpoint": True, "exporters": {"final": None}}}
+    common: dict[str, Any] = {"model": STATEFUL, "eval": {"eval_every_checkpoint": True}}
     back = {**common, "model": BAD_NUMBERS, "run": {"on_nan": "rollback"}}
 
     def make(name: str, run: dict[str, Any]) -> list[Job]:
@@ -182,7 +182,6 @@ def test_slow_evaluation_holds_nobody_up_and_is_not_skipped(make_job: MakeJob) -
     changes: dict[str, Any] = {
         "model": model,
         "test_rows": [96],
-        "eval": {"exporters": {"final": None}},
         "run": {**DEDICATED, "save_checkpoints_steps": 5, "keep_checkpoint_max": 1, "best_metric": None},
         "train": {"max_steps": 40, "hooks": ["hooks.py:make"]},
     }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.ranks import train_in_turn
-from tests.support import LIMIT_SECS, MODEL, Job, environment, mpirun, records_of, wait_for
+from tests.support import FINAL, LIMIT_SECS, MODEL, Job, environment, merge, mpirun, records_of, wait_for
 
 MakeJob = Callable[..., Job]
 
@@ -79,7 +79,7 @@ def ruled(make_job: MakeJob, rule: str, name: str = "", max_steps: int = MANY, *
         model=changes.pop("model", MODEL),
         run=run,
         train={"max_steps": max_steps, "early_stopping": stopping, "hooks": ["hooks.py:log"]},
-        **{**STILL, **changes},
+        **merge({**STILL, "eval": FINAL}, changes),
     )
     # Hooks write beside the job file.
     text = re.sub(r'"(steps|pid|early|waiting|go)', rf'"{job.folder}/\1', LOG)

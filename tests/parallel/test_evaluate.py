@@ -71,7 +71,7 @@ def check_agreement(job: Job, found: list[dict[str, Any]]) -> None:
 @pytest.fixture(scope="module")
 def done(make_shared_job: MakeJob) -> Job:
     """A job of 40 steps, whose optimizer averages the weights."""
-    job = make_shared_job(model=EMA_MODEL, train={"max_steps": 40}, eval={"exporters": {"final": None}})
+    job = make_shared_job(model=EMA_MODEL, train={"max_steps": 40})
     ended = train(job)
     assert ended.returncode == 0, ended.stderr
     return job
@@ -165,7 +165,6 @@ def test_it_follows_a_job_that_runs_beside_it_across_its_own_restart(make_job: M
         model=EMA_MODEL,
         train={"max_steps": 300},
         run={"keep_checkpoint_max": 3, "log_step_count_steps": 1000},
-        eval={"exporters": {"final": None}},
     )
     follow = ["evaluate", job.job_dir, "--follow", "--poll-secs", 0.2]
     with running(job, *follow) as first:
@@ -195,7 +194,7 @@ def test_checkpoints_that_go_before_their_turn_are_told_and_a_killed_job_is_noti
         test_rows=(4000,),
         train={"max_steps": 100_000},
         run={"save_checkpoints_steps": 4, "keep_checkpoint_max": 2, "best_metric": None, "log_step_count_steps": 1000},
-        eval={"throttle_secs": 3600, "exporters": {"final": None}},
+        eval={"throttle_secs": 3600},
     )
     with running(job, "train", job.file, "--job-dir", job.job_dir, "--debug-delay", "0:5") as training:
         wait_for(lambda: bool(results(job.job_dir)), "an evaluation by the job itself")
@@ -217,7 +216,7 @@ def test_checkpoints_that_go_before_their_turn_are_told_and_a_killed_job_is_noti
 
 def test_several_evaluation_sets_each_have_their_records(make_job: MakeJob) -> None:
     other = {"shards": "other.h5", "features": "x", "label": "y", "batch_size": 16}
-    job = make_job(eval={"exporters": {}}, evals={"other": {"data": other, "steps": None, "start_delay_secs": 0}})
+    job = make_job(evals={"other": {"data": other, "steps": None, "start_delay_secs": 0}})
     write_rows(job.folder / "other.h5", 30, seed=7)
     ended = train(job)
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.ranks import train, train_in_turn
-from tests.support import Job, merge, records_of, variables, write_rows
+from tests.support import FINAL, Job, merge, records_of, variables, write_rows
 
 MakeJob = Callable[..., Job]
 LATE = {"start_delay_secs": 0, "throttle_secs": 100_000}
@@ -65,7 +65,6 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
         make_job,
         "stops",
         run={"save_checkpoints_steps": 4},
-        eval={"exporters": {"final": None}},
         train={
             "max_steps": 10**6,
             "early_stopping": {
@@ -79,7 +78,7 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
         data={"train": {"epochs": 1}},
         run={"save_checkpoints_steps": 100},
         train={"max_steps": None},
-        eval=LATE,
+        eval={**LATE, **FINAL},
     )
     jobs = [every, stops, ends]
     done = train_in_turn(jobs, ranks)
@@ -134,7 +133,7 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
 
 def test_a_kill_in_the_last_evaluation_leaves_it_to_the_next_run(make_job: MakeJob) -> None:
     """The first set has been evaluated; the process dies within the second one."""
-    job = make(make_job, "killed", {"hooks": ["hooks.py:make"]}, eval=LATE)
+    job = make(make_job, "killed", {"hooks": ["hooks.py:make"]}, eval={**LATE, **FINAL})
     (job.folder / "hooks.py").write_text(
         "import os, signal\n"
         "import hpc_train as ht\n"

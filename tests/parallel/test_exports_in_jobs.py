@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.ranks import hpc_train, train, train_in_turn
-from tests.support import MODEL, Job, records_of, run_program, variables
+from tests.support import FINAL, MODEL, Job, records_of, run_program, variables
 
 MakeJob = Callable[..., Job]
 
@@ -224,7 +224,7 @@ def test_mistakes_are_told_before_work_begins(make_job: MakeJob) -> None:
         assert len(re.findall(said, done.stderr)) == 1, done.stderr
     assert not in_file.job_dir.exists()
 
-    same = make_job("same", evals={"more": {"data": data, "exporters": {"final": {}}}})
+    same = make_job("same", eval=FINAL, evals={"more": {"data": data, "exporters": {"final": {}}}})
     done = train(same)
     assert done.returncode == 2
     assert "exporters need different names, not final, final" in done.stderr
@@ -241,7 +241,7 @@ def test_mistakes_are_told_before_work_begins(make_job: MakeJob) -> None:
 
 
 def test_exporting_a_checkpoint_and_predicting_with_it(make_job: MakeJob) -> None:
-    job = make_job(test_rows=(50, 33))
+    job = make_job(test_rows=(50, 33), eval=FINAL)
     assert train(job, 2).returncode == 0
 
     def command(ranks: int, *words: object) -> Any:

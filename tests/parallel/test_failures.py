@@ -20,8 +20,7 @@ from tests.ranks import train, train_in_turn
 from tests.support import LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
 
 MakeJob = Callable[..., Job]
-EVAL = {"exporters": {"final": None}}
-LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}, "eval": EVAL}
+LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}}
 RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
 
 FAILS = (
@@ -142,7 +141,7 @@ def test_a_signal_saves_and_the_next_start_goes_on(make_job: MakeJob) -> None:
     """To the bit, though the step was nobody's plan: batch-norm averages and dropout are those of a single run."""
     job = make_job(model=STATEFUL, **LONG)
     step = stop(job, 2, signal.SIGUSR1, 3)
-    straight = make_job("straight", model=STATEFUL, train={"max_steps": step + 5}, run=LONG["run"], eval=EVAL)
+    straight = make_job("straight", model=STATEFUL, train={"max_steps": step + 5}, run=LONG["run"])
     done = train_in_turn([job, straight], 2)
     check_goes_on(job, done, step)
     resumed, uninterrupted = (variables(one.job_dir, step + 5) for one in (job, straight))

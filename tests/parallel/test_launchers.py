@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.ranks import train
-from tests.support import BIN, REPOSITORY, Job, run_program, run_ranks
+from tests.support import BIN, FINAL, REPOSITORY, Job, run_program, run_ranks
 
 MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -36,7 +36,8 @@ assert not [m for m in sys.modules if m.startswith("hpc_train")]
 
 
 def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: Path) -> None:
-    job = make_job(train_rows=[50, 77, 33], run={"save_checkpoints_steps": 5, "keep_checkpoint_max": 2, "report": True})
+    run = {"save_checkpoints_steps": 5, "keep_checkpoint_max": 2, "report": True}
+    job = make_job(train_rows=[50, 77, 33], run=run, eval=FINAL)
     command = [sys.executable, "-m", "hpc_train", "launch", "-n", "2", str(job.file), "--job-dir", str(job.job_dir)]
     done = run_program(command, job.folder)
     assert done.returncode == 0, done.stderr

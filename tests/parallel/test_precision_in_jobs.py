@@ -44,7 +44,7 @@ def events(folder: Path) -> Any:
 def test_jobs_learn_and_go_on_to_the_bit(make_job: MakeJob) -> None:
     def job(name: str, max_steps: int = 20, model: str = MODEL, **run: Any) -> Job:
         run = {"save_checkpoints_steps": 10, "check_replicas_steps": 10, **run}
-        return make_job(name, model=model, run=run, train={"max_steps": max_steps}, eval={"exporters": {"final": None}})
+        return make_job(name, model=model, run=run, train={"max_steps": max_steps})
 
     learning = [
         job("bfloat16", mixed_precision="bfloat16", save_histograms_steps=10, profile_steps=[3, 5]),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.ranks import train
-from tests.support import Job, variables
+from tests.support import FINAL, Job, variables
 
 MakeJob = Callable[..., Job]
 
@@ -56,7 +56,7 @@ def test_a_job_starts_from_another_once(make_job: MakeJob, ranks: int) -> None:
 
 
 def test_an_export_starts_a_job_too_and_shapes_that_differ_are_listed(make_job: MakeJob) -> None:
-    old = make_job("old", train={"max_steps": 10})
+    old = make_job("old", train={"max_steps": 10}, eval=FINAL)
     assert train(old).returncode == 0
     export = next((old.job_dir / "export" / "final").glob("[0-9]*"))
     new = make_job("new", warm_start_from=str(export), train={"max_steps": 10}, **STILL)
