@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forks import end_server
 from tests.ranks import end_all
 from tests.support import Job, collect_log, environment, examples, make_job_in
 
@@ -39,6 +40,7 @@ def own_session_folder() -> Iterator[None]:
         os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]  # for the jobs of queues, too
         yield
         end_all()
+        end_server()
         del os.environ[SESSIONS]
 
 

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.forks import forked
 from tests.support import LIMIT_SECS, Job, environment, mpirun, run_ranks, wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
@@ -107,7 +107,7 @@ class Ranks:
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         with open(self._folder / "launcher", "w") as launcher:
             self._process = subprocess.Popen(
-                [*mpirun(size), sys.executable, str(PROGRAM), str(self._folder)],
+                [*mpirun(size), *forked([PROGRAM, self._folder], environment())],
                 env=environment(**env),
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,

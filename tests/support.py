@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from hpc_train.telemetry.logs import LineFormatter
+from tests.forks import forked
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -135,10 +136,14 @@ def mpirun(ranks: int) -> list[str]:
 
 
 def run_ranks(
-    ranks: int, program: Sequence[object], cwd: Path, timeout: float = LIMIT_SECS, **env: str
+    ranks: int, program: Sequence[object], cwd: Path, timeout: float = LIMIT_SECS, anew: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python program…` on `ranks` ranks under mpirun; 0 ranks: alone. A hang is a failure."""
-    return run_program([*mpirun(ranks), sys.executable, *map(str, program)], cwd, timeout, **env)
+    """Runs `python program…` on `ranks` ranks under mpirun; 0 ranks: alone. A hang is a failure.
+
+    `anew`: in processes of their own from the start, see forks.py.
+    """
+    python = [sys.executable, *map(str, program)] if anew or "LD_PRELOAD" in env else forked(program, environment())
+    return run_program([*mpirun(ranks), *python], cwd, timeout, **env)
 
 
 def run_program(

@@ -46,9 +46,7 @@ def build_model(params):
     return model
 """
     run = {"save_checkpoints_steps": 4, "keep_checkpoint_max": 2, "best_metric": "accuracy", "best_mode": "max"}
-    job = make_job(
-        model=model, params={"good": 8}, train={"max_steps": 40}, run=run
-    )
+    job = make_job(model=model, params={"good": 8}, train={"max_steps": 40}, run=run)
     done = train(job, 2)
     assert done.returncode == 0, done.stderr
     found = evaluations(job)

@@ -58,7 +58,7 @@ def in_one_process(job: Job, step: int, shards: str) -> dict[str, float]:
     return {"loss": float(loss.mean() + penalty), "accuracy": float((logits.argmax(axis=1) == y).mean())}
 
 
-@pytest.mark.parametrize("ranks", [0, 2, 4])
+@pytest.mark.parametrize("ranks", [0, 3])
 def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> None:
     every = make(make_job, "every", {"eval_every_checkpoint": True}, run={"save_checkpoints_steps": 4}, eval=LATE)
     stops = make(

@@ -89,10 +89,10 @@ def train_further(job: Job) -> None:
     job.file.write_text(job.file.read_text().replace("max_steps: 20", "max_steps: 30"))
 
 
-@pytest.mark.parametrize("ranks", [0, 2, 3])
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_what_exporters_leave_and_remember(make_job: MakeJob, ranks: int) -> None:
     jobs = [exporting_job(make_job, "one")]
-    if ranks == 2:
+    if ranks:
         jobs.append(exporting_job(make_job, "dedicated", chief="dedicated"))
     done = train_in_turn(jobs, ranks)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,7 +123,7 @@ def test_what_exporters_leave_and_remember(make_job: MakeJob, ranks: int) -> Non
         assert exports(job, "best") == before[job], "never a worse one, also after a restart"
         assert sorted(status(job)["exports"]) == sorted(map(str, (exports(job, n)[30] for n in ("final", "latest"))))
         assert not list((job.job_dir / "export").rglob("*.tmp"))
-    if ranks == 2:
+    if ranks:
         load_them(
             jobs[0], [exports(jobs[0], n)[s] for n, s in (("final", 20), ("latest", 30), ("best", bests(job)[0]))]
         )

@@ -81,7 +81,7 @@ def test_a_job_leaves_what_the_documentation_says(make_job: MakeJob, tmp_path: P
     x = np.random.default_rng(0).normal(size=(7, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     program = ["-c", USE_EXPORT, export, tmp_path / "x.npy", tmp_path / "out.npy"]
-    done = run_ranks(0, program, tmp_path)
+    done = run_ranks(0, program, tmp_path, anew=True)
     assert done.returncode == 0, done.stderr
     with h5py.File(job.job_dir / "checkpoints" / "step-00000020" / "state.h5") as file:
         weights = {name.split(".", 1)[1]: dataset[()] for name, dataset in file["model"].items()}
@@ -99,7 +99,7 @@ def test_a_users_own_script(launcher: str, tmp_path: Path) -> None:
             [str(BIN / "horovodrun"), "-np", "2", sys.executable, *map(str, program)], tmp_path, timeout=600
         )
     else:
-        done = run_ranks({"python": 0, "mpirun": 2}[launcher], program, tmp_path)
+        done = run_ranks({"python": 0, "mpirun": 2}[launcher], program, tmp_path, anew=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("script done ['global_step', 'loss', 'mae']") == (1 if launcher == "python" else 2)
     assert "(end of input)" in done.stdout

@@ -39,7 +39,7 @@ def batches(context):
 
 
 metrics, exports = ht.train_and_evaluate(
-    ht.Estimator(build_model, ht.RunConfig(sys.argv[1], save_checkpoints_steps=3), {"units": 5}),
+    ht.Estimator(build_model, ht.RunConfig(sys.argv[1], save_checkpoints_steps=3, report=False), {"units": 5}),
     ht.TrainSpec(input_fn=batches, max_steps=1000),
     ht.EvalSpec(input_fn=batches, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
 )

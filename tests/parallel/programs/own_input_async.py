@@ -25,7 +25,7 @@ def batches(context):
 
 
 def train(name, max_steps, **run):
-    config = ht.RunConfig(Path(sys.argv[1]) / name, strategy="async", save_checkpoints_steps=3, **run)
+    config = ht.RunConfig(Path(sys.argv[1]) / name, strategy="async", save_checkpoints_steps=3, report=False, **run)
     metrics, exports = ht.train_and_evaluate(
         ht.Estimator(build_model, config, {"units": 5}),
         ht.TrainSpec(input_fn=batches, max_steps=max_steps),

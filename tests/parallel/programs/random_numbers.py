@@ -33,7 +33,7 @@ def model(params):
 
 def run(name, *stops, seed=1):
     for stop in stops:
-        config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=5, tf_random_seed=seed)
+        config = ht.RunConfig(FOLDER / name, save_checkpoints_steps=5, tf_random_seed=seed, report=False)
         data = ht.HDF5Input(str(FOLDER / "rows.h5"), batch_size=16, features="x", label="y")
         keras.utils.clear_session()
         ht.train_and_evaluate(ht.Estimator(model, config), ht.TrainSpec(data, max_steps=stop), ht.EvalSpec(data))

@@ -146,7 +146,7 @@ def test_memory_is_that_of_a_piece(tmp_path: Path) -> None:
     (tmp_path / "memory.py").write_text(MEMORY)
     grown = {}
     for pieces in (1, 8):
-        done = run_ranks(0, ["memory.py", pieces], tmp_path, OMP_NUM_THREADS="1")
+        done = run_ranks(0, ["memory.py", pieces], tmp_path, anew=True, OMP_NUM_THREADS="1")
         assert done.returncode == 0, done.stderr
         grown[pieces] = int(done.stdout.split()[-1])
     print(f"peak memory grown by {grown} KiB")

@@ -1,0 +1,63 @@
+"""Ranks that begin in a fork: most of a tiny job's time is its ranks' import of TensorFlow, so one process does it.
+
+Ranks of launchers, queues and faults begin anew, as those of users do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+_lock = threading.Lock()
+_servers: list[ForkServer] = []
+
+
+def forked(program: Sequence[object], env: Mapping[str, str]) -> list[str]:
+    """The command that runs `python PROGRAM…` in a fork: PROGRAM is -c CODE, -m MODULE or a script.
+
+    All forks have the hash seed of one process, and its `env` where that counts before Python starts.
+    """
+    with _lock:
+        if not _servers:
+            _servers.append(ForkServer(env))
+    return [sys.executable, "-I", "-S", str(PROGRAMS / "rank.py"), str(_servers[0].socket), *map(str, program)]
+
+
+def end_server() -> None:
+    """Ends the process that forks; those that it has forked end by themselves."""
+    while _servers:
+        _servers.pop().end()
+
+
+class ForkServer:
+    """The process that forks, see programs/fork_server.py."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="forks-"))
+        self.socket, log = self._folder / "socket", self._folder / "log"
+        with open(log, "w") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAMS / "fork_server.py"), str(self.socket)],
+                env={**env, "OMP_NUM_THREADS": "1"},  # with more, NumPy would start threads, which a fork would lose
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        while not self.socket.exists():
+            assert self._process.poll() is None, log.read_text()
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        shutil.rmtree(self._folder, ignore_errors=True)
