@@ -47,7 +47,6 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -83,7 +82,6 @@ class ShardSet:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of all columns."""
         return sum(column.row_bytes for column in self.columns)
 
     @cached_property
@@ -110,7 +108,6 @@ class ShardSet:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardSet:
-        """The inverse of `to_json`."""
         return _PLAIN.validate_python(value)
 
 

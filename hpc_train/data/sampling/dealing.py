@@ -1,6 +1,5 @@
-"""Block mode: the line in which an epoch lays its blocks of rows, and how it is dealt to the ranks. Pure.
+"""Block mode: an epoch's line of rows, and how it is dealt to the ranks, whatever their number was before. Pure.
 
-The line is dealt to the ranks whatever their number was before.
 Rank r reads floor((x + r) / size) rows while all ranks together read x. These are whole numbers that sum to x
 (Hermite's identity) and differ by one at most, so epochs follow one another without a gap and no rank waits.
 """
