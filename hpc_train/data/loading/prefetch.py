@@ -21,6 +21,8 @@ LEAD = 0.1
 class GroupReader:
     """Batches in groups, each of `steps` steps from `first` on; the last one may have fewer. A context manager.
 
+    A group is read at once, so that calls cost little.
+
     Args:
         rows: Of steps from the first of its arguments to before the second: their rows, int64, one batch after the
             other.
@@ -53,7 +55,6 @@ class GroupReader:
         self._executor.shutdown(cancel_futures=True)
 
     def steps_of(self, number: int) -> range:
-        """The steps of group `number`."""
         first = self.first + number * self.steps
         return range(first, first + self.steps if self.end is None else min(first + self.steps, self.end))
 
