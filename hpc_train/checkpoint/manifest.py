@@ -46,16 +46,15 @@ class Manifest:
     sha256: tuple[str, ...]
 
 
-def write_manifest(folder: Path, step: int, time: float, world_size: int, moved: Moved = idle) -> Manifest:
+def write_manifest(folder: Path, step: int, time: float, world_size: int, moved: Moved = idle) -> None:
     """Digests `folder`/state.h5 and writes manifest.json beside it, on the disk when this returns."""
     state = folder / STATE_FILE
     size = state.stat().st_size
-    manifest = Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, _digests(state, size, PIECE_BYTES, 1, moved))
-    fields = asdict(manifest)
+    digests = _digests(state, size, PIECE_BYTES, 1, moved)
+    fields = asdict(Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, digests))
     path = folder / MANIFEST_FILE
     text = (json.dumps({**fields, "manifest_sha256": _own_digest(fields)}, indent=1) + "\n").encode()
     write_pieces(path, len(text), [(0, memoryview(text))])
-    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
