@@ -1,11 +1,13 @@
-"""Writing that lasts: bytes forced to the disk, and passing errors of a file system waited out."""
+"""Writing that lasts: bytes forced to the disk, passing errors of a file system waited out, HDF5 kept from the disk."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,15 +41,28 @@ def retried(action: Callable[[], T]) -> T:
     return action()
 
 
-def sync_to_disk(path: Path) -> None:
-    """Waits until what was written to a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor of `path` for the duration of the block; errors of its use name the path."""
+    descriptor = os.open(path, flags, 0o666)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until what was written to a file, or the names in a folder, are on the disk."""
+    with opened(path, os.O_RDONLY) as descriptor:
+        os.fsync(descriptor)
+
+
+MAX_WRITE_BYTES = 8 << 20
+"""Written at once: between two writes others get their turn on the disk."""
+MAX_UNSYNCED_BYTES = 256 << 20
+"""Written between two waits for the disk: a slow disk is seen to move."""
 
 
 def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], moved: Moved = idle) -> None:
@@ -56,9 +71,8 @@ def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], mo
     Raises:
         OSError: With errno and path.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     unsynced = 0
-    try:
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         os.ftruncate(descriptor, size)
         for offset, piece in pieces:
             while len(piece):
@@ -70,14 +84,56 @@ def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], mo
                 moved()
         os.fsync(descriptor)
         moved()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(descriptor)
 
 
-MAX_WRITE_BYTES = 8 << 20
-"""Written at once: between two writes others get their turn on the disk."""
+_PAGE_BYTES = 4096
 
-MAX_UNSYNCED_BYTES = 256 << 20
-"""Written between two waits for the disk: a slow disk is seen to move."""
+
+class Draft(io.RawIOBase):
+    """A file in memory, for HDF5 to write to: it keeps the pages that are written; the rest reads as zeros, at no cost.
+
+    HDF5 does not survive errors of its own writes: closing a file on a full disk fails, keeps it open for ever, and
+    ends the process at times. What it writes here cannot fail; write_pieces then puts it on the disk.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._at, self.size = 0, 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self.size)[whence]
+        return self._at
+
+    def readinto(self, out: memoryview) -> int:  # type: ignore[override]
+        count = max(0, min(len(out), self.size - self._at))
+        for page, start, place, length in self._parts(count):
+            found = self._pages.get(page, bytes(_PAGE_BYTES))
+            out[place : place + length] = found[start : start + length]
+        self._at += count
+        return count
+
+    def write(self, data: memoryview) -> int:  # type: ignore[override]
+        for page, start, place, length in self._parts(len(data)):
+            into = self._pages.setdefault(page, bytearray(_PAGE_BYTES))
+            into[start : start + length] = data[place : place + length]
+        self._at += len(data)
+        self.size = max(self.size, self._at)
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._at if size is None else size
+        return self.size
+
+    def pieces(self) -> list[tuple[int, memoryview]]:
+        """Offset and bytes of each page that was written, in order; what else lies in them is zero."""
+        offsets = sorted(page * _PAGE_BYTES for page in self._pages if page * _PAGE_BYTES < self.size)
+        return [(o, memoryview(self._pages[o // _PAGE_BYTES])[: min(_PAGE_BYTES, self.size - o)]) for o in offsets]
+
+    def _parts(self, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Of `count` bytes from here on: page, place in it, place among the bytes, and length."""
+        done = 0
+        while done < count:
+            page, start = divmod(self._at + done, _PAGE_BYTES)
+            length = min(count - done, _PAGE_BYTES - start)
+            yield page, start, done, length
+            done += length

@@ -30,9 +30,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpc_train.checkpoint.disk_io import Moved, idle, sync_to_disk, write_pieces
+from hpc_train.checkpoint.disk_io import Draft, Moved, idle, sync_to_disk, write_pieces
 from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, write_manifest
-from hpc_train.checkpoint.memory_file import Draft
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpc_train.checkpoint.disk_io import Moved, idle, write_pieces
+from hpc_train.checkpoint.disk_io import Moved, idle, opened, write_pieces
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.h5"
@@ -46,16 +46,15 @@ class Manifest:
     sha256: tuple[str, ...]
 
 
-def write_manifest(folder: Path, step: int, time: float, world_size: int, moved: Moved = idle) -> Manifest:
+def write_manifest(folder: Path, step: int, time: float, world_size: int, moved: Moved = idle) -> None:
     """Digests `folder`/state.h5 and writes manifest.json beside it, on the disk when this returns."""
     state = folder / STATE_FILE
     size = state.stat().st_size
-    manifest = Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, _digests(state, size, PIECE_BYTES, 1, moved))
-    fields = asdict(manifest)
+    digests = _digests(state, size, PIECE_BYTES, 1, moved)
+    fields = asdict(Manifest(FORMAT, step, time, world_size, size, PIECE_BYTES, digests))
     path = folder / MANIFEST_FILE
     text = (json.dumps({**fields, "manifest_sha256": _own_digest(fields)}, indent=1) + "\n").encode()
     write_pieces(path, len(text), [(0, memoryview(text))])
-    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -73,15 +72,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         fields = json.loads(text)
-        claimed = fields.pop("manifest_sha256")
-        if claimed == _own_digest(fields) and fields.get("format") != FORMAT:
-            raise FormatError(f"{path}: format {fields.get('format')}, but this version reads format {FORMAT}")
-        if claimed != _own_digest(fields):
+        if fields.pop("manifest_sha256") != _own_digest(fields):
             raise DamagedError(f"{path}: does not match its own digest")
+        if fields.get("format") != FORMAT:
+            raise FormatError(f"{path}: format {fields.get('format')}, but this version reads format {FORMAT}")
         return Manifest(**{**fields, "sha256": tuple(fields["sha256"])})
+    except (DamagedError, FormatError):
+        raise
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, (DamagedError, FormatError)):
-            raise
         raise DamagedError(f"{path}: cannot be understood: {error}") from None
 
 
@@ -123,10 +121,7 @@ def _digests(path: Path, size: int, piece_bytes: int, threads: int, moved: Moved
         found, at = hashlib.sha256(), start
         buffer = memoryview(bytearray(min(READ_BYTES, piece_bytes)))
         while at < start + piece_bytes:
-            try:
-                read = os.preadv(descriptor, [buffer[: start + piece_bytes - at]], at)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(path)) from None
+            read = os.preadv(descriptor, [buffer[: start + piece_bytes - at]], at)
             if not read:
                 break
             found.update(buffer[:read])
@@ -136,11 +131,8 @@ def _digests(path: Path, size: int, piece_bytes: int, threads: int, moved: Moved
 
     starts = range(0, size, piece_bytes)
     threads = min(threads, len(starts)) or 1
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path, os.O_RDONLY) as descriptor:
         if threads == 1:
             return tuple(map(digest, starts))
         with ThreadPoolExecutor(threads) as pool:
             return tuple(pool.map(digest, starts))
-    finally:
-        os.close(descriptor)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input
-from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
-from hpc_train.data.loading.fingerprint import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, Loader, open_evaluation
 from hpc_train.distributed.world import World
 from hpc_train.lazy import keras, tf

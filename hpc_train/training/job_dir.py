@@ -7,7 +7,7 @@ from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.yaml_loader import dump_yaml
-from hpc_train.data.loading.fingerprint import record_of
+from hpc_train.data.hdf5.shards import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import set_aside

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager, Found
-from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.fingerprint import check_record
+from hpc_train.data.hdf5.shards import ShardSet, check_record
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import find_checkpoint
 from hpc_train.engine.run_plan import RunPlan, TrainingJob

@@ -291,10 +291,10 @@ class ChunkedColumn:
         part = self._parts[number]
         index = self._indexes.get(number)
         if index is None:
-            index = self._indexes[number] = part.file.through_hdf5(lambda path: self._index(path, part.layout))
+            index = self._indexes[number] = part.file.retried(lambda: self._index(part))
         size = int(self._band_rows[number])
         index.read_rows(part.file, band * size, out[:size])
 
-    def _index(self, path: str, layout: Chunked) -> ChunkIndex:
-        with self._hdf5, h5py.File(path, "r", locking="best-effort") as file:
-            return ChunkIndex(file[self._name], layout)
+    def _index(self, part: ChunkedPart) -> ChunkIndex:
+        with self._hdf5, h5py.File(part.file.path, "r", locking="best-effort") as file:
+            return ChunkIndex(file[self._name], part.layout)

@@ -1,9 +1,7 @@
 """Decodes chunks of HDF5 datasets without HDF5, whose library lets one thread in at a time.
 
 The decoders release Python's lock while they work, so threads that read chunks with os.pread decode them side by
-side. Compressors that HDF5 does not bring along are called through the interface of its filter plugins
-(https://docs.hdfgroup.org/documentation/hdf5/latest/_h5_p_l__u_g.html). HDF5 calls a plugin from one thread at a
-time, so only those are used here that are known to bear several and to decode without calling HDF5.
+side. Compressors that HDF5 does not bring along are called through its filter plugins (see filter_plugins).
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from hpc_train.data.hdf5 import filter_plugins
 
 GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF = 307, 32000
-
 
 _NAMES = {
     GZIP: "gzip",
@@ -50,7 +47,6 @@ _NAMES = {
 _CHECKSUM_BYTES = 4
 _WORDS_PER_ROW = 1024
 _BLOCK_ELEMENTS = 1 << 16
-"""Plugins read optional values without looking how many there are."""
 
 _Undo = Callable[[np.ndarray, int, "np.ndarray | None"], np.ndarray]
 """Undoes a filter: takes its output (uint8), the size of its input, and where to write that if it likes."""
@@ -169,16 +165,19 @@ def _undo(stage: Filter, itemsize: int) -> _Undo:
         return _unbzip2
     if stage.id == LZF:
         decompress = _lzf()
-        return lambda data, size, out: _unlzf(decompress, data, size, out)
+        return lambda data, size, out: _filled(
+            "lzf", size, out, lambda whole: decompress(data.ctypes.data, data.size, whole.ctypes.data, size)
+        )
     plugin = filter_plugins.plugins.find(stage.id)
     assert plugin is not None
-    if stage.id == filter_plugins.BLOSC and plugin.blosc is not None:
-        return lambda data, size, out: _unblosc(plugin.blosc, data, size, out)
     check = filter_plugins.FRAME_CHECKS.get(stage.id)
 
     def undo(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
         if check and not check(data, size, stage.values):
             raise ValueError(f"no whole {stage} frame of a chunk's size")
+        blosc = plugin.blosc  # which takes no lock: the function that the plugin calls lets one thread in at a time
+        if blosc is not None:
+            return _filled("blosc", size, out, lambda whole: blosc(data.ctypes.data, whole.ctypes.data, size, 1))
         return plugin.undo(str(stage), stage.flags, stage.values, data, size, out)
 
     return undo
@@ -296,11 +295,12 @@ def _swap(word: int) -> int:
     return (word & 0xFF) << 8 | word >> 8
 
 
-def _unlzf(decompress: Any, data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
+def _filled(name: str, size: int, out: np.ndarray | None, decompress: Callable[[np.ndarray], int]) -> np.ndarray:
+    """`out`, or new memory, with the `size` bytes that `decompress` fills it with; it returns how many it has."""
     whole = np.empty(size, np.uint8) if out is None else out
-    length = decompress(data.ctypes.data, data.size, whole.ctypes.data, size)
+    length = decompress(whole)
     if length != size:
-        raise ValueError(f"lzf: {f'{length} bytes, not {size}' if length else 'the stream is damaged'}")
+        raise ValueError(f"{name}: {f'{length} bytes, not {size}' if length > 0 else 'the stream is damaged'}")
     return whole
 
 
@@ -313,14 +313,3 @@ def _lzf() -> Any:
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint]
     function.restype = ctypes.c_uint
     return function
-
-
-def _unblosc(decompress: Any, data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
-    """Blosc's function that takes no lock: the one its plugin calls lets one thread in at a time."""
-    if not filter_plugins.is_blosc_frame(data, size, ()):
-        raise ValueError("no whole blosc frame of a chunk's size")
-    whole = np.empty(size, np.uint8) if out is None else out
-    length = decompress(data.ctypes.data, whole.ctypes.data, size, 1)
-    if length != size:
-        raise ValueError(f"blosc: {f'{length} bytes, not {size}' if length > 0 else 'the stream is damaged'}")
-    return whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -66,12 +67,10 @@ class ContiguousColumn:
             return
         table, start = self._table, time.perf_counter()
         if table is not None and (table.all_fit or table.fits[part].all()):
-            try:
+            with suppress(OSError):  # reading the file itself reports what is wrong
                 if table.gather(part, local, out):
                     self._note(time.perf_counter() - start, len(out))
                     return
-            except OSError:
-                pass  # reading the file itself reports what is wrong
             self._replace(table)
         for number, row, target in zip(part.tolist(), local.tolist(), out, strict=True):
             place = self._parts[number]
@@ -84,12 +83,10 @@ class ContiguousColumn:
             return
         table, start = self._table, time.perf_counter()
         if not self._slow and table is not None and table.fits[part]:
-            try:
+            with suppress(OSError):
                 if table.copy(part, first, out):
                     self._note(time.perf_counter() - start, len(out))
                     return
-            except OSError:
-                pass
             self._replace(table)
         place = self._parts[part]
         place.file.read_into(place.offset + first * self._row_bytes, out)

@@ -70,22 +70,19 @@ class DataFile:
             with self.opened() as descriptor:
                 _read_fully(descriptor, offset, out.reshape(-1).view(np.uint8).data)
 
-        self._retried(read)
+        self.retried(read)
 
     def expect(self, offset: int, length: int) -> None:
         """Lets the kernel begin to fetch these bytes, and does not wait."""
         with suppress(OSError), self.opened() as descriptor:
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 
-    def through_hdf5(self, read: Callable[[str], T]) -> T:
-        """What `read` gives for the file's path, with the HDF5 library.
+    def retried(self, read: Callable[[], T]) -> T:
+        """What `read` gives, which reads the file by a descriptor or through the HDF5 library.
 
         Raises:
             OSError: As `read_into`.
         """
-        return self._retried(lambda: read(self.path))
-
-    def _retried(self, read: Callable[[], T]) -> T:
         for wait in (*RETRY_WAITS_SECS, None):
             try:
                 return read()

@@ -163,7 +163,7 @@ def hdf5plugin_folder() -> Path | None:
 # What follows checks the lengths in a frame's headers, on which its plugin relies without knowing where the frame ends.
 
 
-def is_blosc_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
+def _is_blosc_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
     """Whether `data` is a whole frame of `size` decoded bytes."""
     return data.size >= 16 and struct.unpack_from("<IxxxxI", data.data, 4) == (size, data.size)
 
@@ -206,7 +206,7 @@ def bitshuffle_codec(values: Sequence[int]) -> str | None:
 
 
 FRAME_CHECKS: dict[int, Callable[[np.ndarray, int, Sequence[int]], bool]] = {
-    BLOSC: is_blosc_frame,
+    BLOSC: _is_blosc_frame,
     LZ4: _is_lz4_frame,
     BITSHUFFLE: _is_bitshuffle_frame,
 }

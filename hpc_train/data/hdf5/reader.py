@@ -19,7 +19,7 @@ from hpc_train.data.hdf5.shards import ShardSet, open_file
 
 MAX_OPEN_FILES = 128
 KINDS = (Contiguous, Chunked, Opaque)
-PLAIN, CHUNKED, OPAQUE = range(3)
+PLAIN, CHUNKED = 0, 1
 
 
 class Reader:
@@ -234,13 +234,14 @@ class _Column:
         run = int(distinct[-1] - distinct[0]) + 1 == len(distinct)
         selection = slice(int(distinct[0]), int(distinct[-1]) + 1) if run else distinct
         give_hdf5_its_plugins()
+        data_file = self._reader.files[shard]
 
-        def read(path: str) -> np.ndarray:
-            with self._reader.hdf5, open_file(path) as file:
+        def read() -> np.ndarray:
+            with self._reader.hdf5, open_file(data_file.path) as file:
                 rows: np.ndarray = file[self._column.name][selection][places]
                 return rows
 
-        return self._reader.files[shard].through_hdf5(read)
+        return data_file.retried(read)
 
 
 def _held_columns(shards: ShardSet) -> set[int]:
@@ -256,22 +257,24 @@ def _held_columns(shards: ShardSet) -> set[int]:
 
 def cache_slots(shards: ShardSet, number: int, rows: int, runs: int) -> int:
     """Bands of column `number` that `runs` runs of `rows` rows in all may lie in; 0 where none is chunked."""
-    bands = [
-        (size := layout.band_rows(shards.columns[number].row_bytes), -(-count // size))
-        for layout, count in zip((layouts[number] for layouts in shards.layouts), shards.shard_rows, strict=True)
-        if isinstance(layout, Chunked)
-    ]
+    bands = _bands(shards, number)
     if not bands:
         return 0
-    return min(sum(count for _, count in bands), rows // min(size for size, _ in bands) + 2 * runs)
+    return min(sum(count for _, count in bands), rows // min(bands)[0] + 2 * runs)
 
 
 def cache_bytes(shards: ShardSet, rows: int, runs: int) -> int:
     """Memory that a Reader with such a cache takes for it."""
     total = 0
     for number, column in enumerate(shards.columns):
-        layouts = [layouts[number] for layouts in shards.layouts]
-        bands = (layout.band_rows(column.row_bytes) for layout in layouts if isinstance(layout, Chunked))
-        band_rows = max(bands, default=0)
+        band_rows, _ = max(_bands(shards, number), default=(0, 0))
         total += cache_slots(shards, number, rows, runs) * band_rows * column.row_bytes
     return total
+
+
+def _bands(shards: ShardSet, number: int) -> list[tuple[int, int]]:
+    """Of each shard in which column `number` is chunked: rows of a band, and how many bands there are."""
+    each = zip((layouts[number] for layouts in shards.layouts), shards.shard_rows, strict=True)
+    chunked = [(layout, rows) for layout, rows in each if isinstance(layout, Chunked)]
+    row_bytes = shards.columns[number].row_bytes
+    return [(size := layout.band_rows(row_bytes), -(-rows // size)) for layout, rows in chunked]

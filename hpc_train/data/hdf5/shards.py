@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
-from hpc_train.data.sampling.blocks import Blocks
+from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError
 
 LABEL_NAMES = ("label", "labels", "y")
@@ -47,7 +47,6 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -83,7 +82,6 @@ class ShardSet:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of all columns."""
         return sum(column.row_bytes for column in self.columns)
 
     @cached_property
@@ -110,7 +108,6 @@ class ShardSet:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardSet:
-        """The inverse of `to_json`."""
         return _PLAIN.validate_python(value)
 
 
@@ -229,3 +226,31 @@ def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[
 
 def _listed(table: Table) -> str:
     return ", ".join(f"{name} ({column or 'not numbers'})" for name, (_, column, _) in table.items()) or "no datasets"
+
+
+def record_of(shards: ShardSet) -> list[dict[str, Any]]:
+    """What a job-dir records of them: name, rows and bytes of each shard. Folders are left out: data may move."""
+    each = zip(shards.paths, shards.shard_rows, shards.file_bytes, strict=True)
+    return [{"file": Path(path).name, "rows": rows, "bytes": size} for path, rows, size in each]
+
+
+def check_record(began: list[dict[str, Any]], shards: ShardSet, where: Path) -> None:
+    """Compares `shards` with what `record_of` gave when the job began.
+
+    Raises:
+        UserError: A shard has changed, is new, or is gone: the order of rows would be another one.
+    """
+    now = record_of(shards)
+    remedy = f"begin a new job-dir, or remove {where} to go on with the data as they are now"
+    for then, path, here in zip(began, shards.paths, now, strict=False):
+        if then["file"] != here["file"]:
+            raise UserError(f"{path}: the job began with {then['file']} in its place; {remedy}")
+        if then != here:
+            raise UserError(
+                f"{path}: has changed since the job began: {then['rows']} rows in {then['bytes']} bytes then, "
+                f"{here['rows']} rows in {here['bytes']} bytes now; {remedy}"
+            )
+    if len(began) != len(now):
+        raise UserError(
+            f"{shards.paths[0]}: the job began with {len(began)} shards, now there are {len(now)}; {remedy}"
+        )

@@ -6,18 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.layout import Contiguous
 from hpc_train.data.hdf5.reader import Reader, cache_bytes
-from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.loading.fingerprint import record_of
+from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.loading.memory import available_bytes
-from hpc_train.data.loading.prefetch import GroupReader
-from hpc_train.data.loading.window_prefetch import WindowsAhead
+from hpc_train.data.loading.prefetch import GroupReader, WindowsAhead
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -119,8 +117,7 @@ def training_reader(
     """
     sampler = training_sampler(source, shards, rank, size, progress)
     end = sampler.last_step(source.epochs)
-    steps = _group_steps(source, shards)
-    ahead = _groups_ahead(source, shards, resources, steps)
+    steps, ahead = _groups(source, shards, resources)
     plan = _plan(shards, sampler, resources, steps * (ahead + 1))
     with Reader(shards, resources.threads, plan.rows, plan.runs, plan.scattered) as reader:
         windows = None
@@ -135,7 +132,7 @@ def training_reader(
             return reader.read(rows)
 
         with GroupReader(progress.step, end, steps, sampler.rows_between, read, ahead) as groups:
-            yield BatchReader(groups, sampler.augmentation_seed, sampler, order_of(source, shards), tuple(plan.notes))
+            yield BatchReader(groups, sampler.augmentation_seed, sampler, order_of(source, shards), plan.notes)
 
 
 @contextmanager
@@ -144,8 +141,7 @@ def evaluation_reader(
 ) -> Iterator[BatchReader]:
     """Opens `rank`'s part of an evaluation over `steps` batches of all ranks together, or over all rows. Local."""
     batches = evaluation_batches(shards.rows, source.batch_size, steps, rank, size)
-    group = _group_steps(source, shards)
-    ahead = _groups_ahead(source, shards, resources, group)
+    group, ahead = _groups(source, shards, resources)
     held = group * (ahead + 1)
     with Reader(shards, resources.threads, held * source.batch_size, held) as reader:
 
@@ -163,13 +159,12 @@ def evaluation_reader(
             yield BatchReader(groups, seed_of)
 
 
-def _group_steps(source: HDF5Input, shards: ShardSet) -> int:
-    return min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // max(1, source.batch_size * shards.row_bytes)))
-
-
-def _groups_ahead(source: HDF5Input, shards: ShardSet, resources: ReadResources, group_steps: int) -> int:
+def _groups(source: HDF5Input, shards: ShardSet, resources: ReadResources) -> tuple[int, int]:
+    """Steps of a group, and how many groups are read ahead."""
+    batch_bytes = max(1, source.batch_size * shards.row_bytes)
+    steps = min(MAX_GROUP_STEPS, max(1, GROUP_BYTES // batch_bytes))
     limit = AHEAD_BYTES if resources.memory_bytes is None else min(AHEAD_BYTES, resources.memory_bytes // 4)
-    return max(1, min(resources.threads, limit // max(1, group_steps * source.batch_size * shards.row_bytes)))
+    return steps, max(1, min(resources.threads, limit // (steps * batch_bytes)))
 
 
 @dataclass
@@ -179,7 +174,7 @@ class _Plan:
     rows: int
     runs: int
     scattered: bool = False
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: int) -> _Plan:
@@ -198,7 +193,7 @@ def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: in
             "each row. Take shuffle: block, or shards without compression (hpc-train shard)"
         )
         rows = held * sampler.batch_size
-        return _Plan(rows, rows, large, [note])
+        return _Plan(rows, rows, large, (note,))
     window = sampler.window_rows
     runs = 2 * len(sampler.window(sampler.place_of(sampler.progress.step)).rows) + 4
     rows = 2 * window + held * sampler.batch_size
@@ -214,10 +209,10 @@ def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: in
             f"two windows of shuffle 'block' ({2 * window * _contiguous_row_bytes(shards) / GIB:.1f} GiB) do not fit "
             "into the memory that is left for the page cache: rows are read at random. Take more ranks or nodes"
         )
-        return _Plan(rows, runs, True, [note])
+        return _Plan(rows, runs, True, (note,))
     return _Plan(rows, runs)
 
 
 def _contiguous_row_bytes(shards: ShardSet) -> int:
-    contiguous = (isinstance(layout, Contiguous) for layout in shards.layouts[0])
-    return sum(column.row_bytes for column, is_so in zip(shards.columns, contiguous, strict=True) if is_so)
+    each = zip(shards.columns, shards.layouts[0], strict=True)
+    return sum(column.row_bytes for column, layout in each if isinstance(layout, Contiguous))

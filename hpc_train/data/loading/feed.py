@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 BATCHES_HELD = 2
@@ -41,10 +42,8 @@ class Feed:
         self._closed.set()
         deadline = time.monotonic() + CLOSE_SECS
         while self._thread.is_alive() and time.monotonic() < deadline:
-            try:
+            with suppress(queue.Empty):
                 self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
 
     def __iter__(self) -> Feed:
         return self

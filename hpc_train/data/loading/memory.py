@@ -29,12 +29,9 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 
 def _room(group: Path, limit: str, usage: str) -> int | None:
-    try:
-        texts = [(group / name).read_text().strip() for name in (limit, usage)]
-    except OSError:
-        return None
+    texts = [_text(group / name).strip() for name in (limit, usage)]
     if not all(text.isdigit() for text in texts):
-        return None  # "max": no limit
+        return None  # "max": no limit; "": there is no such file
     cache = re.search(r"^(?:total_)?inactive_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
     return int(texts[0]) - int(texts[1]) + (int(cache[1]) if cache else 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,6 @@ class OpenInput:
         return self.sampler.progress_at(step, batches) if self.sampler else DataProgress(step)
 
 
-@contextmanager
 def open_training(
     source: HDF5Input | Callable[..., Any],
     shards: ShardSet | None,
@@ -90,7 +89,7 @@ def open_training(
     progress: DataProgress = BEGINNING,
     resources: ReadResources = ONE_THREAD,
     load: Loader = refuse_name,
-) -> Iterator[OpenInput]:
+) -> AbstractContextManager[OpenInput]:
     """Opens the batches that this rank trains on from `progress` on. Local.
 
     An HDF5Input starts at any step at once; a function's dataset resumes by skipping `progress.step` batches.
@@ -100,18 +99,13 @@ def open_training(
     """
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context).skip(progress.step)
-        yield OpenInput(_finished(dataset, resources.threads), FUNCTION_ADVICE)
-        return
+        return nullcontext(OpenInput(_finished(dataset, resources.threads), FUNCTION_ADVICE))
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
-    with (
-        batch_source.training_reader(source, shards, rank, size, progress, resources) as reader,
-        _opened(source, shards, reader, resources.threads, load) as opened,
-    ):
-        yield opened
+    reading = batch_source.training_reader(source, shards, rank, size, progress, resources)
+    return _opened(source, shards, reading, resources.threads, load)
 
 
-@contextmanager
 def open_evaluation(
     source: HDF5Input | Callable[..., Any],
     shards: ShardSet | None,
@@ -119,7 +113,7 @@ def open_evaluation(
     steps: int | None,
     resources: ReadResources = ONE_THREAD,
     load: Loader = refuse_name,
-) -> Iterator[OpenInput]:
+) -> AbstractContextManager[OpenInput]:
     """Opens the batches that this rank evaluates; all ranks together evaluate `steps` batches, or all rows. Local.
 
     A function's dataset gives this rank's part of the data, of which it takes its part of `steps`.
@@ -128,14 +122,10 @@ def open_evaluation(
     if not isinstance(source, HDF5Input):
         dataset = _call(source, context)
         part = dataset if steps is None else dataset.take(len(range(rank, steps, size)))
-        yield OpenInput(_finished(part, resources.threads), FUNCTION_ADVICE)
-        return
+        return nullcontext(OpenInput(_finished(part, resources.threads), FUNCTION_ADVICE))
     assert shards is not None
-    with (
-        batch_source.evaluation_reader(source, shards, rank, size, steps, resources) as reader,
-        _opened(source, shards, reader, resources.threads, load) as opened,
-    ):
-        yield opened
+    reading = batch_source.evaluation_reader(source, shards, rank, size, steps, resources)
+    return _opened(source, shards, reading, resources.threads, load)
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
@@ -147,7 +137,11 @@ def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
 
 @contextmanager
 def _opened(
-    source: HDF5Input, shards: ShardSet, reader: BatchReader, threads: int, load_map_fn: Loader
+    source: HDF5Input,
+    shards: ShardSet,
+    reading: AbstractContextManager[BatchReader],
+    threads: int,
+    load_map_fn: Loader,
 ) -> Iterator[OpenInput]:
     columns = shards.columns
     map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
@@ -155,7 +149,7 @@ def _opened(
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
     failures: list[BaseException] = []
     # TensorFlow keeps the functions below for as long as the process lives; what they read from must go before.
-    box = [reader]
+    box: list[BatchReader] = []
 
     def load(number: np.int64) -> list[np.ndarray]:
         try:
@@ -183,26 +177,28 @@ def _opened(
 
         return tf.data.Dataset.range(steps).map(step_of)
 
-    groups, count = reader.groups, np.iinfo(np.int64).max
-    if groups.end is not None:
-        count = max(0, -(-(groups.end - groups.first) // groups.steps))
-    as_it_is = tf.autograph.experimental.do_not_convert  # nothing in these depends on a tensor's value
-    dataset = tf.data.Dataset.range(count).map(as_it_is(group_of)).prefetch(1).flat_map(as_it_is(batches_of))
-    if map_fn is not None:
-        takes_seed = "seed" in inspect.signature(map_fn).parameters
+    with reading as reader:
+        box.append(reader)
+        groups, count = reader.groups, np.iinfo(np.int64).max
+        if groups.end is not None:
+            count = max(0, -(-(groups.end - groups.first) // groups.steps))
+        as_it_is = tf.autograph.experimental.do_not_convert  # nothing in these depends on a tensor's value
+        dataset = tf.data.Dataset.range(count).map(as_it_is(group_of)).prefetch(1).flat_map(as_it_is(batches_of))
+        if map_fn is not None:
+            takes_seed = "seed" in inspect.signature(map_fn).parameters
 
-        def mapped(batch: tuple[Any, ...], seed: Any) -> Any:
-            return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
+            def mapped(batch: tuple[Any, ...], seed: Any) -> Any:
+                return map_fn(*batch, seed=seed) if takes_seed else map_fn(*batch)
 
-        dataset = dataset.map(mapped, **parallel)
-    depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = _finished(dataset.prefetch(depth).with_options(options), threads)
-    try:
-        yield OpenInput(dataset, _advice(source, shards), reader.sampler, reader.order, reader.notes, failures)
-    finally:
-        box.clear()
+            dataset = dataset.map(mapped, **parallel)
+        depth = min(MAX_PREFETCH, max(MIN_PREFETCH, PREFETCH_BYTES // max(1, source.batch_size * shards.row_bytes)))
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        dataset = _finished(dataset.prefetch(depth).with_options(options), threads)
+        try:
+            yield OpenInput(dataset, _advice(source, shards), reader.sampler, reader.order, reader.notes, failures)
+        finally:
+            box.clear()
 
 
 def _finished(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:

@@ -25,8 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_train.data.sampling.blocks import Blocks, Line, line_of
-from hpc_train.data.sampling.dealing import Deal, Piece, pieces_of
+from hpc_train.data.sampling.dealing import Blocks, Deal, Line, Piece, line_of, pieces_of
 from hpc_train.data.sampling.shuffle import derive_seed, permutation_slice
 
 ShuffleMode = Literal["global", "block", "none"]

@@ -23,7 +23,6 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many they are."""
         return self.end - self.first
 
 

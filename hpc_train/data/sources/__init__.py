@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hpc_train.data.sources.hdf5 import open_hdf5
 from hpc_train.data.sources.idx import DTYPES, open_idx
 from hpc_train.data.sources.npy import open_npy, open_npz
 from hpc_train.data.sources.recipe import Part, Recipe
+from hpc_train.data.sources.table import is_gzipped, open_unzipped
 from hpc_train.data.sources.tfrecord import TFRecord, looks_like_tfrecord
 from hpc_train.errors import UserError
 
@@ -53,11 +53,8 @@ def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
     try:
         with open(path, "rb") as file:
             start = file.read(16)
-        inner = start
-        if start[:2] == b"\x1f\x8b":
-            with gzip.open(path, "rb") as stream:
-                inner = stream.read(16)
-        zipped = inner is not start
+        with open_unzipped(path) as stream:
+            inner = stream.read(16)
         if not start:
             raise UserError(f"{path}: is empty")
         if start.startswith(b"\x93NUMPY") or (not looks_like_tfrecord(inner) and _is_idx(inner)):
@@ -78,7 +75,7 @@ def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
             from hpc_train.data.sources.csv import CSV
 
             return CSV(path, header, recipe.targets)
-        if not zipped and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
+        if not is_gzipped(path) and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
             return open_hdf5(path)
     except (OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None

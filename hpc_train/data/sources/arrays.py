@@ -60,22 +60,14 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 class Slices(Array):
-    """Whatever gives rows by slices, such as an HDF5 dataset."""
+    """Whatever gives rows by slices, such as an HDF5 dataset; at random where it is a numpy array or memory map."""
 
-    def __init__(self, array: Any, shape: tuple[int, ...]) -> None:
-        self._array, self.dtype, self.shape = array, array.dtype, shape
+    def __init__(self, array: Any) -> None:
+        self._array, self.dtype, self.shape = array, array.dtype, tuple(array.shape)
+        self.random = isinstance(array, np.ndarray)
 
     def _slice(self, first: int, count: int) -> np.ndarray:
         return np.asarray(self._array[first : first + count])
-
-
-class InMemory(Slices):
-    """A numpy array or memory map."""
-
-    random = True
-
-    def __init__(self, array: np.ndarray) -> None:
-        super().__init__(array, array.shape)
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
         return native(np.asarray(self._array[rows]))
@@ -107,9 +99,10 @@ class InFile(Array):
     def gather(self, rows: np.ndarray) -> np.ndarray:
         if not self._brought_in:
             self._bring_in()
-        if self._row_bytes < MAPPED_ROW_BYTES:
-            return native(self._gather_mapped(rows))
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        if self._row_bytes < MAPPED_ROW_BYTES:
+            self._gather_mapped(rows, out)
+            return native(out)
         view = out.reshape(len(rows), -1).view(np.uint8)
         with open(self._path, "rb", buffering=0) as file:
             for i, row in enumerate(rows.tolist()):
@@ -130,8 +123,7 @@ class InFile(Array):
             while left > 0 and (got := file.readinto(buffer)):
                 left -= got
 
-    def _gather_mapped(self, rows: np.ndarray) -> np.ndarray:
-        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+    def _gather_mapped(self, rows: np.ndarray, out: np.ndarray) -> None:
         if self._map is None:
             with open(self._path, "rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -141,7 +133,6 @@ class InFile(Array):
             some = slice(first, first + MAPPED_ROWS)
             out[some] = array[rows[some]]
             self._map.madvise(mmap.MADV_DONTNEED)  # else the whole file counts as memory of this process (RSS)
-        return out
 
 
 class Stream(Array):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, convert
-from hpc_train.data.sources.table import Block, Field, Table, in_order
+from hpc_train.data.sources.table import Block, Field, Rows, Table, in_order, numbered
 from hpc_train.errors import UserError
 
 
@@ -164,17 +164,14 @@ class ConvertedTable(Table):
         self.fields = {n: Field(n, self._dtypes.get(n, f.dtype), f.shape) for n, f in table.fields.items()}
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        position = start
-        for block in self._table.blocks(start):
-            first = position
-            position += len(next(iter(block.values())))
-            yield self._convert(block, lambda i, first=first: first + i)  # type: ignore[misc]
+        for rows, block in numbered(self._table.blocks(start), start):
+            yield self._convert(block, rows)
 
     def gather(self, rows: np.ndarray) -> Block:
-        return self._convert(self._table.gather(rows), lambda i: int(rows[i]))
+        return self._convert(self._table.gather(rows), rows)
 
-    def _convert(self, block: Block, row_at: Any) -> Block:
+    def _convert(self, block: Block, rows: Rows) -> Block:
         return {
-            name: convert(array, self._dtypes.get(name, array.dtype), self.name, name, row_at)
+            name: convert(array, self._dtypes.get(name, array.dtype), self.name, name, rows)
             for name, array in block.items()
         }

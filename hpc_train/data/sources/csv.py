@@ -6,18 +6,17 @@ not to be whole after all comes as float64 from there on, and the spool makes it
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv
 
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import Block, Field
+from hpc_train.data.sources.table import Block, Field, open_unzipped
 from hpc_train.errors import UserError
 
 BLOCK_BYTES = 4 << 20
@@ -44,10 +43,8 @@ class CSV(Part):
     def __init__(self, path: Path, header: bool, targets: Mapping[str, Target]) -> None:
         self.name, self._path, self._header = str(path), path, header
         self._delimiter = "\t" if ".tsv" in path.suffixes else ","
-        with open(path, "rb") as file:
-            self._zipped = file.read(2) == b"\x1f\x8b"
         self._read_bytes, self._all_bytes = 0, path.stat().st_size
-        with self._open() as stream:
+        with open_unzipped(path) as stream:
             first = next(self._lines(stream, SAMPLE_BYTES), b"")
         if not first.strip():
             raise UserError(f"{path}: is empty")
@@ -71,20 +68,14 @@ class CSV(Part):
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         assert start == 0, "rows that are not counted are read from the first"
         line = 1
-        with self._open() as stream:
+        with open_unzipped(self._path) as stream:
             for block in self._lines(stream, BLOCK_BYTES):
                 skip = line == 1 and self._header
                 text = block[block.find(b"\n") + 1 :] if skip and b"\n" in block else b"" if skip else block
                 if text.strip(b"\r\n"):
                     yield self._parse(text, names, line + skip)
                 line += block.count(b"\n")
-                self._read_bytes = self._position(stream)
-
-    def _open(self) -> BinaryIO:
-        return cast(BinaryIO, gzip.open(self._path, "rb") if self._zipped else open(self._path, "rb"))
-
-    def _position(self, stream: Any) -> int:
-        return int(stream.fileobj.tell() if self._zipped else stream.tell())
+                self._read_bytes = getattr(stream, "fileobj", stream).tell()  # gzipped: of the file itself
 
     def _lines(self, stream: BinaryIO, size: int) -> Iterator[bytes]:
         """Blocks of whole lines, without the byte order mark that some programs put first."""

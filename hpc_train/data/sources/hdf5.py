@@ -50,4 +50,4 @@ class _Dataset(Array):
 
     def reader(self, start: int) -> Callable[[int], np.ndarray]:
         file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=self._cache_bytes)
-        return Slices(file[self._name], self.shape).reader(start)
+        return Slices(file[self._name]).reader(start)

@@ -5,15 +5,15 @@ Two zero bytes, a type code, the number of dimensions, each dimension as a big-e
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from hpc_train.data.sources.arrays import Arrays, InFile, Stream
+from hpc_train.data.sources.table import is_gzipped, open_unzipped
 from hpc_train.errors import UserError
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -36,18 +36,16 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 def open_idx(path: Path, column: str) -> Arrays:
     """An IDX file, as a column; one that is not gzipped is read where it lies."""
-    with open(path, "rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
     try:
-        with _open(path, zipped) as stream:
+        with open_unzipped(path) as stream:
             shape, dtype = _header(path, stream)
             offset = stream.tell()
     except EOFError:
         raise UserError(f"{path}: IDX file cut short") from None
-    if zipped:
+    if is_gzipped(path):
 
         def opened() -> BinaryIO:
-            stream = _open(path, zipped)
+            stream = open_unzipped(path)
             stream.read(offset)
             return stream
 
@@ -55,10 +53,6 @@ def open_idx(path: Path, column: str) -> Arrays:
     if path.stat().st_size != offset + math.prod(shape) * dtype.itemsize:
         raise UserError(f"{path}: IDX file cut short, or longer than its header says")
     return Arrays(str(path), {column: InFile(path, offset, dtype, shape)})
-
-
-def _open(path: Path, zipped: bool) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if zipped else open(path, "rb"))
 
 
 def _header(path: Path, stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:

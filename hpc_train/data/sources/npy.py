@@ -9,7 +9,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 
-from hpc_train.data.sources.arrays import Array, Arrays, InFile, InMemory, Stream
+from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, Stream
 from hpc_train.errors import UserError
 
 _LOCAL_HEADER_BYTES = 30
@@ -71,11 +71,11 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _in_file(path: Path, offset: int, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> Array:
     if dtype.kind not in "buifc" or not shape:
-        return InMemory(np.broadcast_to(np.zeros((), dtype), shape))  # refused by its dtype or shape, never read
+        return Slices(np.broadcast_to(np.zeros((), dtype), shape))  # refused by its dtype or shape, never read
     array = InFile(path, offset, dtype, shape)
     if not fortran:
         return array
-    return InMemory(np.memmap(path, dtype, "r", offset, shape, order="F"))
+    return Slices(np.memmap(path, dtype, "r", offset, shape, order="F"))
 
 
 def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.data.sources.table import Block, Field, Table
+from hpc_train.data.sources.table import Block, Field, Rows, Table, numbered
 from hpc_train.errors import UserError
 
 TYPES = (
@@ -121,9 +121,8 @@ def parse_recipe(columns: str | None, stacks: Sequence[str], dtypes: Sequence[st
             raise UserError(
                 f"--dtype {text}: give NAME=TYPE or NAME=TYPE[SHAPE], once a column, or a TYPE of numbers, once a kind"
             )
-    return Recipe(
-        None if columns is None else tuple(_names(f"--columns {columns}", columns)), _stacks(stacks), targets, kinds
-    )
+    kept = None if columns is None else _names(f"--columns {columns}", columns)
+    return Recipe(kept, _stacks(stacks), targets, kinds)
 
 
 def _target(option: str, text: str) -> Target:
@@ -148,12 +147,12 @@ def _stacks(options: Sequence[str]) -> dict[str, tuple[str, ...] | Range]:
         if not name or not inputs or name in stacks:
             raise UserError(f"--stack {text}: give NAME=FIRST..LAST or NAME=A,B,C, once a column")
         first, dots, last = inputs.partition("..")
-        stacks[name] = Range(first, last) if dots else tuple(_names(f"--stack {text}", inputs))
+        stacks[name] = Range(first, last) if dots else _names(f"--stack {text}", inputs)
     return stacks
 
 
-def _names(option: str, text: str) -> list[str]:
-    names = text.split(",")
+def _names(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
     if "" in names or len(set(names)) < len(names):
         raise UserError(f"{option}: give each name once, with commas between")
     return names
@@ -200,34 +199,30 @@ class PreparedTable(Table):
         return Field(output.name, dtype, shape)
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        position = start
-        for block in self._part.blocks(self._inputs, start):
-            first = position
-            position += len(next(iter(block.values())))
-            yield self._make(block, lambda i, first=first: first + i)  # type: ignore[misc]
+        for rows, block in numbered(self._part.blocks(self._inputs, start), start):
+            yield self._make(block, rows)
 
     def share(self) -> float | None:
-        """How much of it `blocks` has read, where the file allows to know."""
         return self._part.share()
 
     def gather(self, rows: np.ndarray) -> Block:
-        return self._make(self._part.gather(self._inputs, rows), lambda i: int(rows[i]))
+        return self._make(self._part.gather(self._inputs, rows), rows)
 
-    def _make(self, block: Block, row_at: Any) -> Block:
+    def _make(self, block: Block, rows: Rows) -> Block:
         made: Block = {}
         for output in self._outputs:
             array = block[output.inputs[0]]
             if output.stacked:
                 array = np.stack([block[name] for name in output.inputs], axis=1)
             if output.target is not None:
-                array = convert(array, output.target.dtype, self.name, output.name, row_at)
+                array = convert(array, output.target.dtype, self.name, output.name, rows)
                 array = array.reshape(len(array), *self.fields[output.name].shape)
             made[output.name] = array
         return made
 
 
-def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, row_at: Any) -> np.ndarray:
-    """`array` `[n, ...]` as `dtype`.
+def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, rows: Rows) -> np.ndarray:
+    """`array` `[n, ...]`, the rows numbered `rows`, as `dtype`.
 
     Raises:
         UserError: A value that does not fit: out of range, or not a whole number where integers are asked for.
@@ -252,7 +247,7 @@ def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, ro
         else:
             allowed = "0 and 1" if dtype.kind == "b" else "whole numbers from {} to {}".format(*_range(dtype))
         raise UserError(
-            f"{where}: column {column!r} has {array[place]} in row {row_at(place[0]) + 1}, which is no {dtype} "
+            f"{where}: column {column!r} has {array[place]} in row {rows[place[0]] + 1}, which is no {dtype} "
             f"({allowed})"
         )
     return converted

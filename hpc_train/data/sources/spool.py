@@ -55,7 +55,6 @@ class Spool(Table):
 
     @classmethod
     def from_json(cls, path: Path, value: dict[str, Any]) -> Spool:
-        """The inverse of `to_json`."""
         fields = {name: Field(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in value["fields"]}
         return cls(path, value["name"], fields, value["rows"])
 

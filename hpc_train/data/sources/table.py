@@ -1,12 +1,17 @@
-"""Tables: named columns with one row an example, read in order piece by piece and, where they can be, at random."""
+"""Tables: named columns with one row an example, read in order piece by piece and, where they can be, at random.
+
+And what the kinds of source files share: fields, pieces, and content that may be gzipped.
+"""
 
 from __future__ import annotations
 
+import gzip
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -14,6 +19,9 @@ from hpc_train.errors import UserError
 
 Block = dict[str, np.ndarray]
 """Some rows that follow each other: an array `[n, ...]` a column."""
+
+Rows = range | np.ndarray
+"""Numbers of rows, int64 `[n]`."""
 
 Order = Callable[[np.ndarray], np.ndarray]
 """A permutation of row numbers: int64 `[k]` to int64 `[k]`."""
@@ -32,7 +40,6 @@ class Field:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -63,9 +70,28 @@ class Table(ABC):
         raise NotImplementedError
 
 
+def is_gzipped(path: Path) -> bool:
+    """Whether a source file is gzipped."""
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def open_unzipped(path: Path) -> BinaryIO:
+    """Opens a source file, gzipped or not, to read its content."""
+    return cast(BinaryIO, gzip.open(path, "rb") if is_gzipped(path) else open(path, "rb"))
+
+
 def piece_rows(fields: Sequence[Field]) -> int:
     """How many rows of these columns make one piece."""
     return max(1, PIECE_BYTES // max(1, sum(field.row_bytes for field in fields)))
+
+
+def numbered(blocks: Iterable[Block], start: int) -> Iterator[tuple[range, Block]]:
+    """Blocks that follow each other from row `start` on, each with the numbers of its rows."""
+    for block in blocks:
+        count = len(next(iter(block.values())))
+        yield range(start, start + count), block
+        start += count
 
 
 def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) -> Block:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import PIECE_BYTES, Block, Field
+from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, is_gzipped
 from hpc_train.errors import UserError
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -51,10 +51,9 @@ class TFRecord(Part):
         self.name, self._path = str(path), path
         self.fields: dict[str, Field] = {}
         self.refused: dict[str, str] = {}
-        self._bytes: dict[str, Target] = {}
+        self._bytes: set[str] = set()
         self._read_bytes, self._all_bytes = 0, path.stat().st_size
-        with open(path, "rb") as file:
-            self._zipped = file.read(2) == b"\x1f\x8b"
+        self._zipped = is_gzipped(path)
         tf = _tensorflow()
         try:
             records = [r.numpy() for r in self._records(tf).take(SAMPLE_RECORDS)]
@@ -74,30 +73,28 @@ class TFRecord(Part):
             elif len(kinds) > 1 or "nothing" in kinds or len(lengths) != 1 or 0 in lengths:
                 self.refused[name] = "its number of values is not the same in all records"
             elif kinds == {"bytes_list"}:
-                self._add_bytes(name, [f.bytes_list.value[0] for f in found], targets.get(name))
+                self._add_bytes(name, found[0].bytes_list.value[0], targets.get(name))
             else:
                 (kind,), (length,) = kinds, lengths
                 dtype = np.dtype(np.int64 if kind == "int64_list" else np.float32)
                 self.fields[name] = Field(name, dtype, () if length == 1 else (length,))
 
-    def _add_bytes(self, name: str, values: list[bytes], target: Target | None) -> None:
-        image = next((kind for magic, kind in IMAGES.items() if values[0].startswith(magic)), None)
-        if target is not None:
-            self.fields[name] = Field(name, target.dtype, target.shape or ())
-            if self.fields[name].row_bytes == len(values[0]):
-                self._bytes[name] = target
-                return
-            del self.fields[name]
-        if image is not None:
+    def _add_bytes(self, name: str, first: bytes, target: Target | None) -> None:
+        image = next((kind for magic, kind in IMAGES.items() if first.startswith(magic)), None)
+        field = Field(name, target.dtype, target.shape or ()) if target else None
+        if field and field.row_bytes == len(first):
+            self.fields[name] = field
+            self._bytes.add(name)
+        elif image is not None:
             self.refused[name] = (
                 f"{image} images; decode them with tf.io.decode_image, resize them to one size and pass the arrays "
                 "to hpc_train.data.write_shards"
             )
         elif target is not None:
-            self.refused[name] = f"{len(values[0])} bytes in the first record, which is not {target}"
+            self.refused[name] = f"{len(first)} bytes in the first record, which is not {target}"
         else:
             self.refused[name] = (
-                f"{len(values[0])} bytes in the first record; say what they are, as in --dtype {name}=uint8[28,28]"
+                f"{len(first)} bytes in the first record; say what they are, as in --dtype {name}=uint8[28,28]"
             )
 
     def _records(self, tf: Any) -> Any:
@@ -118,7 +115,7 @@ class TFRecord(Part):
 
         def parse(serialized: Any) -> Any:
             parsed = tf.io.parse_example(serialized, schema)
-            for name in self._bytes.keys() & parsed.keys():
+            for name in self._bytes & parsed.keys():
                 decoded = tf.io.decode_raw(parsed[name], tf.uint8)
                 parsed[name] = tf.ensure_shape(decoded, [None, self.fields[name].row_bytes])
             return parsed, tf.reduce_sum(tf.strings.length(serialized) + FRAME_BYTES)
@@ -148,7 +145,7 @@ class TFRecord(Part):
         try:
             for record in self._records(tf).skip(first).take(batch):
                 parsed = tf.io.parse_single_example(record, schema)
-                for name in self._bytes.keys() & parsed.keys():
+                for name in self._bytes & parsed.keys():
                     length, wanted = len(parsed[name].numpy()), self.fields[name].row_bytes
                     if length != wanted:
                         return f"{self.name}: record {number}: feature {name!r} has {length} bytes, not {wanted}"

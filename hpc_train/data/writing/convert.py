@@ -15,7 +15,7 @@ from hpc_train.data.sources.spool import Report, Spool
 from hpc_train.data.sources.table import Field, Table
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage
-from hpc_train.data.writing.writer import check_rows, clean, nothing, spooled, write_tables
+from hpc_train.data.writing.writer import check_rows, nothing, spooled, write_tables
 from hpc_train.errors import UserError
 
 __all__ = ["Options", "Written", "convert", "read_idx"]
@@ -79,8 +79,6 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
     Args:
         prefix: Folder and beginning of the file names.
         sources: FILE or NAME=FILE each; files with the same columns follow each other, others are joined by row.
-        options: What to write and how.
-        report: Called with the progress.
 
     Raises:
         UserError: Options or sources that cannot be used, or shards of another command there.
@@ -103,11 +101,10 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
             ]
             rows, kept = check_rows(typed, options.shards), len(resume_plan.shards(prefix))
             paths = write_tables(prefix, typed, options.shards, storage, options.shuffle, options.seed, report)
-            clean(prefix, resume_plan.spools(prefix))
+            resume_plan.clean(prefix)
         except UserError:
             if not resume_plan.shards(prefix):
-                clean(prefix, resume_plan.spools(prefix))
-                resume_plan.Plan(prefix, {}, []).remove()
+                resume_plan.clean(prefix, plan=True)
             raise
     return Written(rows, [field for table in typed for field in table.fields.values()], paths, kept)
 
@@ -124,20 +121,19 @@ def _begin(prefix: Path, options: Options, files: Sequence[Named]) -> resume_pla
     """The plan of this run, written down; what earlier runs left is removed, unless this run can use it."""
     here = resume_plan.Plan(prefix, options.to_plan(), files)
     differences, there = here.differences(), resume_plan.shards(prefix)
-    if there and differences is None:
-        raise UserError(
-            f"{there[0]}: already there, with {len(there) - 1} more, and not from this command; remove them or choose "
-            "another prefix"
-        )
-    if there and differences:
-        raise UserError(
-            f"{there[0]}: already there, with {len(there) - 1} more, from another command: {'; '.join(differences)}. "
-            f"Give that command again to go on with it, remove {prefix}-*.h5 to start anew, or choose another prefix"
-        )
-    clean(prefix, resume_plan.spools(prefix) if differences is None or differences else ())
-    if differences is None or differences:
-        here.spools = {}
-        here.write()
+    if differences == []:
+        resume_plan.clean(prefix, spools=False)
+        return here
+    if there:
+        why = "and not from this command; remove them or choose another prefix"
+        if differences:
+            why = (
+                f"from another command: {'; '.join(differences)}. Give that command again to go on with it, remove "
+                f"{prefix}-*.h5 to start anew, or choose another prefix"
+            )
+        raise UserError(f"{there[0]}: already there, with {len(there) - 1} more, {why}")
+    resume_plan.clean(prefix)
+    here.write()
     return here
 
 

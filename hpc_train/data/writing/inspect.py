@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import h5py
 import numpy as np
 
 from hpc_train.data.hdf5.codecs import filters_of, name_of
-from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
-from hpc_train.data.hdf5.shards import Column, open_file
+from hpc_train.data.hdf5.layout import Contiguous, Opaque, layout_of
+from hpc_train.data.hdf5.shards import Column, matches, open_file
 from hpc_train.errors import UserError
 
 _ORDERS = {"<": "little", ">": "big", "|": "", "=": sys.byteorder}
@@ -46,12 +45,9 @@ class DatasetReport:
     reason: str | None
 
     @property
-    def alike(self) -> tuple[Any, ...]:
+    def alike(self) -> DatasetReport:
         """What shards of one kind have in common."""
-        return (
-            *(self.name, self.dtype, self.shape, self.layout, self.chunk, self.compression, self.byte_order),
-            *(self.read_by, self.reason),
-        )
+        return replace(self, rows=0, stored_bytes=0, raw_bytes=0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ class FileReport:
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
 
@@ -82,10 +77,10 @@ def inspect(patterns: Sequence[str]) -> list[FileReport]:
     """
     paths: list[Path] = []
     for pattern in patterns:
-        found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
+        found = matches(pattern)
         if not found:
             raise UserError(f"{pattern}: no such file")
-        paths += map(Path, found)
+        paths += found
     reports: list[FileReport] = []
     first: FileReport | None = None
     for path in dict.fromkeys(paths):
@@ -124,27 +119,22 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 def _dataset(name: str, dataset: h5py.Dataset) -> DatasetReport:
     shape, dtype = dataset.shape or (), dataset.dtype
-    filters = filters_of(dataset)
-    read_by, reason, layout = "not at all", "it does not hold numbers in rows", "-"
-    chunk = dataset.chunks
+    read_by, reason = "not at all", "it does not hold numbers in rows"
     if shape and dtype.kind in "buifc":
         how = layout_of(dataset)
-        if isinstance(how, Contiguous):
-            read_by, reason = "memory map", ""
-        elif isinstance(how, Chunked):
-            read_by, reason = "parallel chunks", ""
-        else:
+        if isinstance(how, Opaque):
             read_by, reason = "through HDF5" if how.readable else "not at all", how.reason
+        else:
+            read_by, reason = "memory map" if isinstance(how, Contiguous) else "parallel chunks", ""
     kinds = {h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.CHUNKED: "chunked", h5py.h5d.COMPACT: "compact"}
-    layout = kinds.get(dataset.id.get_create_plist().get_layout(), "virtual")
     return DatasetReport(
         name=name,
         dtype=dtype.newbyteorder("=").name,
         shape=tuple(map(int, shape[1:])),
         rows=int(shape[0]) if shape else 0,
-        layout=layout,
-        chunk=None if chunk is None else tuple(map(int, chunk)),
-        compression=name_of(filters),
+        layout=kinds.get(dataset.id.get_create_plist().get_layout(), "virtual"),
+        chunk=None if dataset.chunks is None else tuple(map(int, dataset.chunks)),
+        compression=name_of(filters_of(dataset)),
         byte_order=_ORDERS[dtype.byteorder],
         stored_bytes=int(dataset.id.get_storage_size()),
         raw_bytes=int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,

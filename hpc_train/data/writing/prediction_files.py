@@ -26,11 +26,11 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches, open_file
 from hpc_train.data.sampling.work_split import Piece, part_path
 from hpc_train.data.sources.spool import writing
+from hpc_train.data.sources.table import Field, piece_rows
 from hpc_train.data.writing.shard_file import new_file
 from hpc_train.errors import UserError
 
 ATTRIBUTE = "hpc_train_predictions"
-COPIED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,10 @@ def write_predictions(
             count = len(next(iter(batch.values()))) if all(np.ndim(array) for array in batch.values()) else 0
             with writing(path):
                 for name, array in batch.items():
-                    array = _storable(array)
+                    if (
+                        array.dtype.kind == "V"
+                    ):  # bfloat16 and the like, which HDF5 lacks; float32 holds all their values
+                        array = array.astype(np.float32)
                     if name not in datasets:
                         dtype = h5py.string_dtype() if array.dtype == object else array.dtype
                         datasets[name] = file.create_dataset(name, (end - first, *array.shape[1:]), dtype)
@@ -193,11 +196,6 @@ def write_predictions(
             position += count
         if position != end - first:
             raise UserError(f"the export gave {position} rows of outputs for {end - first} rows of inputs")
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """bfloat16 and the like, which HDF5 lacks, as float32, which holds all their values."""
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def join_parts(path: Path, origin: Origin, pieces: Sequence[Piece]) -> None:
@@ -219,7 +217,6 @@ def _batches_of(parts: Iterable[Path]) -> Iterator[dict[str, np.ndarray]]:
         with open_file(part) as file:
             datasets = dict(file.items())
             total = len(next(iter(datasets.values())))
-            row_bytes = sum(Column("", d.shape[1:], "u1").row_bytes * d.dtype.itemsize for d in datasets.values())
-            step = max(1, COPIED_BYTES // max(1, row_bytes))
+            step = piece_rows([Field(name, d.dtype, d.shape[1:]) for name, d in datasets.items()])
             for first in range(0, total, step):
                 yield {name: dataset[first : first + step] for name, dataset in datasets.items()}

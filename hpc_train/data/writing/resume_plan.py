@@ -73,7 +73,6 @@ class Plan:
     """Options and sources of one command, and its spools that are whole.
 
     Args:
-        prefix: Of the shards.
         options: Options by name, as plain values.
         sources: Column name given, or "", and path of each source.
     """
@@ -120,10 +119,6 @@ class Plan:
         """Puts the plan beside the shards, by rename."""
         replace_text(self._path, json.dumps({**self._value, "spools": self.spools}, indent=1))
 
-    def remove(self) -> None:
-        """Removes the plan."""
-        self._path.unlink(missing_ok=True)
-
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
@@ -136,15 +131,14 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(names if len(names) <= 4 else [*names[:2], f"… ({len(names)} files)"])
 
 
-def leftovers(prefix: Path) -> list[Path]:
-    """Temporary files that killed runs left behind."""
+def clean(prefix: Path, *, spools: bool = True, plan: bool = False) -> None:
+    """Removes temporary files that killed runs left behind; also `spools` that are whole, and the `plan`."""
     name = re.escape(prefix.name)
-    return _matching(prefix.parent, rf"\.{name}(-\d{{5}}\.h5|\.spool-\d+)\.\d+\.tmp|\.?\.{name}\.plan\.json\.\w+\.tmp")
-
-
-def spools(prefix: Path) -> list[Path]:
-    """Spools that are whole."""
-    return _matching(prefix.parent, rf"\.{re.escape(prefix.name)}\.spool-\d+")
+    patterns = [rf"\.{name}(-\d{{5}}\.h5|\.spool-\d+)\.\d+\.tmp", rf"\.?\.{name}\.plan\.json\.\w+\.tmp"]
+    patterns += [rf"\.{name}\.spool-\d+"] if spools else []
+    patterns += [rf"\.{name}\.plan\.json"] if plan else []
+    for path in _matching(prefix.parent, "|".join(patterns)):
+        path.unlink(missing_ok=True)
 
 
 def shards(prefix: Path) -> list[Path]:

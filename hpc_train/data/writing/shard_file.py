@@ -115,7 +115,8 @@ def write_shard(
     written = 0
     with new_file(path, path.with_name(f".{path.name}.{os.getpid()}.tmp"), "x", **how) as file:
         with writing(path):
-            file.attrs[SCHEMA_ATTRIBUTE] = json.dumps(_schema(fields, rows))
+            columns = {field.name: {"shape": list(field.shape), "dtype": field.dtype.name} for field in fields}
+            file.attrs[SCHEMA_ATTRIBUTE] = json.dumps({"version": 1, "rows": rows, "columns": columns})
             # Kept open meanwhile: closing one would write the chunk that is not full yet.
             datasets = {
                 f.name: file.create_dataset(f.name, (rows, *f.shape), f.dtype, **options[f.name]) for f in fields
@@ -168,8 +169,3 @@ def _discard(file: h5py.File) -> None:
     os.close(nowhere)
     with suppress(OSError, RuntimeError):
         file.close()
-
-
-def _schema(fields: Sequence[Field], rows: int) -> dict[str, Any]:
-    columns = {field.name: {"shape": list(field.shape), "dtype": field.dtype.name} for field in fields}
-    return {"version": 1, "rows": rows, "columns": columns}

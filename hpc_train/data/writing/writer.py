@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpc_train.data.sampling.shuffle import Shuffle
-from hpc_train.data.sources.arrays import Arrays, InMemory, Slices
+from hpc_train.data.sources.arrays import Arrays, Slices
 from hpc_train.data.sources.combine import JoinedTable, check_name, combine
 from hpc_train.data.sources.recipe import Recipe
 from hpc_train.data.sources.spool import Report, Spool, fill
@@ -60,10 +58,7 @@ def write_shards(
         check_name(name)
     if not columns:
         raise UserError("no columns to write")
-    part = Arrays(
-        str(prefix),
-        {n: InMemory(a) if isinstance(a, np.ndarray) else Slices(a, tuple(a.shape)) for n, a in columns.items()},
-    )
+    part = Arrays(str(prefix), {name: Slices(array) for name, array in columns.items()})
     for name, reason in part.refused.items():
         raise UserError(f"column {name!r}: {reason}")
     (table,) = combine([part], Recipe())
@@ -72,18 +67,11 @@ def write_shards(
         old = resume_plan.shards(prefix)
         if old:
             raise UserError(f"{old[0]}: already there, with {len(old) - 1} more; remove them or choose another prefix")
-        clean(prefix, resume_plan.spools(prefix))
-        resume_plan.Plan(prefix, {}, []).remove()
+        resume_plan.clean(prefix, plan=True)
         try:
             return write_tables(prefix, [spooled(table, prefix, 0, shuffle, nothing)], shards, storage, shuffle, seed)
         finally:
-            clean(prefix, resume_plan.spools(prefix))
-
-
-def clean(prefix: Path, more: Iterable[Path] = ()) -> None:
-    """Removes what killed runs left behind, and `more`."""
-    for path in (*resume_plan.leftovers(prefix), *more):
-        path.unlink(missing_ok=True)
+            resume_plan.clean(prefix)
 
 
 def spooled(table: JoinedTable, prefix: Path, number: int, shuffle: bool, report: Report) -> JoinedTable | Spool:

@@ -492,18 +492,18 @@ def test_reads_through_hdf5_are_retried_too(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(data_file.time, "sleep", waits.append)
     calls = iter([OSError("Can't read data (errno = 5, error message = 'Input/output error')")] * 2)
 
-    def read(path: str) -> str:
+    def read() -> str:
         error = next(calls, None)
         if error:
             raise error
-        return path
+        return "rows"
 
-    assert DataFile("a.h5").through_hdf5(read) == "a.h5"
+    assert DataFile("a.h5").retried(read) == "rows"
     assert waits == [0.1, 0.5]
     with pytest.raises(OSError, match=r"EIO: .*\(6 tries\).*a\.h5"):
-        DataFile("a.h5").through_hdf5(lambda path: (_ for _ in ()).throw(OSError("read failed, errno = 5, more")))
+        DataFile("a.h5").retried(lambda: (_ for _ in ()).throw(OSError("read failed, errno = 5, more")))
     with pytest.raises(OSError, match=r"a\.h5: cannot be read: bad link"):
-        DataFile("a.h5").through_hdf5(lambda path: (_ for _ in ()).throw(RuntimeError("bad link")))
+        DataFile("a.h5").retried(lambda: (_ for _ in ()).throw(RuntimeError("bad link")))
 
 
 def test_maps_are_given_up_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

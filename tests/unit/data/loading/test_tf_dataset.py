@@ -17,10 +17,9 @@ import pytest
 
 from hpc_train import HDF5Input, UserError
 from hpc_train.data.hdf5.reader import Reader
-from hpc_train.data.hdf5.shards import find_shards
+from hpc_train.data.hdf5.shards import check_record, find_shards, record_of
 from hpc_train.data.loading.batch_source import BatchReader, ReadResources, order_of, training_reader
 from hpc_train.data.loading.feed import Feed
-from hpc_train.data.loading.fingerprint import check_record, record_of
 from hpc_train.data.loading.label_check import check_classes, label_ranges
 from hpc_train.data.loading.tf_dataset import FUNCTION_ADVICE, InputContext, open_evaluation, open_training
 from hpc_train.data.sampling.sampler import DataProgress

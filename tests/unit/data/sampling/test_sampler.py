@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.data.sampling.blocks import Blocks
+from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.data.sampling.sampler import DataProgress, Sampler, Window, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed, permutation, permutation_slice
 from tests.support import examples
