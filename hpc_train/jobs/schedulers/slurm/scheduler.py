@@ -13,8 +13,7 @@ from typing import Any
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue

@@ -13,8 +13,7 @@ import pytest
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.checks import check_limits
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.jobs.schedulers.local.scheduler import LocalScheduler
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
