@@ -16,6 +16,8 @@ from hpc_train.processes import is_alive
 
 Limits = Callable[[Resources], list[str]]
 """What cannot be given of some resources, each a sentence: what is wanted, what there is, and what to change."""
+ReportLine = Callable[[str], None]
+"""Called with a line that the user should know."""
 
 
 class AbsentError(SchedulerError):
@@ -113,12 +115,7 @@ class Scheduler(Backend):
 
     @abstractmethod
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         """Queues a job, to start once the job `submission.after` has succeeded; the submission with its number.
 

@@ -14,7 +14,7 @@ from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import Limits, Scheduler
+from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
 from hpc_train.jobs.schedulers.local.runner import kill_all, processes_of, start_of_job, start_runner, stop
 from hpc_train.telemetry.units import counted
@@ -68,12 +68,7 @@ class LocalScheduler(Scheduler):
         return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
 
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         numbered = start_runner(job_dir, submission, this_queue())
         if interrupted():

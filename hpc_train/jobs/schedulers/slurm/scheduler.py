@@ -15,7 +15,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import Limits, Scheduler
+from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
 from hpc_train.jobs.schedulers.slurm.script import render
@@ -65,12 +65,7 @@ class SlurmScheduler(Scheduler):
         return render(submission, job_dir, Path(sys.executable), RANKS_SCRIPT.read_text())
 
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         try:
             replace_text(job_dir / SCRIPT_FILE, script)
