@@ -54,9 +54,8 @@ class ByHand(Backend):
         if status.get("state") != "running":
             return QueueState("forgotten")
         if status.get("host") != socket.gethostname():
-            return QueueState(
-                "unasked", note=f"it was started on {status.get('host')}, which cannot be asked from here"
-            )
+            note = f"it was started on {status.get('host')}, which cannot be asked from here"
+            return QueueState("unasked", note=note)
         requeues = int(status.get("requeues") or 0)
         if is_alive(status, status.get("started")):
             return QueueState("running", None, requeues, where=status.get("host"))

@@ -85,7 +85,8 @@ class Rules:
         """Whether the folder `path` is left out, or one that it is in. It need not exist."""
         if self._never_takes_within(path, is_folder=True):
             return True
-        if self._known is not None and self._git is not None and not self._is_in_another(path):
+        in_another = any(above in self._listed for above in _above(path))  # another repository
+        if self._known is not None and self._git is not None and not in_another:
             return self._git.ignores(path)
         return any(self._is_ignored(above, is_folder=True) for above in (*_above(path), path))
 
@@ -139,9 +140,6 @@ class Rules:
                     inner = self._inner[above] = Rules(self.folder / above, self)
                 return inner._is_ignored(path[len(above) + 1 :], is_folder)
         return True
-
-    def _is_in_another(self, path: str) -> bool:
-        return any(above in self._listed for above in _above(path))
 
 
 class _Patterns:

@@ -163,9 +163,8 @@ class LocalQueue:
     def seen(self, submission: Submission, host: str) -> QueueState:
         """What the queue knows of a submitted job; `host` is this machine's name."""
         if submission.host != host:
-            return QueueState(
-                "unasked", note=f"it is in the queue of {submission.host}, which cannot be asked from {host}"
-            )
+            note = f"it is in the queue of {submission.host}, which cannot be asked from {host}"
+            return QueueState("unasked", note=note)
         tickets = self.tickets()
         mine = [ticket for ticket in tickets if str(ticket.number) == submission.job_id]
         if not mine or mine[0].job_dir == "":

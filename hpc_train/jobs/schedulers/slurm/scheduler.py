@@ -113,7 +113,7 @@ class SlurmScheduler(Scheduler):
 
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         if record.number is not None:
-            queue.cancel(record.number, "save" if save and not waits else "now")
+            queue.cancel(record.number, save and not waits)
         elif record.submission is not None:
             queue.cancel_all(record.submission.token)
 
