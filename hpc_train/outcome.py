@@ -48,13 +48,13 @@ class Outcome:
     name: str
     meaning: str
     state: Literal["succeeded", "failed", "stopped", "cancelled", "lost"] | None
-    again: Again
+    again: Again = Again.FINAL
 
 
 _CRASH = Again.RESTART | Again.REQUEUE
 
 OUTCOMES = {
-    0: Outcome("succeeded", "trained to the end, evaluated, exported", "succeeded", Again.FINAL),
+    0: Outcome("succeeded", "trained to the end, evaluated, exported", "succeeded"),
     EXIT_FAILED: Outcome(
         "failed",
         "a rank failed: its traceback is printed once, with its number, and kept in `logs/`; all ranks have ended",
@@ -65,7 +65,6 @@ OUTCOMES = {
         "bad input",
         "something in the job file, the data, the model or the job-dir cannot be used; nothing was written",
         "failed",
-        Again.FINAL,
     ),
     EXIT_STOPPED: Outcome(
         "stopped",
@@ -82,31 +81,25 @@ OUTCOMES = {
         "not finite",
         "loss, gradients or variables are not finite, or a rank's variables differ from the others'",
         "failed",
-        Again.FINAL,
     ),
     EXIT_NOT_REQUEUED: Outcome(
         "not requeued",
         "the batch script: the job is not finished, and not back in the queue; what to do is printed",
         "stopped",
-        Again.FINAL,
     ),
     EXIT_NOT_SAVED: Outcome(
         "not saved",
         "a checkpoint could not be written, and the one before stays; make room, or have the file system mended, and "
         "start the same job again",
         "failed",
-        Again.FINAL,
     ),
     EXIT_LOST: Outcome(
         "lost",
         "`hpc-train wait`, `hpc-train evaluate --follow`: the queue no longer knows the job, and it left no end",
         "lost",
-        Again.FINAL,
     ),
-    EXIT_CANCELLED: Outcome("cancelled", "`hpc-train wait`: the job was cancelled", "cancelled", Again.FINAL),
-    EXIT_NO_SCHEDULER: Outcome(
-        "no scheduler", "Slurm does not answer, or cannot be asked from here", None, Again.FINAL
-    ),
+    EXIT_CANCELLED: Outcome("cancelled", "`hpc-train wait`: the job was cancelled", "cancelled"),
+    EXIT_NO_SCHEDULER: Outcome("no scheduler", "Slurm does not answer, or cannot be asked from here", None),
     EXIT_AT_ONCE: Outcome("ended at once", "a second Ctrl-C: left at once, without saving", "failed", Again.REQUEUE),
     EXIT_LOST_NODE: Outcome("lost node", "`mpirun` (Open MPI) lost one of the job's nodes", "failed", _CRASH),
 }

@@ -13,6 +13,7 @@ import typer
 
 from hpc_train.cli.command import Command, JobDir
 from hpc_train.cli.terminal import complain
+from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.outcome import EXIT_FAILED
 
 
@@ -40,8 +41,6 @@ def checkpoints(
 
     Without --verify the manifest and the sizes are looked at. Exit code 1 where one is not whole.
     """
-    from hpc_train.jobdir.paths import CHECKPOINTS
-
     folder = job_dir / CHECKPOINTS
     if not folder.is_dir():
         sys.exit(complain(f"{folder}: no such folder; JOBDIR is where a job keeps everything"))

@@ -14,10 +14,6 @@ from hpc_train.cli.command import Command, JobDir
 from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
-ExportPath = Annotated[
-    Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
-]
-
 
 def export(
     job_dir: JobDir,
@@ -45,7 +41,9 @@ def export(
 
 
 def predict(
-    export_path: ExportPath,
+    export_path: Annotated[
+        Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
+    ],
     shards: Annotated[list[str], typer.Option(help="HDF5 files, or a glob of them in quotes; may be repeated.")],
     out: Annotated[str, typer.Option(help="Where to: a * stands for what the * of --shards stands for.")],
     batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,

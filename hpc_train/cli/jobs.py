@@ -16,10 +16,10 @@ import typer
 from hpc_train.cli.command import Command
 from hpc_train.cli.terminal import complain, console, errors, show, warn
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobs.job import Job
 from hpc_train.outcome import EXIT_AT_ONCE
 
 if TYPE_CHECKING:
-    from hpc_train.jobs.job import Job
     from hpc_train.jobs.logs import JobOutput
     from hpc_train.jobs.record.status import JobStatus
 
@@ -62,8 +62,6 @@ def list_jobs(
 
 def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Show all that is known of a job."""
-    from hpc_train.jobs.job import Job
-
     with errors():
         status = Job.find(job, root).status()
     if as_json:
@@ -83,8 +81,6 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a job prints. Ctrl-C leaves the job running."""
-    from hpc_train.jobs.job import Job
-
     with errors():
         found = Job.find(job, root)
         status, output = found.status(), found.output(rank, follow)
@@ -98,8 +94,6 @@ def logs(
 
 def wait(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Wait until a job has ended, and exit as it did."""
-    from hpc_train.jobs.job import Job
-
     with errors():
         found = Job.find(job, root)
     with _interruptible("stopped waiting; the job goes on"):
@@ -114,8 +108,6 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel jobs. The last checkpoint stays, and `hpc-train resume` goes on from it."""
-    from hpc_train.jobs.job import Job
-
     with errors():
         found = [Job.find(job, root) for job in jobs]
     code = 0

@@ -17,7 +17,8 @@ from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.jobs import AsJson, JobName, Root, follow_to_end
 from hpc_train.cli.terminal import console, errors, show, warn
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.jobs.schedulers import SCHEDULERS
+from hpc_train.jobs.job import Job
+from hpc_train.jobs.schedulers import SCHEDULERS, backend_named, choose
 from hpc_train.outcome import EXIT_AT_ONCE
 from hpc_train.telemetry.units import counted
 
@@ -80,7 +81,6 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Let a job that has ended go on in its job-dir, with the code that was copied when it was submitted."""
-    from hpc_train.jobs.job import Job
     from hpc_train.jobs.prepare import Placement, prepare_again
     from hpc_train.jobs.record.submission import root_of
 
@@ -92,7 +92,6 @@ def resume(
 
 
 def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_json: bool) -> None:
-    from hpc_train.jobs.job import Job
     from hpc_train.jobs.submit import submit as put_in_queue
 
     with errors():
@@ -115,7 +114,6 @@ def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_jso
 
 def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> None:
     from hpc_train.jobs.record.submission import root_of
-    from hpc_train.jobs.schedulers import backend_named
 
     if as_json:
         print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
@@ -134,7 +132,6 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
 
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
-    from hpc_train.jobs.schedulers import choose
     from hpc_train.jobs.schedulers.base import Limits
     from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
 

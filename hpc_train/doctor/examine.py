@@ -36,13 +36,13 @@ def examine(job_dir: Path, report: ReportLine) -> Iterator[Finding]:
     with Tools() as tools:
         checks = _Checks(tools, job_dir)
         steps: tuple[tuple[str, str, Callable[[], Iterable[Finding]]], ...] = (
-            ("Python", "Python", checks.python),
+            ("Python", "Python", lambda: [packages.this_python()]),
             ("TensorFlow", "TensorFlow and Horovod (a few seconds)", checks.packages),
             ("MPI", "MPI", checks.mpi),
             ("two ranks", "two ranks (a few seconds)", checks.ranks),
             ("shared memory", "shared memory", checks.shared_memory),
             ("GPUs", "GPUs", checks.gpus),
-            ("Slurm", "Slurm", checks.slurm),
+            ("Slurm", "Slurm", checks.slurm.findings),
             ("job-dir", "the file system of the job-dir", checks.files),
             ("limits", "limits", checks.limits),
         )
@@ -72,7 +72,7 @@ class _Checks:
         self._version = tools.start([self._mpirun, "--version"], TOOL_SECS) if self._mpirun else None
         self._mpi = tools.start(mpi.MPI_COMMAND, IMPORT_SECS, name="the import of mpi4py")
         self._nvidia = tools.start(machine.GPU_COMMAND, TOOL_SECS)
-        self._slurm = SlurmProbe(tools)
+        self.slurm = SlurmProbe(tools)
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
         self._imports = tools.start(packages.IMPORTS_COMMAND, IMPORT_SECS, quiet, "the import of TensorFlow")
         self._gpus, self._nccl = 0, 0
@@ -80,9 +80,6 @@ class _Checks:
         self._ready = False
         self._allreduce: Outcome | None = None
         self._results: dict[str, Any] = {}
-
-    def python(self) -> Iterator[Finding]:
-        yield packages.this_python()
 
     def packages(self) -> Iterator[Finding]:
         # Meanwhile: its ranks hardly compute, and the imports need one core.
@@ -130,9 +127,6 @@ class _Checks:
     def gpus(self) -> Iterator[Finding]:
         yield machine.gpu_finding(self._nvidia.outcome(), DRIVER_FILE.exists())
         yield mpi.nccl_finding(self._gpus, self._nccl, self._results, self._allreduce)
-
-    def slurm(self) -> Iterator[Finding]:
-        yield from self._slurm.findings()
 
     def files(self) -> Iterator[Finding]:
         outcome = self._tools.start(files.command(self._job_dir), FILES_SECS, name="the check").outcome()

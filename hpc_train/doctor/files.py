@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.doctor.tools import MARK, Finding, Outcome
+from hpc_train.doctor.tools import Finding, Outcome, emit
 from hpc_train.telemetry.units import size
 
 WRITE_BYTES, LITTLE_WRITE_BYTES = 256 << 20, 64 << 20
@@ -150,19 +149,19 @@ def _examine(job_dir: Path) -> None:
     real, space = os.path.realpath(folder), os.statvfs(folder)
     fstype, options = mount_of(real, Path("/proc/self/mounts").read_text(errors="replace"))
     free = space.f_bavail * space.f_frsize
-    _emit(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
+    emit(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".hpc-train-doctor-", dir=folder))
     except OSError as error:
         raise OSError(error.errno, f"nothing can be written there: {error.strerror}", str(folder)) from None
     try:
-        _emit(scratch=str(scratch))
+        emit(scratch=str(scratch))
         _try_rename(scratch)
-        _emit(renamed=True)
-        _emit(locks=_try_flock(scratch / "lock"))
+        emit(renamed=True)
+        emit(locks=_try_flock(scratch / "lock"))
         count = WRITE_BYTES if free >= LITTLE_FREE_BYTES else LITTLE_WRITE_BYTES
         written, secs = _write(scratch / "data", min(count, max(free // 2, 1 << 20)))
-        _emit(written_bytes=written, write_secs=secs)
+        emit(written_bytes=written, write_secs=secs)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -225,10 +224,6 @@ def _write(path: Path, count: int) -> tuple[int, float]:
         return written, time.perf_counter() - start
 
 
-def _emit(**results: object) -> None:
-    print(f"\n{MARK}{json.dumps(results)}", flush=True)
-
-
 def main() -> None:
     """Tries out the folder that the first argument names, or will be made in."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes what was written
@@ -236,7 +231,7 @@ def main() -> None:
         _examine(Path(sys.argv[1]))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _emit(error=f"{where}{error.strerror or error}")
+        emit(error=f"{where}{error.strerror or error}")
         sys.exit(1)
 
 

@@ -14,7 +14,6 @@ from hpc_train.telemetry.units import size
 GPU_COMMAND = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
 LITTLE_SHARED_BYTES = 1e9
 FEW_FILES = 1024
-_MEBIBYTE = 1 << 20
 
 
 class Gpu(NamedTuple):
@@ -31,7 +30,7 @@ def parse_gpus(text: str) -> list[Gpu]:
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) == 3 and re.fullmatch(r"\d+[\d.]*", fields[1]):
-            gpus.append(Gpu(fields[0], fields[1], int(fields[2]) * _MEBIBYTE if fields[2].isdecimal() else None))
+            gpus.append(Gpu(fields[0], fields[1], int(fields[2]) << 20 if fields[2].isdecimal() else None))
     return gpus
 
 

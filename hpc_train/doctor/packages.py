@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_train.bootstrap.plan import HOROVOD, PYTHONS, TENSORFLOW
 from hpc_train.doctor.tools import MARK, Finding, Outcome, last_words
+from hpc_train.telemetry.units import counted
 
 # In a process of their own: importing them takes seconds, and one built for another machine crashes.
 _PROBE = f"""if True:
@@ -73,7 +74,7 @@ def tensorflow_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int, 
         found = results.get("tensorflow_error") or outcome.failure or "its import ended without a word"
         return _failure("TensorFlow", found)
     version, sees = results["tensorflow"], results.get("tensorflow_gpus", 0)
-    found = f"{version}, Keras {results.get('keras', '?')}, sees {_count(sees, 'GPU')}"
+    found = f"{version}, Keras {results.get('keras', '?')}, sees {counted(sees, 'GPU') if sees else 'no GPUs'}"
     oldest, newest = _numbers(TENSORFLOW[0])[:2], _numbers(TENSORFLOW[-1])[:2]
     span = f"{'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
     if _numbers(version)[:2] < oldest:
@@ -131,10 +132,6 @@ def _failure(check: str, problem: str) -> Finding:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _short(path: str) -> str:

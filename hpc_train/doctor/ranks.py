@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -19,7 +18,7 @@ from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
-from hpc_train.doctor.tools import MARK
+from hpc_train.doctor.tools import emit
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_BAD_INPUT
 
@@ -49,13 +48,13 @@ def allreduce(world: World) -> None:
     small, large = measure("CPU", 1, TIMES), measure("CPU", LARGE_BYTES // 4, LARGE_TIMES)
     libraries = sorted(set(re.findall(r"/\S*/libmpi(?:ch)?\.so\S*", Path("/proc/self/maps").read_text())))
     hosts = len(set(world.all_gather(world.host)))
-    _emit(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
+    _emit_once(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
     device = [world.host, os.environ.get("CUDA_VISIBLE_DEVICES", "")]
     devices = world.all_gather(device if tf.config.list_physical_devices("GPU") else [])
     own = all(devices) and len({tuple(device) for device in devices}) == world.size
     if own and world.horovod().nccl_built():
-        _emit(world, gpu_tried=True)
-        _emit(world, gpu_secs=measure("GPU", LARGE_BYTES // 4, LARGE_TIMES))
+        _emit_once(world, gpu_tried=True)
+        _emit_once(world, gpu_secs=measure("GPU", LARGE_BYTES // 4, LARGE_TIMES))
 
 
 def one_sided(world: World) -> None:
@@ -89,7 +88,7 @@ def one_sided(world: World) -> None:
 
             secs = {"put_secs": _median(put, TIMES), "get_secs": _median(lambda: window.words(0, scratch), TIMES)}
             secs["add_secs"] = _median(lambda: window.add(0, scratch, 1), TIMES)
-            _emit(None, **secs, shared=window.shared)
+            emit(**secs, shared=window.shared)
         window.barrier()
 
 
@@ -102,10 +101,9 @@ def _median(action: Callable[[], Any], times: int) -> float:
     return statistics.median(secs)
 
 
-def _emit(world: World | None, **results: object) -> None:
-    """Prints what has come out, once: as rank 0, or (None) as this rank."""
-    if world is None or world.is_chief:
-        print(f"\n{MARK}{json.dumps(results)}", flush=True)
+def _emit_once(world: World, **results: object) -> None:
+    if world.is_chief:
+        emit(**results)
 
 
 def main() -> None:

@@ -53,6 +53,11 @@ class Outcome:
     failure: str | None = None
 
 
+def emit(**results: object) -> None:
+    """Prints a line that `marked` finds. For the programs that are tried out."""
+    print(f"\n{MARK}{json.dumps(results)}", flush=True)
+
+
 def marked(text: str) -> dict[str, Any]:
     """All that the lines after MARK in `text` report, merged. Pure."""
     results: dict[str, Any] = {}
@@ -85,11 +90,7 @@ class Tool:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        limit_secs: float,
-        env: Mapping[str, str] | None = None,
-        name: str | None = None,
+        self, command: Sequence[str], limit_secs: float, env: Mapping[str, str] | None = None, name: str | None = None
     ) -> None:
         self._name, self._limit_secs = name or Path(command[0]).name, limit_secs
         self._end_time = time.monotonic() + limit_secs
@@ -142,11 +143,7 @@ class Tools(ExitStack):
     """Starts programs, and ends those that nobody has waited for. A context manager."""
 
     def start(
-        self,
-        command: Sequence[str],
-        limit_secs: float,
-        env: Mapping[str, str] | None = None,
-        name: str | None = None,
+        self, command: Sequence[str], limit_secs: float, env: Mapping[str, str] | None = None, name: str | None = None
     ) -> Tool:
         """Starts `command`; see Tool."""
         tool = Tool(command, limit_secs, env, name)

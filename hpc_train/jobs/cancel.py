@@ -9,8 +9,7 @@ from pathlib import Path
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE
 from hpc_train.jobs.inspect import inspect_job, leftover
-from hpc_train.jobs.record.job_record import read_record
-from hpc_train.jobs.record.status import WAITING, JobStatus, State
+from hpc_train.jobs.record.status import WAITING, JobStatus, State, read_record
 from hpc_train.jobs.record.submission import note_cancelled
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler

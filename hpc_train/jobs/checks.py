@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hpc_train.config.yaml_loader import Location
 from hpc_train.data.hdf5.shards import matches
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
+from hpc_train.jobs.schedulers.base import AbsentError, ReportLine, Scheduler
 from hpc_train.strategies import strategy_of
 from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
@@ -164,7 +164,7 @@ def _is_installed(module: str) -> bool:
     return False
 
 
-def check_limits(wants: Resources, scheduler: Scheduler, report: Callable[[str], None]) -> None:
+def check_limits(wants: Resources, scheduler: Scheduler, report: ReportLine) -> None:
     """UserError with all that the scheduler's cluster or machine cannot give.
 
     Where the scheduler does not answer, that is reported, and the check is left to it.

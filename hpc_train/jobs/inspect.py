@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
 from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
-from hpc_train.jobs.record.job_record import read_record
-from hpc_train.jobs.record.status import JobStatus
+from hpc_train.jobs.record.status import JobStatus, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler
 from hpc_train.jobs.schedulers.query import READ_AT_ONCE, query

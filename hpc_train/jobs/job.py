@@ -185,8 +185,7 @@ class Job:
             follow, tail: As in `logs`.
             watch: Called with the status now and then.
         """
-        from hpc_train.jobs.logs import follow as following
-        from hpc_train.jobs.logs import last_lines
+        from hpc_train.jobs import logs
 
         def has_ended() -> bool:
             status = self.status()
@@ -194,9 +193,9 @@ class Job:
                 watch(status)
             return status.has_ended
 
-        yield from last_lines(output, tail, last=not follow)
+        yield from logs.last_lines(output, tail, last=not follow)
         if follow:
-            yield from following(output, has_ended)
+            yield from logs.follow(output, has_ended)
 
     def cancel(self, save: bool = False) -> Cancellation:
         """Ends it: at once, or with `save` once its ranks have saved a checkpoint, which is not waited for.

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,11 +38,9 @@ from hpc_train.jobs.record.submission import (
     read_submission,
 )
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
-from hpc_train.jobs.schedulers.base import Scheduler
+from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
-
-ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
-from hpc_train.jobs.prepare import PreparedJob, ReportLine
+from hpc_train.jobs.prepare import PreparedJob
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
 from hpc_train.jobs.schedulers import scheduler
+from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import replace_text

@@ -26,8 +26,6 @@ COLOURS: dict[State, str] = {
     "STOPPED": "magenta",
     "LOST": "red",
 }
-
-
 GAP = 2
 """Blanks between columns."""
 LEAST_REASON, LEAST_ABOUT = 16, 20

@@ -10,14 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpc_train.config.diagnostics import (
-    Mistake,
-    explain,
-    mistake_at,
-    mistakes_of_yaml,
-    refuse,
-    unknown_key,
-)
+from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse, unknown_key
 from hpc_train.config.job import PATTERNS
 from hpc_train.config.resources import (
     CUSTOM,

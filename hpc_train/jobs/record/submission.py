@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hpc_train.config.resources import Resources
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CANCELLED_FILE, SUBMISSION_FILE
+from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, SUBMISSION_FILE
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import read_json, write_json
 from hpc_train.telemetry.status import read_status
@@ -80,6 +80,21 @@ class Submission:
     def wants(self) -> Resources:
         """What it runs on."""
         return Resources(**self.resources)
+
+
+def job_command(job_dir: Path, submission: Submission) -> list[str]:
+    """What each rank runs after `python`, in the folder of the job's code. Pure."""
+    if submission.kind == "program":
+        return list(submission.args)
+    return ["-m", "hpc_train", *train_arguments(job_dir, submission)]
+
+
+def train_arguments(job_dir: Path, submission: Submission) -> list[str]:
+    """The arguments of hpc-train, for a model. Pure."""
+    folder = Path(submission.job_file).parent
+    settings = [word for setting in submission.settings for word in ("--set", setting)]
+    entry = str(job_dir / CODE / submission.entry)
+    return ["train", entry, "--job-dir", str(job_dir), "--data-root", str(folder), *settings]
 
 
 def read_submission(job_dir: Path) -> Submission | None:

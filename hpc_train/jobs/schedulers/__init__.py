@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_train.errors import UserError
 
 if TYPE_CHECKING:
-    from hpc_train.jobs.record.job_record import JobRecord
+    from hpc_train.jobs.record.status import JobRecord
     from hpc_train.jobs.schedulers.base import Backend, Scheduler
 
 SCHEDULERS = {
@@ -48,7 +48,7 @@ def choose(asked: str | None, env: Mapping[str, str]) -> Scheduler:
 
 def backend_named(name: str) -> Backend:
     """The one that a job's submission or status names, whether this version knows it or not."""
-    from hpc_train.jobs.schedulers.by_hand import ByHand, Unknown
+    from hpc_train.jobs.schedulers.base import ByHand, Unknown
 
     if name == ByHand.name:
         return ByHand()
@@ -57,7 +57,7 @@ def backend_named(name: str) -> Backend:
 
 def backend_of(record: JobRecord) -> Backend:
     """Who runs a job: the scheduler it was submitted to, or whose number its ranks were given; else nobody."""
-    from hpc_train.jobs.schedulers.by_hand import ByHand
+    from hpc_train.jobs.schedulers.base import ByHand
 
     if record.submission is not None:
         return backend_named(record.submission.backend)

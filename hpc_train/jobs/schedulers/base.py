@@ -1,7 +1,8 @@
-"""What a scheduler is to the rest of hpc_train: the few verbs that every batch system has."""
+"""What a scheduler is to the rest of hpc_train: the few verbs that every batch system has; and jobs without one."""
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
+from hpc_train.processes import is_alive
 
 Limits = Callable[[Resources], list[str]]
 """What cannot be given of some resources, each a sentence: what is wanted, what there is, and what to change."""
+ReportLine = Callable[[str], None]
+"""Called with a line that the user should know."""
 
 
 class AbsentError(SchedulerError):
@@ -41,10 +44,38 @@ class Backend(ABC):
         return [self.query(record) for record in records]
 
 
+class ByHand(Backend):
+    """Jobs that were started without a queue: whether the chief still runs, if that is on this machine."""
+
+    name, words = "by hand", None
+
+    def query(self, record: JobRecord) -> QueueState:
+        status = record.status
+        if status.get("state") != "running":
+            return QueueState("forgotten")
+        if status.get("host") != socket.gethostname():
+            note = f"it was started on {status.get('host')}, which cannot be asked from here"
+            return QueueState("unasked", note=note)
+        requeues = int(status.get("requeues") or 0)
+        if is_alive(status, status.get("started")):
+            return QueueState("running", None, requeues, where=status.get("host"))
+        return QueueState("forgotten", "its process has ended, and left no end")
+
+
+class Unknown(Backend):
+    """Jobs of a scheduler that this version of hpc_train does not have."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.words = name, f"{name} job"
+
+    def query(self, record: JobRecord) -> QueueState:
+        return QueueState("unasked", note=f"this version of hpc_train knows no scheduler {self.name!r}")
+
+
 class Scheduler(Backend):
     """Who queues and runs jobs that are submitted to it.
 
-    A job runs `record.commands.job_command` on each rank, in the folder CODE of its job-dir, with its number and the
+    A job runs `record.submission.job_command` on each rank, in the folder CODE of its job-dir, with its number and the
     count of its requeues as `telemetry.status.job_fields` reads them. All that it prints is appended to LOG_FILE there.
     Once its ranks have ended, `launch.record_end` notes their exit code. A job that is stopped for others, or at its
     time limit, goes back into the queue by itself.
@@ -83,12 +114,7 @@ class Scheduler(Backend):
 
     @abstractmethod
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         """Queues a job, to start once the job `submission.after` has succeeded; the submission with its number.
 

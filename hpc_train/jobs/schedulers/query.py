@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hpc_train.jobs.record.job_record import JobRecord, read_record
-from hpc_train.jobs.record.status import JobStatus, QueueState, job_status
+from hpc_train.jobs.record.status import JobRecord, JobStatus, QueueState, job_status, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Backend
 

@@ -33,14 +33,14 @@ class Rules:
     Args:
         folder: Absolute and without links. Where the repository ignores the folder itself, what is above it says
             nothing of what is in it.
-        outer: Those of the repository that the folder, another one, lies in.
+        asked: Where the time to ask Git is that of another folder's.
 
     Attributes:
         folder: As given.
         note: Why Git was not asked in a repository; None where it was, or where there is none.
     """
 
-    def __init__(self, folder: Path, outer: Rules | None = None) -> None:
+    def __init__(self, folder: Path, asked: Git | None = None) -> None:
         self.folder = folder
         self.note: str | None = None
         self._inner: dict[str, Rules] = {}
@@ -48,9 +48,7 @@ class Rules:
         self._known: set[str] | None = None
         self._patterns: _Patterns | None = None
         repository = next((top for top in (folder, *folder.parents) if os.path.lexists(top / ".git")), None)
-        self._git: Git | None = (
-            Git(folder, outer._git if outer is not None else None) if repository is not None else None
-        )
+        self._git = Git(folder, asked) if repository is not None else None
         if repository is None or self._git is None:
             self._patterns = _Patterns(folder, folder)
             return
@@ -85,7 +83,8 @@ class Rules:
         """Whether the folder `path` is left out, or one that it is in. It need not exist."""
         if self._never_takes_within(path, is_folder=True):
             return True
-        if self._known is not None and self._git is not None and not self._is_in_another(path):
+        in_another = any(above in self._listed for above in _above(path))  # another repository
+        if self._known is not None and self._git is not None and not in_another:
             return self._git.ignores(path)
         return any(self._is_ignored(above, is_folder=True) for above in (*_above(path), path))
 
@@ -136,12 +135,9 @@ class Rules:
             if above in self._listed and not (self.folder / above).is_symlink():  # of another repository
                 inner = self._inner.get(above)
                 if inner is None:
-                    inner = self._inner[above] = Rules(self.folder / above, self)
+                    inner = self._inner[above] = Rules(self.folder / above, self._git)
                 return inner._is_ignored(path[len(above) + 1 :], is_folder)
         return True
-
-    def _is_in_another(self, path: str) -> bool:
-        return any(above in self._listed for above in _above(path))
 
 
 class _Patterns:

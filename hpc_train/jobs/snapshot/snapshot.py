@@ -113,9 +113,10 @@ def copy_snapshot(plan: Plan, target: Path) -> Snapshot:
     temporary = None
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        for parent in sorted({parent for path in plan.files for parent in Path(path).parents}):
+            (temporary / parent).mkdir(mode=0o700, exist_ok=True)
         copied = 0
         for path in plan.files:
-            _make_parents(temporary, path)
             copied += _copy_file(plan.folder / path, temporary / path, plan.max_bytes - copied)
         temporary.rename(target)
     except OSError as error:  # those of the files read are UserErrors by now
@@ -163,16 +164,6 @@ def _relative(folder: Path, path: Path) -> str:
     if relative.split("/")[0] == "..":
         raise UserError(f"{path}: lies outside {folder}, the folder that is copied with the job; move it there")
     return relative
-
-
-def _make_parents(top: Path, path: str) -> None:
-    missing = []
-    for parent in (top / path).parents:
-        if parent == top or parent.is_dir():
-            break
-        missing.append(parent)
-    for parent in reversed(missing):
-        parent.mkdir(mode=0o700)
 
 
 def _copy_file(source: Path, target: Path, allowed: int) -> int:

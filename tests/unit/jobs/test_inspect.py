@@ -18,8 +18,7 @@ from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.cancel import cancel
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs
 from hpc_train.jobs.prepare import PreparedJob
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState, job_status
+from hpc_train.jobs.record.status import JobRecord, QueueState, job_status
 from hpc_train.jobs.record.submission import note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.errors import UserError
-from hpc_train.jobs.schedulers.local.limits import Machine, machine_shortfalls
+from hpc_train.jobs.schedulers.local.scheduler import Machine, machine_shortfalls
 from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo, shortfalls
 from hpc_train.jobs.tiers import BUILT_IN, Tier, describe_tiers, load_tiers, resources_for
 

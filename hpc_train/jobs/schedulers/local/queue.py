@@ -163,14 +163,12 @@ class LocalQueue:
     def seen(self, submission: Submission, host: str) -> QueueState:
         """What the queue knows of a submitted job; `host` is this machine's name."""
         if submission.host != host:
-            return QueueState(
-                "unasked", note=f"it is in the queue of {submission.host}, which cannot be asked from {host}"
-            )
+            note = f"it is in the queue of {submission.host}, which cannot be asked from {host}"
+            return QueueState("unasked", note=note)
         tickets = self.tickets()
-        mine = [ticket for ticket in tickets if str(ticket.number) == submission.job_id]
-        if not mine or mine[0].job_dir == "":
+        ticket = next((ticket for ticket in tickets if str(ticket.number) == submission.job_id), None)
+        if ticket is None or ticket.job_dir == "":
             return QueueState("forgotten")
-        ticket = mine[0]
         if ticket.started is None:
             why = why_waiting(ticket, tickets, self.cores, self.gpus) or "it is its turn"
             return QueueState("waiting", why, ticket.requeues, where=host)

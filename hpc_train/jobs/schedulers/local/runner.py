@@ -24,8 +24,7 @@ from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
-from hpc_train.jobs.record.commands import job_command
-from hpc_train.jobs.record.submission import Submission, cancelled_by, note_cancelled, read_submission
+from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
 from hpc_train.jobs.schedulers.query import query
 from hpc_train.outcome import EXIT_TERMINATED, is_requeued

@@ -1,4 +1,4 @@
-"""This machine as a scheduler: a queue of files, and a runner for each job."""
+"""This machine as a scheduler: what it has to give, a queue of files, and a runner for each job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,42 @@ import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+from hpc_train.config.resources import Resources
+from hpc_train.distributed.world import nvidia_device_count
 from hpc_train.errors import SchedulerError
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import Limits, Scheduler
-from hpc_train.jobs.schedulers.local.limits import machine_shortfalls, this_machine
+from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
 from hpc_train.jobs.schedulers.local.runner import kill_all, processes_of, start_of_job, start_runner, stop
+from hpc_train.telemetry.units import counted
+
+
+class Machine(NamedTuple):
+    """Cores and GPUs of one machine."""
+
+    cores: int
+    gpus: int
+
+
+def this_machine() -> Machine:
+    """The one that this process runs on, as far as it may use it."""
+    return Machine(len(os.sched_getaffinity(0)), nvidia_device_count())
+
+
+def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
+    """What `machine` cannot give, each a sentence: what is wanted, what there is, and what to change. Pure.
+
+    All of a job's nodes are the one machine. Ranks share its cores, however few, but have GPUs of their own.
+    """
+    wanted = resources.nodes * resources.gpus_per_node
+    if wanted <= machine.gpus:
+        return []
+    of_nodes = f" ({resources.nodes} nodes of {resources.gpus_per_node})" if resources.nodes > 1 else ""
+    what = f"gpus_per_node: {counted(wanted, 'GPU')} wanted{of_nodes}, but this machine has {machine.gpus or 'none'}"
+    return [f"{what}; ask for fewer, or use a tier without GPUs"]
 
 
 def this_queue() -> LocalQueue:
@@ -41,12 +68,7 @@ class LocalScheduler(Scheduler):
         return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
 
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         numbered = start_runner(job_dir, submission, this_queue())
         if interrupted():

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import QueueState
@@ -252,14 +251,14 @@ def _from_accounting(job_id: str) -> QueueState:
     return parse_accounting(lines[-1]) if lines else QueueState("forgotten")
 
 
-def cancel(job_id: str, how: Literal["now", "save"] = "now") -> None:
-    """Cancels a job; with "save", its script is asked to have the ranks save first, and to leave then.
+def cancel(job_id: str, save: bool = False) -> None:
+    """Cancels a job; with `save`, its script is asked to have the ranks save first, and to leave then.
 
     Raises:
         UserError: Slurm refuses, as with a job of somebody else's.
         SchedulerError: It cannot be asked.
     """
-    options = ["--batch", "--signal=TERM"] if how == "save" else []
+    options = ["--batch", "--signal=TERM"] if save else []
     done = run(["scancel", *options, job_id])
     if done.returncode != 0 and not _UNKNOWN.search(done.stderr):
         raise UserError(f"scancel refuses: {_messages(done.stderr)}")

@@ -13,10 +13,9 @@ from typing import Any
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import Limits, Scheduler
+from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
 from hpc_train.jobs.schedulers.slurm.script import render
@@ -66,12 +65,7 @@ class SlurmScheduler(Scheduler):
         return render(submission, job_dir, Path(sys.executable), RANKS_SCRIPT.read_text())
 
     def submit(
-        self,
-        job_dir: Path,
-        submission: Submission,
-        script: str,
-        report: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
     ) -> Submission:
         try:
             replace_text(job_dir / SCRIPT_FILE, script)
@@ -119,7 +113,7 @@ class SlurmScheduler(Scheduler):
 
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         if record.number is not None:
-            queue.cancel(record.number, "save" if save and not waits else "now")
+            queue.cancel(record.number, save and not waits)
         elif record.submission is not None:
             queue.cancel_all(record.submission.token)
 

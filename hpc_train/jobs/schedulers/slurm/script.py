@@ -13,8 +13,7 @@ from pathlib import Path
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE, LOG_FILE
-from hpc_train.jobs.record.commands import job_command, train_arguments
-from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 """What Python makes of bytes in names of files that are not UTF-8."""

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.resources import Resources
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import ENDED, STATES, JobStatus, Phase, QueueState, State, job_status
+from hpc_train.jobs.record.status import ENDED, STATES, JobRecord, JobStatus, Phase, QueueState, State, job_status
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from hpc_train.config.resources import Resources
 from hpc_train.jobdir.paths import CODE, LOG_FILE
-from hpc_train.jobs.record.commands import job_command
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
-from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.record.status import JobRecord, QueueState
+from hpc_train.jobs.record.submission import Submission, job_command
 from hpc_train.jobs.schedulers.base import Limits, Scheduler
 from hpc_train.telemetry.status import JOB_VARIABLE
 

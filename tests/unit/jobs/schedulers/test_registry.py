@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train.errors import UserError
-from hpc_train.jobs.record.job_record import JobRecord
+from hpc_train.jobs.record.status import JobRecord
 from hpc_train.jobs.schedulers import SCHEDULERS, backend_named, backend_of, choose, scheduler
 from tests.unit.jobs.submissions import a_submission
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.config.resources import Resources
-from hpc_train.jobs.schedulers.local.limits import Machine, machine_shortfalls, this_machine
+from hpc_train.jobs.schedulers.local.scheduler import Machine, machine_shortfalls, this_machine
 
 
 def wanted(**options: Any) -> Resources:

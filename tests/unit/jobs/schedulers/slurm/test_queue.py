@@ -444,7 +444,7 @@ def test_partitions(slurm: Stubs) -> None:
 
 def test_cancelling(slurm: Stubs) -> None:
     (slurm.folder / "queue").write_text("5 x\n")
-    slurm_queue.cancel("5", "save")
+    slurm_queue.cancel("5", save=True)
     slurm_queue.cancel("5")
     assert slurm.calls() == ["scancel --batch --signal=TERM 5", "scancel 5"]
 

@@ -13,8 +13,7 @@ import pytest
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.checks import check_limits
-from hpc_train.jobs.record.job_record import JobRecord
-from hpc_train.jobs.record.status import QueueState
+from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.jobs.schedulers.local.scheduler import LocalScheduler
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
@@ -127,7 +126,7 @@ def test_a_job_that_sbatch_was_given_by_hand(tmp_path: Path, monkeypatch: pytest
 
 
 def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[tuple[str, ...]] = []
+    done: list[tuple[object, ...]] = []
     monkeypatch.setattr(slurm_queue, "cancel", lambda *args: done.append(args))
     monkeypatch.setattr(slurm_queue, "cancel_all", lambda *args: done.append(args))
     (known,), (unknown,) = records(tmp_path, 1), records(tmp_path, 1, job_id=None, token="t")
@@ -138,4 +137,4 @@ def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (unknown, False, True),
     ):
         SLURM.cancel(record, save, waits)
-    assert done == [("7", "now"), ("7", "save"), ("7", "now"), ("t",)], "a job that waits has nothing to save"
+    assert done == [("7", False), ("7", True), ("7", False), ("t",)], "a job that waits has nothing to save"
