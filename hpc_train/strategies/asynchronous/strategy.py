@@ -145,7 +145,7 @@ def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Res
     parts.window.barrier()
     if context.chief is None:
         context.watchdog.at("waiting for gradients", None)
-        server.serve_until_released(ServerEvents(parts.window, parts.layouts[0], context))
+        server.serve(ServerEvents(parts.window, parts.layouts[0], context), until_released=True)
         return _end(parts, context, None, None)
     at = context.watchdog.at
     state = RemoteState(parts, shard, server, context.state, lambda phase: at(phase, None))
