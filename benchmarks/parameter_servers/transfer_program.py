@@ -20,11 +20,10 @@ import numpy as np
 from support.timing import Competitor, interleave
 
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.parameter_server.mailboxes import Mailbox, mailboxes
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.parameter_server.window_layout import server_layout
+from hpc_train.distributed.parameter_server.window_layout import Mailbox, mailboxes, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.world import World, join_world, set_up_tensorflow
 from parameter_servers.settings import APPLIED, LEARNING_RATE, MEMCPY, MOMENTUM, OURS, SEND_RECV, VARIABLES
@@ -201,7 +200,7 @@ class ServingRank:
     def _serve(self, secs: float | None) -> None:
         self._end = None if secs is None else time.perf_counter() + secs
         with suppress(_Called):
-            self._server.serve_until_released(self)
+            self._server.serve(self, until_released=True)
 
     def _rest(self, secs: float) -> float:
         self._serve(0.1)  # comes to rest

@@ -32,7 +32,7 @@ def train(
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world
     from hpc_train.strategies import strategy_of
-    from hpc_train.training.from_job import train_job
+    from hpc_train.training.trainer import train_job
 
     with errors():
         delays = _delays(debug_delay or [])

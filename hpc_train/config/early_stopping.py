@@ -86,26 +86,16 @@ class Rule:
 class StopIfNoDecrease(Rule):
     """See stop_if_no_decrease."""
 
-    key, condition = "stop_if_no_decrease", "has not decreased for {0.max_steps_without} steps"
+    key, condition = "stop_if_no_decrease", "has not decreased for {0.max_steps_without_decrease} steps"
     max_steps_without_decrease: Count
-
-    @property
-    def max_steps_without(self) -> int:
-        """Steps without a better value after which training ends."""
-        return self.max_steps_without_decrease
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfNoIncrease(Rule):
     """See stop_if_no_increase."""
 
-    key, condition = "stop_if_no_increase", "has not increased for {0.max_steps_without} steps"
+    key, condition = "stop_if_no_increase", "has not increased for {0.max_steps_without_increase} steps"
     max_steps_without_increase: Count
-
-    @property
-    def max_steps_without(self) -> int:
-        """Steps without a better value after which training ends."""
-        return self.max_steps_without_increase
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -40,7 +40,7 @@ from hpc_train.config.specs import (
     TrainOptions,
     TrainSpec,
 )
-from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, Name
+from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, STRICT, Name
 from hpc_train.config.warm_start import WarmStart
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
@@ -61,14 +61,14 @@ class DataSection(_Section):
     eval: EvalInput
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvalSection(EvalOptions):
     """`eval:`: EvalSpec's options and exporters."""
 
     exporters: ExportersSection = ()
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class FurtherEvalSection(EvalTimes):
     """One of `evals:`, further evaluation sets by name: its data, EvalSpec's options and exporters."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ def _within(value: Any, at: Location, kind: Kind | None) -> Iterator[tuple[Locat
             if key == _NAMES_OF_OTHERS:
                 continue
             yield from _within(item, (*at, key), _KINDS.get(key))
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from _within(item, (*at, number), kind)
     elif kind is not None and isinstance(value, str):
@@ -45,16 +46,10 @@ def _within(value: Any, at: Location, kind: Kind | None) -> Iterator[tuple[Locat
 
 def renamed(job: dict[str, Any], rename: Callable[[Kind, str], str]) -> dict[str, Any]:
     """`job` with another name for each that is in it."""
-    changed = {section: _renamed(job[section], None, rename) for section in _SECTIONS if section in job}
-    return {**job, **changed, "model": rename("function", job["model"])}
-
-
-def _renamed(value: Any, kind: Kind | None, rename: Callable[[Kind, str], str]) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: item if key == _NAMES_OF_OTHERS else _renamed(item, _KINDS.get(key), rename)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_renamed(item, kind, rename) for item in value]
-    return rename(kind, value) if kind is not None and isinstance(value, str) else value
+    changed = copy.deepcopy(job)
+    for (*around, last), kind, name in names_in(job):
+        holder: Any = changed
+        for part in around:
+            holder = holder[part]
+        holder[last] = rename(kind, name)
+    return changed

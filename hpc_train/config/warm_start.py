@@ -7,15 +7,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, field_validator
 from pydantic.dataclasses import dataclass
 
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+from hpc_train.config.types import STRICT, Names
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=STRICT)
 class WarmStartSettings:
     """Which variables a new job takes from where, after tf.estimator.WarmStartSettings (TensorFlow 2.15 API).
 
@@ -30,7 +28,7 @@ class WarmStartSettings:
     """
 
     ckpt_to_initialize_from: Path
-    vars_to_warm_start: Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)] = (".*",)
+    vars_to_warm_start: Names = (".*",)
     var_name_to_prev_var_name: dict[str, str] = field(default_factory=dict)
 
     @field_validator("ckpt_to_initialize_from", mode="before")

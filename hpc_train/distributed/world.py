@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Threads = Literal["multiple", "serialized"]
 
-_PIECE_BYTES = 1 << 30
+PIECE_BYTES = 1 << 30
 """MPI-3 counts are 32-bit."""
 ASLEEP_SECS = 0.005
 """Between two looks of a rank that waits asleep."""
@@ -244,7 +244,7 @@ class World:
 def pieces_of(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The bytes of `arrays` (C-contiguous), in views of as many as one MPI call takes."""
     flat = [array.reshape(-1).view(np.uint8) for array in arrays]
-    return [f[start : start + _PIECE_BYTES] for f in flat for start in range(0, f.size, _PIECE_BYTES)]
+    return [f[start : start + PIECE_BYTES] for f in flat for start in range(0, f.size, PIECE_BYTES)]
 
 
 def _describe(failure: BaseException | None) -> list[Any] | None:

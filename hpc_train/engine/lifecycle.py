@@ -268,7 +268,6 @@ class _Rules(RunListener):
         self.stopper = stopper
 
     def before_step(self, step: int) -> None:
-        """Whether `step`, which is about to be made, is the last one."""
         if self.stopper.decision is None and (decision := self.stopper.check(step, time.monotonic())) is not None:
             log.info(f"stopping early: {decision.reason}")
 

@@ -94,7 +94,5 @@ def saved_progress(
     saved_step, rows_read, sizes, saved = ranks.on_chief(find)
     progress = DataProgress(saved_step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
     saved_order = DataOrder(**saved) if saved else None
-    order = None
-    if isinstance(source, HDF5Input) and shards is not None:
-        order = order_of(source, shards)
+    order = order_of(source, shards) if isinstance(source, HDF5Input) and shards is not None else None
     return resumed(progress, saved_order, order), saved_order not in (None, order)

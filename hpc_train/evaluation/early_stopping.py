@@ -59,14 +59,17 @@ def decide(rule: Rule, values: Mapping[int, float], step: int) -> str | None:
                 word = "lower" if lower else "higher"
                 return f"{name} is {word} than {rule.threshold:g}: {value:g} at step {at}"
         return None
-    assert isinstance(rule, StopIfNoDecrease | StopIfNoIncrease)
-    word, sign = ("decreased", 1.0) if isinstance(rule, StopIfNoDecrease) else ("increased", -1.0)
+    if isinstance(rule, StopIfNoDecrease):
+        word, sign, max_steps = "decreased", 1.0, rule.max_steps_without_decrease
+    else:
+        assert isinstance(rule, StopIfNoIncrease)
+        word, sign, max_steps = "increased", -1.0, rule.max_steps_without_increase
     best, best_step = math.inf, counted[0][0]
     for at, value in counted:
         if sign * value < best:
             best, best_step = sign * value, at
     newest = counted[-1][0]
-    if newest - best_step < rule.max_steps_without:
+    if newest - best_step < max_steps:
         return None
     shown = f"best {sign * best:g}" if math.isfinite(best) else "first evaluated"
     return f"{name} has not {word} for {newest - best_step} steps: {shown} at step {best_step}, now at {newest}"

@@ -17,12 +17,11 @@ from hpc_train.jobdir.paths import (
     ENVIRONMENT_FILE,
     EXPORTS,
     JOB_FILE,
-    METRICS_FILE,
     WARM_START_FILE,
     checkpoint_steps,
 )
 from hpc_train.jobdir.records import Record, is_evaluation, lines_of, records_of
-from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
 from hpc_train.telemetry.json_files import read_json
 from hpc_train.telemetry.status import read_status
 

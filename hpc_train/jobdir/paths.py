@@ -6,10 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
-
-__all__ = ["METRICS_FILE", "STATUS_FILE"]
-
 JOB_FILE = "job.yaml"
 """The job, resolved. Written when training begins, as the next two are."""
 DATA_FILE = "data.json"

@@ -187,13 +187,10 @@ class JobLock:
                 time.sleep(min(1.0, WATCH_SECS / 10))
                 # Opened anew: NFS asks the server then, and else remembers the times of a file for up to a minute.
                 try:
-                    fresh = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                    with open(self._path, "rb") as fresh:
+                        touched, holder = os.fstat(fresh.fileno()).st_mtime_ns != before, _read(fresh.fileno())
                 except FileNotFoundError:
                     return False
-                try:
-                    touched, holder = os.fstat(fresh).st_mtime_ns != before, _read(fresh)
-                finally:
-                    os.close(fresh)
                 if touched:
                     raise UserError(refusal(self._job_dir, holder or found))
         self._write(file, created=False)
@@ -283,11 +280,6 @@ def _read(file: int) -> Record | None:
 
 
 def _read_at(path: Path) -> Record | None:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return _read(file)
-    finally:
-        os.close(file)
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        return _read(file.fileno())
+    return None

@@ -28,6 +28,7 @@ from hpc_train.engine.training_input import TrainingInput
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.jobdir.paths import LOGS
+from hpc_train.lazy import keras
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.model_state import ModelState
@@ -158,7 +159,11 @@ def _build_model(
     world: World, job: TrainingJob, plan: RunPlan, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
-    model = world.each(lambda: build_model(job.estimator, data.current.dataset))
+
+    def build_another() -> keras.Model:
+        return build_model(job.estimator, data.current.dataset)
+
+    model = world.each(build_another)
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
     evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
@@ -170,14 +175,5 @@ def _build_model(
         world.each(lambda: warm.append(warm_start(model, settings, job.job_dir)) if world.is_chief else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers)
     restored = restorer.restore(world, plan.restored_step)
-    parts = ModelParts(
-        world,
-        plan.roles,
-        job.config,
-        model,
-        optimizer,
-        state,
-        data,
-        lambda: build_model(job.estimator, data.current.dataset),
-    )
+    parts = ModelParts(world, plan.roles, job.config, model, optimizer, state, data, build_another)
     return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm))

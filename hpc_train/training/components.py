@@ -23,16 +23,14 @@ from hpc_train.export.signature import Signature, signature_of
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.lazy import keras
 
-Evaluations = tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...]]
-"""All evaluation sets, seen from one rank: how each is evaluated, and on the chief what it exports."""
-
 
 def prepare_evaluations(
     world: World, job: TrainingJob, plan: RunPlan, data: TrainingInput, model: keras.Model
-) -> Evaluations:
+) -> tuple[tuple[Evaluator, ...], tuple[ExporterRunner, ...]]:
     """Opens and tries out each evaluation set and exporter, and checks the names of metrics. Collective.
 
-    Where the chief takes no steps, it evaluates without the others.
+    Returns how each set is evaluated, and on the chief what it exports. Where the chief takes no steps, it evaluates
+    without the others.
 
     Raises:
         UserError: A set does not go with the model, or a metric, an exporter or a rule cannot be what it says.

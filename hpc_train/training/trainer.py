@@ -1,4 +1,4 @@
-"""train_and_evaluate: one job from its specs to its exports, on one rank or many."""
+"""One job, of a program or of a job file, from its specs to its exports, on one rank or many."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.estimator import Estimator
+from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
+from hpc_train.model.job_model import JobModel
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
@@ -64,10 +66,23 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         world = join_world(strategy_of(estimator.config.strategy).threads)
         if world.size > 1:
             install_excepthook(world)
-        return run_job(world, job, signals)
+        return _run(world, job, signals)
 
 
-def run_job(world: World, job: TrainingJob, signals: StopSignals) -> Result:
+def train_job(
+    world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals, delay_secs: float = 0.0
+) -> Result:
+    """Runs the job that `job`, a job file's, describes in `job_dir`; see train_and_evaluate. Collective.
+
+    This rank sleeps `delay_secs` after each step.
+    """
+    model = JobModel.of_job(job, job_dir, code_folder)
+    estimator, specs = model.estimator(job.warm_start_from), (job.train_spec(), tuple(job.eval_specs()))
+    description = job.model_dump(mode="json")
+    return _run(world, TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs), signals)
+
+
+def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     """What train_and_evaluate does, once the world is joined. Collective."""
     config = job.config
     world.each(lambda: set_up_logging(world.is_chief, world.rank))

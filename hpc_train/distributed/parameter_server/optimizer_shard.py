@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, takes_rows
-from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
+from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
 from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, places, reader_of, tensor_of, view_of
 from hpc_train.lazy import keras, tf
 
@@ -58,7 +58,7 @@ class OptimizerShard:
         self._rate = tf.Variable(1.0, trainable=False) if scale else None
         self._learning_rate = optimizer._get_current_learning_rate
         if self._rate is not None:
-            _scale_learning_rate(optimizer, self._rate)
+            optimizer._get_current_learning_rate = self._scaled_learning_rate
         self._apply = tf.function(self._update, reduce_retracing=True, autograph=False)
         self._tensors: dict[int, list[Any]] = {}
         self._checked_copies = self._copies = False
@@ -151,6 +151,10 @@ class OptimizerShard:
             flat = np.ravel(view_of(tensor)).view(np.uint8)
             into[place : place + flat.size] = flat
 
+    def _scaled_learning_rate(self) -> Any:
+        """Every learning rate of the optimizer, times that part of it which `apply` is asked for."""
+        return tf.cast(tf.convert_to_tensor(self._learning_rate()), tf.float32) * self._rate
+
     @property
     def learning_rate(self) -> float:
         """That of the next update, were its gradient fresh."""
@@ -170,13 +174,3 @@ def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[An
     if left_out:
         optimizer._exclude_from_weight_decay = getattr(optimizer, "_exclude_from_weight_decay", set()) | left_out
     optimizer._exclude_from_weight_decay_cache = {}
-
-
-def _scale_learning_rate(optimizer: keras.optimizers.Optimizer, factor: tf.Variable) -> None:
-    """Multiplies every learning rate of `optimizer` by `factor`."""
-    given = optimizer._get_current_learning_rate
-
-    def scaled() -> Any:
-        return tf.cast(tf.convert_to_tensor(given()), factor.dtype) * factor
-
-    optimizer._get_current_learning_rate = scaled

@@ -7,7 +7,7 @@ Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,11 +15,10 @@ import numpy as np
 
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.clocks import Clocks
-from hpc_train.distributed.parameter_server.mailboxes import Mailbox, control_words, mailboxes
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience, Window
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout
+from hpc_train.distributed.parameter_server.window_layout import Mailbox, ServerLayout, control_words, mailboxes
 
 
 @dataclass(frozen=True)
@@ -131,17 +130,14 @@ class Server:
         """Whether all workers have been asked to leave because of a signal; on the first server."""
         return bool(self._control[at.STOP] == at.SIGNALLED)
 
-    def serve(self, events: Events) -> None:
-        """Serves until all workers have left, which they do by themselves."""
-        self._serve(events, lambda: bool(self.clocks.training))
+    def serve(self, events: Events, until_released: bool = False) -> None:
+        """Serves until all workers have left, which they do by themselves.
 
-    def serve_until_released(self, events: Events) -> None:
-        """Serves until all workers have left and the first server, which fetches the state before, lets this one go."""
-        self._serve(events, lambda: bool(self.clocks.training) or not self._control[at.RELEASED])
-
-    def _serve(self, events: Events, going_on: Callable[[], bool]) -> None:
+        Args:
+            until_released: And until the first server, which fetches the state before, lets this one go.
+        """
         patience = Patience()
-        while going_on():
+        while self.clocks.training or (until_released and not self._control[at.RELEASED]):
             if self._window.shared:
                 self._window.sync()
             else:
@@ -236,3 +232,41 @@ def _copied(before: np.ndarray | None, array: np.ndarray) -> np.ndarray:
     copy = np.empty_like(array) if before is None else before
     copy[:] = array
     return copy
+
+
+class Peers:
+    """The other servers, seen from the first one.
+
+    Args:
+        layouts: Of all servers, the first one included.
+    """
+
+    def __init__(self, window: Window, layouts: Sequence[ServerLayout]) -> None:
+        self._window, self._layouts, self._wanted = window, layouts, 0
+
+    def fetch_states(self, into: Sequence[np.ndarray], version: int) -> None:
+        """Copies what each of them has written of its state into an array of `into` (uint8), one for each.
+
+        Each is asked first, and answers between two updates, once it has made `version` updates: as many as the first
+        server, or a few more, since every gradient goes to all servers.
+        """
+        self._wanted += 1
+        for server, layout in self._others():
+            self._window.replace(server, layout.word(at.STATE_AGE), version)
+            self._window.replace(server, layout.word(at.STATE_WANTED), self._wanted)
+        for (server, layout), array in zip(self._others(), into, strict=True):
+            patience = Patience()
+            while self._window.words(server, layout.word(at.STATE_READY))[0] != self._wanted:
+                patience.wait()
+            self._window.add(server, layout.word(at.BUSY), 1)
+            self._window.get(array, server, layout.state)
+            self._window.flush(server)
+            self._window.add(server, layout.word(at.BUSY), -1)
+
+    def release(self) -> None:
+        """Lets them leave."""
+        for server, layout in self._others():
+            self._window.replace(server, layout.word(at.RELEASED), 1)
+
+    def _others(self) -> list[tuple[int, ServerLayout]]:
+        return list(enumerate(self._layouts))[1:]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_train.distributed.tensors import ALIGNMENT
+from hpc_train.distributed.world import PIECE_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-_PIECE_BYTES = 1 << 30
-"""MPI-3 counts are 32-bit."""
 
 SHARED_VARIABLE = "HPC_TRAIN_SHARED_WINDOW"
 """Set to 0: do without the memory that ranks of one node share."""
@@ -108,20 +107,18 @@ class Window:
 
     def put(self, array: np.ndarray, rank: int, offset: int) -> None:
         """Begins to write `array` (uint8, contiguous) there; it must stay as it is until `flush`."""
-        with self._lock:
-            for start in range(0, array.size, _PIECE_BYTES):
-                part = array[start : start + _PIECE_BYTES]
-                self._window.Put([part, self._mpi.BYTE], rank, self._place(rank, offset + start, part.size))
+        self._transfer(self._window.Put, array, rank, offset)
 
     def get(self, array: np.ndarray, rank: int, offset: int) -> None:
         """Begins to read into `array` (uint8, contiguous); it is there after `flush`."""
-        with self._lock:
-            for start in range(0, array.size, _PIECE_BYTES):
-                part = array[start : start + _PIECE_BYTES]
-                self._window.Get([part, self._mpi.BYTE], rank, self._place(rank, offset + start, part.size))
+        self._transfer(self._window.Get, array, rank, offset)
 
-    def _place(self, rank: int, offset: int, count: int) -> tuple[int, int, MPI.Datatype]:
-        return int(self._shifts[rank]) + offset, count, self._mpi.BYTE
+    def _transfer(self, begin: Callable[..., None], array: np.ndarray, rank: int, offset: int) -> None:
+        byte, place = self._mpi.BYTE, int(self._shifts[rank]) + offset
+        with self._lock:
+            for start in range(0, array.size, PIECE_BYTES):
+                part = array[start : start + PIECE_BYTES]
+                begin([part, byte], rank, (place + start, part.size, byte))
 
     def flush(self, rank: int) -> None:
         """Waits until what was begun towards `rank` is done, there and here."""

@@ -1,4 +1,4 @@
-"""What lies where in a server's window. Pure.
+"""What lies where in a server's window, and views of it by name. Pure.
 
 control       words of 8 bytes, see the constants below; from APPLIED on, one for each worker
 headers       HEADER_WORDS words for each worker, written by it: its flag last
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpc_train.distributed.parameter_server.partition import Partition
+import numpy as np
+
+from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.tensors import aligned
 
 WORD = 8
@@ -85,7 +87,7 @@ def server_layout(
     headers = aligned((APPLIED + workers) * WORD)
     first = headers + workers * HEADER_WORDS * WORD
     second = first + HEAD + part
-    mailboxes = second + HEAD + part
+    boxes = second + HEAD + part
     rows: list[int | None] = []
     end = part
     for piece in partition.pieces(server):
@@ -94,16 +96,82 @@ def server_layout(
         end += HEAD + aligned(piece.shape[0] * WORD) if of_rows else 0
     carried = end
     mailbox_nbytes = aligned(end + (carried_nbytes if server == 0 else 0))
-    state = mailboxes + workers * mailbox_nbytes
+    state = boxes + workers * mailbox_nbytes
     return ServerLayout(
         workers,
         part,
         headers,
         (first, second),
-        mailboxes,
+        boxes,
         mailbox_nbytes,
         tuple(rows),
         carried,
         state,
         state + (aligned(state_nbytes) if server > 0 else 0),
     )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A gradient that is some rows of a piece: `count` (int64 `[1]`), their numbers and values, with room for all."""
+
+    count: np.ndarray
+    numbers: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """What one worker has pushed, as views of the server's memory.
+
+    Attributes:
+        header: int64 words. gradients: of each of the server's pieces, an array of its shape, or Rows.
+        carried: uint8.
+    """
+
+    worker: int
+    header: np.ndarray
+    gradients: tuple[np.ndarray | Rows, ...]
+    carried: np.ndarray
+
+    @property
+    def flag(self) -> int:
+        """The number of the push that is in it."""
+        return int(self.header[FLAG])
+
+    @property
+    def kind(self) -> int:
+        """What that push is: GRADIENT, BAD or LEAVES."""
+        return int(self.header[KIND])
+
+    def number(self, word: int) -> float:
+        """A word of the header that holds a float64."""
+        return float(self.header[word : word + 1].view(np.float64)[0])
+
+
+def mailboxes(
+    memory: np.ndarray, layout: ServerLayout, partition: Partition, server: int, carried_nbytes: int
+) -> list[Mailbox]:
+    """All of a server's mailboxes, by worker."""
+    found = []
+    for worker in range(layout.workers):
+        place, start = layout.header(worker), layout.mailbox(worker)
+        box = memory[start : start + layout.mailbox_nbytes]
+        gradients: list[np.ndarray | Rows] = []
+        for piece, rows in zip(partition.pieces(server), layout.rows, strict=True):
+            values = piece.view(box, partition.cuts[server])
+            gradients.append(values if rows is None else _rows(box, rows, piece, values))
+        header = memory[place : place + HEADER_WORDS * WORD].view(np.int64)
+        carried = box[layout.carried : layout.carried + carried_nbytes] if server == 0 else box[:0]
+        found.append(Mailbox(worker, header, tuple(gradients), carried))
+    return found
+
+
+def _rows(box: np.ndarray, place: int, piece: Piece, values: np.ndarray) -> Rows:
+    numbers = box[place + HEAD : place + HEAD + aligned(piece.shape[0] * WORD)]
+    return Rows(box[place : place + WORD].view(np.int64), numbers.view(np.int64)[: piece.shape[0]], values)
+
+
+def control_words(memory: np.ndarray, layout: ServerLayout) -> np.ndarray:
+    """The control words of a server's own window, int64 `[APPLIED + workers]`."""
+    return memory[: (APPLIED + layout.workers) * WORD].view(np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -205,30 +206,25 @@ class Prefetch:
 
     def __init__(self, worker: Worker) -> None:
         self._worker, self._arena = worker, aligned_zeros(worker.arena.size)
-        self._versions: list[int] = []
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._versions: Future[list[int]] = Future()
 
     def begin(self) -> None:
         """Begins to pull."""
-        self._thread = threading.Thread(target=self._pull, name="hpc_train-prefetch", daemon=True)
-        self._thread.start()
+        self._versions = Future()
+        threading.Thread(target=self._pull, name="hpc_train-prefetch", daemon=True).start()
 
     def _pull(self) -> None:
         try:
             self._worker.wait_until_taken()
-            self._versions = self._worker.pull(self._arena)
+            self._versions.set_result(self._worker.pull(self._arena))
         except BaseException as error:
-            self._failure = error
+            self._versions.set_exception(error)
 
     def wait(self) -> None:
         """Waits for what was begun."""
-        assert self._thread is not None
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+        self._versions.result()
 
     def take(self) -> None:
         """Makes it the worker's parameters."""
         np.copyto(self._worker.arena, self._arena)
-        self._worker.versions = self._versions
+        self._worker.versions = self._versions.result()

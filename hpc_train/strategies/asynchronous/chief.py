@@ -98,11 +98,9 @@ class AsyncChief:
         return self._server.asked_to_finish and self._step != self._max_steps
 
     def applying(self) -> None:
-        """An update begins."""
         self._context.watchdog.at(f"applying the gradient of step {self._step + 1}", None)
 
     def applied(self, update: Applied) -> None:
-        """An update has been made, or left out; the next one has not begun."""
         self._step += 1
         self._rate.step(update.examples)
         if math.isnan(self._counting_since):
@@ -140,7 +138,6 @@ class AsyncChief:
         return True
 
     def idle(self) -> None:
-        """There is nothing to apply: looks around."""
         if self._context.signals.received is not None:
             self._server.stop()
         self._background.look(self._step)

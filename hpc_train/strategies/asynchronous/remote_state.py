@@ -12,16 +12,15 @@ from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Piece
-from hpc_train.distributed.parameter_server.peers import Peers
-from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.parameter_server.server import Peers, Server
 from hpc_train.distributed.tensors import aligned_zeros, dtype_of, nbytes_of, places
 from hpc_train.model.model_state import ModelState
-from hpc_train.strategies.asynchronous.parts import AsyncParts
+from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 
 
 @dataclass(frozen=True)
 class RemoteInput:
-    """How far the workers have read their data: on the whole, since each goes at its own pace."""
+    """How far the workers have read their data, on the whole: each goes at its own pace. See checkpointing.Read."""
 
     data: OpenInput
     first_step: int
@@ -29,11 +28,9 @@ class RemoteInput:
 
     @property
     def order(self) -> DataOrder | None:
-        """The order in which it is read."""
         return self.data.order
 
     def progress_at(self, step: int) -> DataProgress:
-        """How far it is read when `step` steps are done."""
         return self.data.progress_at(step, (step - self.first_step) * self.batches_a_step)
 
 
@@ -94,7 +91,7 @@ class RemoteState:
     def _spread_carried(self) -> None:
         received = [array for array in self._server.carried if array is not None]
         first = self._server.carried[0]
-        offsets, _ = places([nbytes_of(variable) for variable in self._carried])
+        offsets, _ = carried_places(self._carried)
         for variable, offset in zip(self._carried, offsets, strict=True):
             copy, dtype = self._copies[id(variable)], dtype_of(variable)
 

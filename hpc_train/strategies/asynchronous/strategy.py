@@ -13,10 +13,10 @@ from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_
 from hpc_train.distributed.parameter_server.open_window import opened_window
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
-from hpc_train.distributed.parameter_server.server import Server
-from hpc_train.distributed.parameter_server.window_layout import server_layout
+from hpc_train.distributed.parameter_server.server import Applied, Server
+from hpc_train.distributed.parameter_server.window_layout import SIGNALLED, STOP, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
-from hpc_train.distributed.roles import Roles, asynchronous_roles
+from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import first_signal
@@ -31,7 +31,6 @@ from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
-from hpc_train.strategies.asynchronous.server import ServerEvents
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
 
 T = TypeVar("T")
@@ -44,7 +43,15 @@ class Asynchronous:
 
     def roles(self, size: int, options: RunOptions) -> Roles:
         """The first ranks are servers, rank 0 the chief among them; the others are workers."""
-        return asynchronous_roles(size, options.parameter_servers)
+        servers = options.parameter_servers
+        if servers < size:
+            return Roles(size, servers)
+        counted = f"{servers} parameter server{'s' if servers > 1 else ''}"
+        few = f"1 rank cannot be split into {counted}" if size == 1 else f"{size} ranks are {counted}"
+        raise UserError(
+            f"run.parameter_servers: {few} and no worker; start at least {servers + 1} ranks (hpc-train launch "
+            f"--ranks, mpirun -np)" + (", or set fewer parameter_servers" if servers > 1 else ", or strategy: sync")
+        )
 
     def least_ranks(self, options: RunOptions) -> int:
         """One worker, beside the servers."""
@@ -145,12 +152,32 @@ def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Res
     parts.window.barrier()
     if context.chief is None:
         context.watchdog.at("waiting for gradients", None)
-        server.serve_until_released(ServerEvents(parts.window, parts.layouts[0], context))
+        server.serve(_ServerEvents(parts, context), until_released=True)
         return _end(parts, context, None, None)
     at = context.watchdog.at
     state = RemoteState(parts, shard, server, context.state, lambda phase: at(phase, None))
     chief = AsyncChief(context, context.chief, server, state, shard)
     return _end(parts, context, chief, chief.train())
+
+
+class _ServerEvents:
+    """What a server that is not the first one does beside its updates. See server.Events."""
+
+    def __init__(self, parts: AsyncParts, context: RunContext) -> None:
+        self._parts, self._context, self._asked = parts, context, False
+
+    def applying(self) -> None:
+        self._context.watchdog.at("applying a gradient", None)
+
+    def applied(self, update: Applied) -> None:
+        self.idle()
+        self._context.watchdog.at("waiting for gradients", None)
+
+    def idle(self) -> None:
+        """Passes a signal on to the first server."""
+        if self._context.signals.received is not None and not self._asked:
+            self._asked = True
+            self._parts.window.replace(0, self._parts.layouts[0].word(STOP), SIGNALLED)
 
 
 def _work(parts: AsyncParts, step: GradientStep, context: RunContext) -> Result:

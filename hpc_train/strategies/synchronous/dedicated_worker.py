@@ -78,7 +78,6 @@ class DedicatedWorker:
             self._lead.listen()
 
     def after_step(self, step: int, loss: float) -> None:
-        """Hooks."""
         self._context.hooks.after_step(step, loss)
 
     def at_checkpoint(self, step: int) -> float:

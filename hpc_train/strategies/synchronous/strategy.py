@@ -10,7 +10,7 @@ from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.horovod import collectives_of
-from hpc_train.distributed.roles import Roles, synchronous_roles
+from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
@@ -19,6 +19,7 @@ from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.engine.train_step import make_train_step
+from hpc_train.errors import UserError
 from hpc_train.telemetry.reporter import StepReporter
 
 
@@ -29,7 +30,13 @@ class Synchronous:
 
     def roles(self, size: int, options: RunOptions) -> Roles:
         """Rank 0 is the chief, which trains too or is dedicated."""
-        return synchronous_roles(size, options.chief == "dedicated")
+        dedicated = options.chief == "dedicated"
+        if dedicated and size < 2:
+            raise UserError(
+                "run.chief: dedicated leaves no rank to train where there is 1; start at least 2 ranks (hpc-train "
+                "launch --ranks, mpirun -np), or set chief: train"
+            )
+        return Roles(size, dedicated=dedicated)
 
     def least_ranks(self, options: RunOptions) -> int:
         """One, beside a dedicated chief."""

@@ -14,12 +14,10 @@ import numpy as np
 
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.clocks import may_begin
-from hpc_train.distributed.parameter_server.mailboxes import Rows
 from hpc_train.distributed.parameter_server.partition import VariableSpec, partition
-from hpc_train.distributed.parameter_server.peers import Peers
-from hpc_train.distributed.parameter_server.server import Server
+from hpc_train.distributed.parameter_server.server import Peers, Server
 from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.parameter_server.window_layout import server_layout
+from hpc_train.distributed.parameter_server.window_layout import Rows, server_layout
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
 from hpc_train.distributed.world import join_world
 
@@ -134,7 +132,7 @@ def serve(window, layouts, plan, rank, bound, slow):
         told["peers"] = [int(state.view(np.int64)[0]) for state in states]
         told["carried"] = [None if array is None else array.tolist() for array in server.carried]
     else:
-        server.serve_until_released(log)
+        server.serve(log, until_released=True)
     told.update(
         load=log.load, spread=log.spread, version=server.version, applied=server.clocks.applied, touched=shard.touched
     )

@@ -24,7 +24,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hpc_train.distributed.optimizer_variables import build as build_optimizer  # noqa: E402
 from hpc_train.export.from_checkpoint import export_checkpoint  # noqa: E402
-from hpc_train.model.functions import load_function  # noqa: E402
+from hpc_train.model.job_model import load_function  # noqa: E402
 from hpc_train.model.model_state import ModelState  # noqa: E402
 
 AVERAGED = MODEL.replace('Adam(params.get("learning_rate", 0.01))', "Adam(0.01, use_ema=True, ema_momentum=0.5)")

@@ -15,8 +15,9 @@ import hpc_train as ht
 from hpc_train import UserError, load_job
 from hpc_train.cli.train import _delays
 from hpc_train.config.job import strategy_in
+from hpc_train.config.specs import RunOptions
 from hpc_train.distributed.parameter_server.open_window import _check_room
-from hpc_train.distributed.roles import Roles, asynchronous_roles
+from hpc_train.distributed.roles import Roles
 from hpc_train.strategies import strategy_of
 
 JOB = """\
@@ -126,7 +127,7 @@ def test_how_threads_call_mpi() -> None:
 @given(st.integers(2, 200), st.data())
 def test_roles(size: int, data: st.DataObject) -> None:
     servers = data.draw(st.integers(1, size - 1))
-    roles = asynchronous_roles(size, servers)
+    roles = strategy_of("async").roles(size, RunOptions(strategy="async", parameter_servers=servers))
     told = [roles.role_of(rank) for rank in range(size)]
     assert told == ["chief", *["server"] * (servers - 1), *["worker"] * (size - servers)]
     assert [roles.serves(rank) for rank in range(size)] == [role != "worker" for role in told]
@@ -195,7 +196,7 @@ def test_one_rank_cannot_have_a_dedicated_chief() -> None:
 )
 def test_a_job_without_a_worker_is_refused(size: int, servers: int, said: str) -> None:
     with pytest.raises(UserError, match=f"run.parameter_servers: {said}"):
-        asynchronous_roles(size, servers)
+        strategy_of("async").roles(size, RunOptions(strategy="async", parameter_servers=servers))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from hpc_train.distributed.optimizer_variables import build, refuse_loss_scale, refuse_uncuttable, takes_rows
-from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows, mailboxes
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
-from hpc_train.distributed.parameter_server.window_layout import ServerLayout, server_layout
+from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows, ServerLayout, mailboxes, server_layout
 from hpc_train.distributed.tensors import aligned_zeros
 from hpc_train.errors import UserError
 from hpc_train.optimizers.fused import fused_updates

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.distributed.parameter_server.mailboxes import Rows, control_words, mailboxes
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import (
     APPLIED,
     HEAD,
     HEADER_WORDS,
     WORD,
+    Rows,
     ServerLayout,
+    control_words,
+    mailboxes,
     server_layout,
 )
 from hpc_train.distributed.tensors import ALIGNMENT, aligned, places

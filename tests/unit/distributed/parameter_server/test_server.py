@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.distributed.parameter_server.clocks import NOBODY
-from hpc_train.distributed.parameter_server.mailboxes import Mailbox, Rows, control_words
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window_layout import (
@@ -24,7 +23,10 @@ from hpc_train.distributed.parameter_server.window_layout import (
     STATE_READY,
     STATE_WANTED,
     STOP,
+    Mailbox,
+    Rows,
     ServerLayout,
+    control_words,
     server_layout,
 )
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
@@ -466,6 +468,6 @@ def test_another_server_hands_over_its_state_and_leaves_once_it_is_released_and_
             if len(told) == 9:  # its last word may come after the first server has heard it
                 server.clocks.leave(0)
 
-    server.serve_until_released(Peer())
+    server.serve(Peer(), until_released=True)
     assert told == [(0, 0), (0, 0), (1, 7), (1, 7), (1, 7), *[(2, 7)] * 4]
     assert control[STOP] == 0
