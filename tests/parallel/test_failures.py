@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.ranks import train, train_in_turn
-from tests.support import LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
+from tests.support import FINAL, LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
 
 MakeJob = Callable[..., Job]
 LONG = {"train": {"max_steps": 10**7}, "run": {"save_checkpoints_steps": 10**6}}
@@ -190,7 +190,7 @@ def check_goes_on(job: Job, done: subprocess.CompletedProcess[str], step: int) -
 
 
 def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(make_job: MakeJob) -> None:
-    job = make_job(params={"learning_rate": 0.05})
+    job = make_job(params={"learning_rate": 0.05}, eval=FINAL)
     assert train(job, 0).returncode == 0
     first = status(job)
     done = train(job, 2)

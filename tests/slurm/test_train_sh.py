@@ -103,7 +103,8 @@ def test_a_mistake_in_the_job_file_fails_before_anything_is_written(
 def test_alone_it_runs_the_demo(slurm_cluster: SlurmCluster, submit: Callable[..., int], tmp_path: Path) -> None:
     """`sbatch slurm/train.sh` in a copy of the checkout, whose demo job is 50 steps long."""
     checkout = tmp_path / "checkout"
-    shutil.copytree(REPOSITORY / "examples/fashion_mnist", checkout / "examples/fashion_mnist")
+    example, own = "examples/fashion_mnist", shutil.ignore_patterns("data", "*.pyc")  # it prepares data of its own
+    shutil.copytree(REPOSITORY / example, checkout / example, ignore=own)
     shutil.copytree(REPOSITORY / "slurm", checkout / "slurm")
     job_file = checkout / "examples/fashion_mnist/job.yaml"
     text = yaml.safe_load(job_file.read_text())

@@ -17,7 +17,7 @@ from hpc_train.config.job import load_job
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from tests.support import MODEL, make_job_in
+from tests.support import FINAL, MODEL, make_job_in
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
@@ -33,7 +33,7 @@ AVERAGED = MODEL.replace('Adam(params.get("learning_rate", 0.01))', "Adam(0.01, 
 @pytest.fixture(scope="module")
 def job_dir(tmp_path_factory) -> Path:
     """A job-dir with checkpoints of the steps 10 and 20, as training leaves it."""
-    job = make_job_in(tmp_path_factory.mktemp("export"), model=AVERAGED)
+    job = make_job_in(tmp_path_factory.mktemp("export"), model=AVERAGED, eval=FINAL)
     job.job_dir.mkdir()
     config = load_job(job.file)
     (job.job_dir / "job.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))

@@ -13,7 +13,7 @@ import hpc_train as ht
 from hpc_train.config import types
 from hpc_train.errors import UserError
 from hpc_train.strategies import strategy_of
-from tests.support import Job, environment
+from tests.support import FINAL, Job, environment
 
 PROGRAM = """
 from hpc_train.__main__ import main
@@ -25,7 +25,7 @@ main()
 
 
 def test_a_new_strategy_trains_evaluates_and_exports(make_job: Callable[..., Job]) -> None:
-    job = make_job(run={"strategy": "alone"})
+    job = make_job(run={"strategy": "alone"}, eval=FINAL)
     command = [sys.executable, "-c", PROGRAM, "train", str(job.file), "--job-dir", str(job.job_dir)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
