@@ -154,7 +154,7 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
     scale, x_label, more = 1.0, STEP, ""
     if by_time:
         longest = max((history.records[-1].elapsed for history in histories if history.records), default=0.0)
-        scale, unit = next((scale, name) for (_, name), scale, least in UNITS[1:] if longest >= least)  # hours at most
+        scale, unit = next((secs, name) for (_, name), secs, least in UNITS[1:] if longest >= least)  # hours at most
         x_label, more = f"{unit} of running time", ", by running time"
     charts = []
     for kind, name, title, y_label in wanted:

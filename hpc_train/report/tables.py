@@ -127,8 +127,8 @@ def _lag(history: History) -> Fact | None:
 def evaluations(history: History, kind: str) -> Table:
     """The evaluations of a set, oldest first; of very many, the newest."""
     records, names = history.series(kind)[-MOST_EVALUATIONS:], metrics_of(history, kind)
-    more = [name for name in ("secs", "lag_steps", "lag_secs") if any(name in record.values for record in records)]
     titles = {"secs": "took (s)", "lag_steps": "lag (steps)", "lag_secs": "lag (s)"}
+    more = [name for name in titles if any(name in record.values for record in records)]
     header = ("step", *map(words.label, names), *(titles[name] for name in more))
     return Table(header, [(f"{r.step:,}", *(_cell(r, name) for name in (*names, *more))) for r in records], names=0)
 
