@@ -65,11 +65,7 @@ def _resolved(
 
 
 class EvaluationHook(Hook):
-    """A hook of one EvalSpec: it is called around that set's evaluations alone, and at the begin and the end.
-
-    Args:
-        name: The EvalSpec's.
-    """
+    """A hook of the EvalSpec called `name`: called around that set's evaluations alone, at the begin and the end."""
 
     def __init__(self, hook: Any, name: str | None) -> None:
         if is_keras_callback(hook):
@@ -105,7 +101,7 @@ class EvaluationHook(Hook):
 
 
 class Hooks:
-    """All hooks of one rank, called in order. Local.
+    """All hooks of one rank, called in order; the methods are those of Hook. Local.
 
     An exception of a hook becomes a RuntimeError that names the hook, method and step; UserError and JobEndedError
     pass.
@@ -137,59 +133,51 @@ class Hooks:
             self.stop_requested = str(reason)
 
     def begin(self) -> None:
-        """Before the first step of this run."""
         _run(self._calls["begin"], self._context.first_step, self._context)
 
     def before_step(self, step: int) -> None:
-        """Step `step` is about to be taken. Afterwards `stop_requested` is to be read."""
+        """Afterwards `stop_requested` is to be read."""
         _run(self._calls["before_step"], step, step)
 
     def after_step(self, step: int, loss: float) -> None:
-        """Step `step` is done."""
         _run(self._calls["after_step"], step, step, loss)
 
     def after_checkpoint(self, step: int, path: Path) -> None:
-        """The state after `step` has been taken."""
         _run(self._calls["after_checkpoint"], step, step, path)
 
     def before_evaluate(self, step: int, name: str | None) -> None:
-        """An evaluation begins."""
         _run(self._calls["before_evaluate"], step, step, name)
 
     def before_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
-        """Batch number `batch` of this rank (from 0) is about to be evaluated."""
         _run(self._calls["before_evaluation_batch"], step, name, batch)
 
     def after_evaluation_batch(self, step: int, name: str | None, batch: int) -> None:
-        """Batch number `batch` of this rank has been evaluated."""
         _run(self._calls["after_evaluation_batch"], step, name, batch)
 
     def after_evaluate(self, step: int, name: str | None, metrics: Mapping[str, float]) -> None:
-        """An evaluation has ended. To be called on all ranks between the same two steps, with the same metrics."""
+        """To be called on all ranks between the same two steps, with the same metrics."""
         _run(self._calls["after_evaluate"], step, step, name, metrics)
 
     def end(self, step: int) -> None:
-        """Training has ended for good; to be called before the last checkpoint is taken."""
+        """To be called before the last checkpoint is taken."""
         _run(self._calls["end"], step, step)
 
     def interrupted(self, step: int) -> None:
-        """A signal stops the run; to be called after its checkpoint has been taken."""
+        """For a run that a signal stops; to be called after its checkpoint has been taken."""
         _run(self._calls["interrupted"], step, step)
 
 
 class SavingListeners:
-    """All saving listeners, called in order; errors as with Hooks. Local."""
+    """All saving listeners, called in order; methods as in SavingListener, errors as with Hooks. Local."""
 
     def __init__(self, listeners: Iterable[Any]) -> None:
         listeners = list(listeners)
         self._before, self._after = _calls(listeners, "before_save"), _calls(listeners, "after_save")
 
     def before_save(self, step: int) -> None:
-        """The checkpoint of `step` is about to be taken."""
         _run(self._before, step, step, kind="saving listener")
 
     def after_save(self, step: int, path: Path) -> None:
-        """The checkpoint of `step` is whole."""
         _run(self._after, step, step, path, kind="saving listener")
 
 

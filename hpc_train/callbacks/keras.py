@@ -118,8 +118,7 @@ class KerasCallbacks(Hook):
         if not self._in_epoch or epoch != self._epoch:
             self._begin_epoch(epoch, step)
         elif step - 1 != self._step:  # a rollback
-            self._loss_sum, self._losses = 0.0, 0
-            self._batch = self._batch_before(step)
+            self._count_from(step)
         self._batch += 1
         self._step = step
         if self._train_batches:
@@ -174,13 +173,13 @@ class KerasCallbacks(Hook):
 
     def _begin_epoch(self, epoch: int, step: int) -> None:
         self._epoch, self._in_epoch = epoch, True
-        self._loss_sum, self._losses = 0.0, 0
-        self._batch = self._batch_before(step)
+        self._count_from(step)
         self._list.on_epoch_begin(epoch)
         self._see_whether_to_stop()
 
-    def _batch_before(self, step: int) -> int:
-        return (self._epochs.batch_of(step - 1) if self._epochs else 0) - 1
+    def _count_from(self, step: int) -> None:
+        self._loss_sum, self._losses = 0.0, 0
+        self._batch = (self._epochs.batch_of(step - 1) if self._epochs else 0) - 1
 
     def _end_epoch(self) -> None:
         self._logs = {"loss": self._mean(), **self._val_logs}

@@ -53,7 +53,7 @@ class Profiler(Hook):
         if self._steps is None:
             return
         if not self._running and self._steps[0] <= step <= self._steps[1]:
-            self._start()
+            self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
         if self._running:
             self._guarded(lambda: self._enter(step))
 
@@ -69,11 +69,8 @@ class Profiler(Hook):
         self._leave()
         if self._running:
             self._running, self._steps = False, None
-            if self._guarded(_stop):
+            if self._guarded(lambda: tf.profiler.experimental.stop()):
                 log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}", extra={"any_rank": True})
-
-    def _start(self) -> None:
-        self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
 
     def _enter(self, step: int) -> None:
         self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
@@ -92,7 +89,3 @@ class Profiler(Hook):
             log.warning(f"the profile of chosen steps has failed: {error}; training goes on without")
             return False
         return True
-
-
-def _stop() -> None:
-    tf.profiler.experimental.stop()

@@ -79,8 +79,7 @@ class EvaluationSchedule:
             Those that a set with `eval_every_checkpoint` has missed: they are gone since; each is returned once.
         """
         before, self._there = self._there, {checkpoint.key: checkpoint for checkpoint in there}
-        gone = [checkpoint for key, checkpoint in before.items() if key not in self._there]
-        return [checkpoint for checkpoint in gone if any(self._is_queued(one, checkpoint) for one in self._sets)]
+        return [gone for key, gone in before.items() if key not in self._there and self._is_queued(gone)]
 
     def due(self, now: float, ready: Callable[[int], bool] = lambda step: True) -> Due | None:
         """The oldest checkpoint that is to be evaluated now, for those sets that begin to; None: none.
@@ -110,8 +109,8 @@ class EvaluationSchedule:
     def _is_open(self, one: _Set, checkpoint: Checkpoint) -> bool:
         return checkpoint.key not in self._unusable and one.is_open(checkpoint)
 
-    def _is_queued(self, one: _Set, checkpoint: Checkpoint) -> bool:
-        return one.every and self._is_open(one, checkpoint)
+    def _is_queued(self, checkpoint: Checkpoint) -> bool:
+        return any(one.every and self._is_open(one, checkpoint) for one in self._sets)
 
     def pass_over(self, checkpoint: Checkpoint) -> None:
         """`checkpoint` cannot be evaluated: where the newest is wanted, the one before takes its place."""
@@ -131,7 +130,7 @@ class EvaluationSchedule:
     @property
     def queued(self) -> set[int]:
         """Steps of checkpoints that are still to be evaluated, and so must stay."""
-        return {c.step for c in self._there.values() if any(self._is_queued(one, c) for one in self._sets)}
+        return {checkpoint.step for checkpoint in self._there.values() if self._is_queued(checkpoint)}
 
 
 class _Set:

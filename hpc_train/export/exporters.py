@@ -121,8 +121,7 @@ class ExporterRunner:
 
     def _make_function(self, exporter: Exporter) -> Callable[..., Any]:
         if exporter.serving_fn is not None:
-            where = f"exporter {exporter.name!r}"
-            return custom_serving(self._loaded(exporter.serving_fn), self._model, where)
+            return custom_serving(self._loaded(exporter.serving_fn), self._model, f"exporter {exporter.name!r}")
         if self._default is None:
             if self._signature is None:
                 raise UserError(f"exporter {exporter.name!r}: {self._unknown}; give it a serving_fn")

@@ -82,7 +82,7 @@ def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None 
 
 def _names(model: keras.Model, x: Any, count: int, feature_names: Sequence[str] | None) -> list[str]:
     if isinstance(x, dict):
-        paths = [".".join(map(str, path)) for path, _ in _with_paths(x)]
+        paths = _paths(x)
         if len(paths) == count:
             return paths
     if feature_names is not None and len(feature_names) == count:
@@ -94,13 +94,13 @@ def _names(model: keras.Model, x: Any, count: int, feature_names: Sequence[str] 
     return names
 
 
-def _with_paths(x: Any, at: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
-    """The tensors of nested dicts, lists and tuples in tf.nest's order, each with where it is."""
+def _paths(x: Any, at: tuple[Any, ...] = ()) -> list[str]:
+    """Where the tensors of nested dicts, lists and tuples are, keys joined by dots, in tf.nest's order."""
     if isinstance(x, dict):
-        return [found for key in sorted(x) for found in _with_paths(x[key], (*at, key))]
+        return [path for key in sorted(x) for path in _paths(x[key], (*at, key))]
     if isinstance(x, list | tuple):
-        return [found for i, item in enumerate(x) for found in _with_paths(item, (*at, i))]
-    return [(at, x)]
+        return [path for i, item in enumerate(x) for path in _paths(item, (*at, i))]
+    return [".".join(map(str, at))]
 
 
 def default_serving(model: keras.Model, signature: Signature) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ def named_outputs(model: keras.Model, outputs: Any) -> dict[str, Any]:
     """What `model` returned, by name: a dict's keys, Keras's names of the outputs, or output_0 and so on."""
     flat = tf.nest.flatten(outputs)
     if isinstance(outputs, dict):
-        names = [".".join(map(str, path)) for path, _ in _with_paths(outputs)]
+        names = _paths(outputs)
     else:
         names = _output_names(model)
         if len(names) != len(flat) or len(set(names)) != len(flat):

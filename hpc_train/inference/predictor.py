@@ -185,8 +185,7 @@ def predict_shards(
     shared = [shard for shard, own in owned.items() if own[0] in mine and shard not in alone]
     world.each(lambda: work.join({shard: owned[shard] for shard in shared}))
     rows = sum(world.all_gather(predicted))
-    total = sum(piece.rows for piece in pieces)
-    return PredictionResult(rows, shards.rows - total + (total - rows), time.monotonic() - began, tuple(paths))
+    return PredictionResult(rows, shards.rows - rows, time.monotonic() - began, tuple(paths))
 
 
 def _origin(export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], batch_size: int) -> Origin:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.records import Record, as_number
 from hpc_train.report import words
-from hpc_train.report.figure import (
-    STEP,
-    BarChart,
-    Chart,
-    Curve,
-    Happening,
-    LineChart,
-    TimeLine,
-)
-from hpc_train.report.numbers import (
-    PARTS,
-    ByRank,
-    best_of,
-    by_rank,
-    metrics_of,
-    points_of,
-    shares,
-)
-from hpc_train.report.thin import Points
+from hpc_train.report.figure import STEP, BarChart, Chart, Curve, Happening, LineChart, TimeLine
+from hpc_train.report.numbers import PARTS, ByRank, best_of, by_rank, metrics_of, points_of, shares
 
 MOST_METRICS = 12
 """Charts of metrics; the table of evaluations has them all."""
@@ -52,7 +36,7 @@ def charts_of(history: History) -> Charts:
     kinds = ("train", *history.evaluation_sets)
     names = list(dict.fromkeys(name for kind in kinds for name in metrics_of(history, kind)))
     names.sort(key=lambda name: name != "loss")
-    metrics = [metric_chart(history, name) for name in names[:MOST_METRICS]]
+    metrics = [_metric(history, name) for name in names[:MOST_METRICS]]
     rate = _simple(history, "learning_rate", "Learning rate", "learning rate")
     speed = [_speed(history), _shares(history), _input_wait(history)]
     staleness = [_staleness(history), _staleness_counts(history)]
@@ -65,12 +49,13 @@ def _there(charts: Iterable[Chart | None]) -> tuple[Chart, ...]:
     return tuple(chart for chart in charts if chart is not None)
 
 
-def restart_steps(history: History) -> tuple[float, ...]:
-    """Where restarts are marked: once each, and not before the first step."""
-    return tuple(sorted({float(restart.step) for restart in history.restarts}))
+def _by_step(history: History, title: str, y_label: str, curves: Iterable[Curve], **more: Any) -> LineChart:
+    """A chart over the steps, on which each step that a run went on from is marked once."""
+    restarts = sorted({float(restart.step) for restart in history.restarts})
+    return LineChart(title, STEP, y_label, tuple(curves), tuple(restarts), **more)
 
 
-def metric_chart(history: History, name: str) -> LineChart:
+def _metric(history: History, name: str) -> LineChart:
     """A metric in training and in each evaluation set, by step."""
     curves = []
     for look, kind in enumerate(("train", *history.evaluation_sets)):
@@ -78,31 +63,24 @@ def metric_chart(history: History, name: str) -> LineChart:
         if points:
             best = best_of(history, kind, name) if kind != "train" else None
             curves.append(Curve(words.label(words.named(kind)), points, look, kind != "train", best))
-    logarithmic = is_wide(curve.points for curve in curves)
     label = words.label(name)
     note = "A circle marks the best value." if any(curve.best for curve in curves) else ""
-    return LineChart(
-        label[:1].upper() + label[1:],
-        STEP,
-        f"{label} (logarithmic)" if logarithmic else label,
-        tuple(curves),
-        restart_steps(history),
-        logarithmic=logarithmic,
-        note=note,
-    )
+    return scaled(_by_step(history, label[:1].upper() + label[1:], label, curves, note=note))
 
 
-def is_wide(curves: Iterable[Points]) -> bool:
-    """Whether the values, all positive, lie so far apart that a logarithmic axis shows more."""
-    known = [y for points in curves for _, y in points if y is not None]
-    return bool(known) and min(known) > 0 and max(known) / min(known) > LARGE_RATIO
+def scaled(chart: LineChart) -> LineChart:
+    """The chart, with a logarithmic axis where its values, all positive, lie so far apart that this shows more."""
+    known = [y for curve in chart.curves for _, y in curve.points if y is not None]
+    if known and min(known) > 0 and max(known) / min(known) > LARGE_RATIO:
+        return replace(chart, y_label=f"{chart.y_label} (logarithmic)", logarithmic=True)
+    return chart
 
 
 def _simple(history: History, name: str, title: str, y_label: str) -> LineChart | None:
     points = points_of(history.series("train"), name)
     if not any(y is not None for _, y in points):
         return None
-    return LineChart(title, STEP, y_label, (Curve(y_label, points, 0),), restart_steps(history))
+    return _by_step(history, title, y_label, [Curve(y_label, points, 0)])
 
 
 def _speed(history: History) -> LineChart | None:
@@ -110,11 +88,9 @@ def _speed(history: History) -> LineChart | None:
     speeds = by_rank(history, "examples_per_sec")
     if speeds is None:
         return _simple(history, "examples_per_sec", "Speed, all ranks together", "examples/s")
-    return LineChart(
-        "Speed of each rank", STEP, "examples/s a rank", tuple(_curves_by_rank(speeds)), restart_steps(history),
-        note=f"The median of {len(speeds.ranks)} ranks, and from the slowest to the fastest."
-        if len(speeds.ranks) > MOST_RANKS else "",
-    )  # fmt: skip
+    ranks = len(speeds.ranks)
+    note = f"The median of {ranks} ranks, and from the slowest to the fastest." if ranks > MOST_RANKS else ""
+    return _by_step(history, "Speed of each rank", "examples/s a rank", _curves_by_rank(speeds), note=note)
 
 
 def _curves_by_rank(values: ByRank) -> list[Curve]:
@@ -139,10 +115,8 @@ def _shares(history: History) -> LineChart | None:
     rest = [(x, max(0.0, 1 - sums[x])) for x in steps]
     if any(y > 0.005 for _, y in rest):
         curves.append(Curve("not measured", rest, len(PARTS)))
-    return LineChart(
-        "Where the time went", STEP, "share of the time, mean of the ranks", tuple(curves), restart_steps(history),
-        share=True, stacked=True,
-    )  # fmt: skip
+    label = "share of the time, mean of the ranks"
+    return _by_step(history, "Where the time went", label, curves, share=True, stacked=True)
 
 
 def _input_wait(history: History) -> LineChart | None:
@@ -152,28 +126,23 @@ def _input_wait(history: History) -> LineChart | None:
     if len(parts) > 1 or (waits is None and not any(y is not None for _, y in points)):
         return None
     curves = _curves_by_rank(waits) if waits else [Curve("the rank that waited longest", points, 0)]
-    return LineChart("Waiting for input", STEP, "share of the time", tuple(curves), restart_steps(history), share=True)
+    return _by_step(history, "Waiting for input", "share of the time", curves, share=True)
 
 
 def _staleness(history: History) -> LineChart | None:
     train = history.series("train")
     named = [("mean", points_of(train, "staleness_mean")), ("highest", points_of(train, "staleness_max"))]
     curves = [Curve(label, points, look) for look, (label, points) in enumerate(named) if points]
-    if not curves:
-        return None
-    return LineChart("Staleness", STEP, "updates by others meanwhile", tuple(curves), restart_steps(history))
+    return _by_step(history, "Staleness", "updates by others meanwhile", curves) if curves else None
 
 
 def _staleness_counts(history: History) -> BarChart | None:
     """From the last record, which counts since its run began."""
     found = [counts for record in history.series("train") if isinstance(counts := record.values.get("staleness"), dict)]
-    bars = _counts(found[-1]) if found else ()
+    last = found[-1].items() if found else ()
+    known = [(int(at), as_number(n)) for at, n in last if at.isdecimal() and len(at) < 7]
+    bars = tuple(sorted((at, n) for at, n in known if n is not None and n >= 0))
     return BarChart("How stale updates were", "staleness", "updates", bars) if bars else None
-
-
-def _counts(counts: Mapping[str, object]) -> tuple[tuple[int, float], ...]:
-    known = [(int(at), as_number(n)) for at, n in counts.items() if at.isdecimal() and len(at) < 7]
-    return tuple(sorted((at, n) for at, n in known if n is not None and n >= 0))
 
 
 def _time_line(history: History) -> TimeLine | None:
@@ -190,11 +159,10 @@ def _time_line(history: History) -> TimeLine | None:
         end = max(0.0, min(record.time, at or record.time) - first)
         return Happening(max(0.0, end - (secs or 0.0)) / scale, end / scale, text, bad)
 
-    lanes = [("runs", tuple(_runs(history, first, scale)))]
-    for kind in history.evaluation_sets:
-        lanes.append(
-            (words.named(kind), tuple(happening(r, f"step {r.step:,}", r.number("secs")) for r in history.all_of(kind)))
-        )
+    evaluated = [
+        (words.named(kind), [happening(r, f"step {r.step:,}", r.number("secs")) for r in history.all_of(kind)])
+        for kind in history.evaluation_sets
+    ]
     saved = [
         happening(r, f"step {r.step:,}", r.number("secs"), at=r.number("committed"))
         for r in history.all_of("checkpoint")
@@ -204,12 +172,11 @@ def _time_line(history: History) -> TimeLine | None:
         for r in history.all_of("export", "export_failed")
     ]
     ended = [happening(r, _end(r), bad=r.text("state") == "failed") for r in history.all_of("end")]
-    more = (("checkpoints", saved), ("exports", exported), ("ends", ended))
-    lanes += [(name, tuple(things)) for name, things in more if things]
-    return TimeLine(
-        "Time line", f"{unit[1]} since {words.moment(first)}", tuple(lanes), unit=unit[0],
-        note="Crosses and red bars: what failed." if any(t.bad for _, things in lanes for t in things) else "",
-    )  # fmt: skip
+    lanes = [("runs", _runs(history, first, scale)), *evaluated]
+    lanes += [("checkpoints", saved), ("exports", exported), ("ends", ended)]
+    note = "Crosses and red bars: what failed." if any(t.bad for _, things in lanes for t in things) else ""
+    rows = tuple((name, tuple(things)) for name, things in lanes if things)
+    return TimeLine("Time line", f"{unit[1]} since {words.moment(first)}", rows, unit=unit[0], note=note)
 
 
 UNITS = (
@@ -238,8 +205,6 @@ def _runs(history: History, first: float, scale: float) -> list[Happening]:
         state = (last.text("state") if last.kind == "end" else None) or (None if more else history.status.get("state"))
         ended = state if isinstance(state, str) else "left no end" if more else "unknown"
         text = f"run {number} from step {run[0].step:,} to {max(r.step for r in run):,}: {ended}"
-        bad = ended == "failed"
-        happenings.append(
-            Happening(max(0.0, run[0].time - first) / scale, max(0.0, last.time - first) / scale, text, bad)
-        )
+        began, end = (run[0].time - first) / scale, (last.time - first) / scale
+        happenings.append(Happening(began, end, text, bad=ended == "failed"))
     return happenings

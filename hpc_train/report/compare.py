@@ -10,7 +10,7 @@ from typing import Any
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.report import words
-from hpc_train.report.charts import MOST_METRICS, is_wide
+from hpc_train.report.charts import MOST_METRICS, UNITS, scaled
 from hpc_train.report.figure import STEP, Curve, LineChart
 from hpc_train.report.numbers import (
     best_of,
@@ -151,7 +151,11 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
     wanted[1:1] = [
         (kind, name, words.label(f"{words.named(kind)}: {name}"), words.label(name)) for kind, name in evaluated
     ]
-    scale, unit = _unit(histories) if by_time else (1.0, "")
+    scale, x_label, more = 1.0, STEP, ""
+    if by_time:
+        longest = max((history.records[-1].elapsed for history in histories if history.records), default=0.0)
+        scale, unit = next((secs, name) for (_, name), secs, least in UNITS[1:] if longest >= least)  # hours at most
+        x_label, more = f"{unit} of running time", ", by running time"
     charts = []
     for kind, name, title, y_label in wanted:
         curves = []
@@ -161,23 +165,9 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
             if points:
                 curves.append(Curve(label, sorted(points, key=lambda point: point[0]), look, kind != "train"))
         if curves:
-            logarithmic = is_wide(curve.points for curve in curves) and name != "examples_per_sec"
-            charts.append(
-                LineChart(
-                    f"{title}, by running time" if by_time else title,
-                    f"{unit} of running time" if by_time else STEP,
-                    f"{y_label} (logarithmic)" if logarithmic else y_label,
-                    tuple(curves),
-                    logarithmic=logarithmic,
-                )
-            )
+            chart = LineChart(f"{title}{more}", x_label, y_label, tuple(curves))
+            charts.append(chart if name == "examples_per_sec" else scaled(chart))
     return charts
-
-
-def _unit(histories: Iterable[History]) -> tuple[float, str]:
-    longest = max((history.records[-1].elapsed for history in histories if history.records), default=0.0)
-    return next((scale, name) for scale, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-                if longest >= 3 * scale or scale == 1.0)  # fmt: skip
 
 
 def markdown(histories: Sequence[History]) -> str:

@@ -15,9 +15,8 @@ from markupsafe import Markup, escape
 
 from hpc_train.report import words
 from hpc_train.report.figure import STEP, BarChart, Chart, Curve, LineChart, TimeLine
-from hpc_train.report.numbers import LARGEST
+from hpc_train.report.numbers import LARGEST, Points
 from hpc_train.report.svg import ALARM, COLOURS, CURVES, GRID, INK, PAPER, SOFT, for_page
-from hpc_train.report.thin import thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,8 +125,9 @@ def _lines(axes: Axes, chart: LineChart, size: Size) -> None:
         axes.set_yscale("log")
     if chart.stacked:
         _stack(axes, chart, size)
-    for curve in () if chart.stacked else chart.curves:
-        _curve(axes, curve, size)
+    else:
+        for curve in chart.curves:
+            _curve(axes, curve, size)
     for at in chart.restarts:
         if chart.stacked:
             axes.axvline(at, color=PAPER, linewidth=3, zorder=3)
@@ -196,9 +196,24 @@ def _lonely(ys: Sequence[float], marker: str) -> str:
     return marker if any(not gaps[i] and gaps[i - 1] and gaps[i + 1] for i in range(1, len(gaps) - 1)) else ""
 
 
-def _ys(points: Sequence[tuple[float, float | None]]) -> list[float]:
+def _ys(points: Points) -> list[float]:
     """As matplotlib takes them; what it has no room for is a gap."""
     return [math.nan if y is None or abs(y) > LARGEST else y for _, y in points]
+
+
+def thin(points: Points, limit: int) -> Points:
+    """At most `limit` (at least 6) of `points`, in order: of each stretch the lowest, the highest and a gap. Pure."""
+    if len(points) <= limit:
+        return points
+    stretches = (limit - 2) // 3
+    kept = {0, len(points) - 1}
+    for i in range(stretches):
+        part = range(i * len(points) // stretches, (i + 1) * len(points) // stretches)
+        known = [(y, at) for at in part if (y := points[at][1]) is not None]
+        if known:
+            kept |= {min(known)[1], max(known)[1]}
+        kept |= set([at for at in part if points[at][1] is None][:1])
+    return [points[at] for at in sorted(kept)]
 
 
 def _stack(axes: Axes, chart: LineChart, size: Size) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpc_train.report import words
-from hpc_train.report.numbers import Best
-from hpc_train.report.thin import Points
+from hpc_train.report.numbers import Best, Points
 
 STEP = "step"
 MOST_AT_AN_END = 3
@@ -73,7 +72,7 @@ class LineChart:
                 f"highest {row[4]}, last {row[5]}{best}."
             )
         if self.restarts:
-            texts.append("Restarts at " + ", ".join(f"{words.number(at)}" for at in self.restarts[:20]) + ".")
+            texts.append("Restarts at " + ", ".join(map(words.number, self.restarts[:20])) + ".")
         return f"{self.y_label} over {self.x_label}. " + " ".join(texts)
 
     def _row(self, curve: Curve) -> tuple[str, ...]:

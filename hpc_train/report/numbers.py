@@ -22,9 +22,11 @@ NOT_TRAIN_METRICS = frozenset(
 SMALLER = ("loss", "error", "mse", "mae", "rmse", "mape", "msle", "perplexity", "crossentropy", "divergence", "wer")
 LARGER = ("acc", "auc", "precision", "recall", "f1", "iou", "dice", "score", "r2", "similarity", "bleu", "map")
 
-
 LARGEST = 1e300
 """Beyond it there is no room for a margin."""
+
+Points = Sequence[tuple[float, float | None]]
+"""x and y of a curve by x; y None: a gap."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,17 @@ def metrics_of(history: History, kind: str) -> tuple[str, ...]:
     return tuple(sorted((name for name in names if name not in left_out), key=lambda name: name != "loss"))
 
 
-def points_of(records: Sequence[Record], name: str) -> list[tuple[float, float | None]]:
+def points_of(records: Sequence[Record], name: str) -> Points:
     """Step and value of the records that hold a value."""
     return [(float(record.step), record.number(name)) for record in records if name in record.values]
 
 
 def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     """Whether small or large values of a metric are good, by the job, or by its name; None: unknown."""
-    for exporter in _best_exporters(history.job):
-        if exporter.get("metric", "loss") == metric and exporter.get("mode", "min") in ("min", "max"):
-            return "max" if exporter.get("mode") == "max" else "min"
-    if setting(history, "run", "best_metric") == metric and setting(history, "run", "best_mode") in ("min", "max"):
-        return "max" if setting(history, "run", "best_mode") == "max" else "min"
+    told = [(exporter.get("metric", "loss"), exporter.get("mode", "min")) for exporter in _best_exporters(history.job)]
+    for name, mode in [*told, (setting(history, "run", "best_metric"), setting(history, "run", "best_mode"))]:
+        if name == metric and mode in ("min", "max"):
+            return "max" if mode == "max" else "min"
     words = metric.lower().replace("-", "_").split("_")
     if any(word.endswith(SMALLER) for word in words):
         return "min"
@@ -104,12 +105,6 @@ def entries_of_ranks(history: History) -> list[dict[str, Any]]:
     """What environment.json notes of each rank."""
     ranks = history.environment.get("ranks")
     return [entry for entry in ranks if isinstance(entry, dict)] if isinstance(ranks, list) else []
-
-
-def roles_of(history: History) -> dict[int, str]:
-    """The role of each rank."""
-    known = ((as_number(entry.get("rank")), entry) for entry in entries_of_ranks(history))
-    return {int(rank): str(entry.get("role", "")) for rank, entry in known if rank is not None}
 
 
 def setting(history: History, *path: str) -> Any:
@@ -165,16 +160,16 @@ class ByRank:
     values: np.ndarray
     secs: np.ndarray
 
-    def of_rank(self, column: int) -> list[tuple[float, float | None]]:
+    def of_rank(self, column: int) -> Points:
         """The curve of one rank."""
         return self._curve(self.values[:, column])
 
-    def over_ranks(self) -> list[list[tuple[float, float | None]]]:
+    def over_ranks(self) -> list[Points]:
         """The curves of the lowest, the median and the highest of the ranks."""
         with _silent():
             return [self._curve(pick(self.values, axis=1)) for pick in (np.nanmin, np.nanmedian, np.nanmax)]
 
-    def mean_over_ranks(self) -> list[tuple[float, float | None]]:
+    def mean_over_ranks(self) -> Points:
         """The curve of the mean of the ranks, of values taken as shares, from 0 to 1."""
         with _silent():
             return self._curve(np.nanmean(np.clip(self.values, 0, 1), axis=1))
@@ -187,9 +182,8 @@ class ByRank:
         sums = (np.where(known, self.values, 0.0) * weights).sum(axis=0)
         return {rank: float(sums[c] / total[c]) if total[c] > 0 else None for c, rank in enumerate(self.ranks)}
 
-    def _curve(self, values: np.ndarray) -> list[tuple[float, float | None]]:
-        ys = values.tolist()
-        return [(float(step), None if y != y else y) for step, y in zip(self.steps, ys, strict=True)]
+    def _curve(self, values: np.ndarray) -> Points:
+        return [(float(step), None if y != y else y) for step, y in zip(self.steps, values.tolist(), strict=True)]
 
 
 @contextmanager
@@ -217,8 +211,10 @@ def by_rank(history: History, name: str) -> ByRank | None:
     columns = np.flatnonzero(~np.isnan(whole).all(axis=0))
     if not columns.size:
         return None
-    workers = sorted(rank for rank, role in roles_of(history).items() if role == "worker")
-    are_workers = whole.shape[1] == len(workers) and whole.shape[1] != len(roles_of(history))
+    known = ((as_number(entry.get("rank")), entry.get("role")) for entry in entries_of_ranks(history))
+    roles = {int(rank): role for rank, role in known if rank is not None}
+    workers = sorted(rank for rank, role in roles.items() if role == "worker")
+    are_workers = whole.shape[1] == len(workers) and whole.shape[1] != len(roles)
     ranks = tuple(workers[column] if are_workers else int(column) for column in columns)
     return ByRank(ranks, tuple(steps), whole[:, columns], np.array(secs))
 
@@ -239,7 +235,7 @@ def _as_array(rows: list[list[Any]]) -> np.ndarray:
     return whole
 
 
-def shares(history: History) -> dict[str, list[tuple[float, float | None]]]:
+def shares(history: History) -> dict[str, Points]:
     """The share of the time (0 to 1) that went to each part, the mean of the training ranks, by step."""
     known = {part: ranks for part in PARTS if (ranks := by_rank(history, part)) is not None}
     return {part: ranks.mean_over_ranks() for part, ranks in known.items()}

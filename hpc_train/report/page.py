@@ -112,7 +112,7 @@ def notices(history: History) -> list[tuple[str, str, str]]:
         found.append(("soft", f"Stopped early{at}", str(stopped.get("reason", ""))))
     if state_of(history) == "unknown":
         found.append(("soft", "No status", "The job-dir holds no status.json that can be read."))
-    if not history.series("train") and state_of(history) != "unknown":
+    elif not history.series("train"):
         text = "Nothing was measured yet: the first record comes after save_summary_steps steps."
         found.append(("soft", "No curves", text))
     return found

@@ -26,7 +26,7 @@ def for_page(drawn: str, prefix: str, title: str, description: str, css_class: s
     body = body[body.index(">") + 1 : body.rindex("</svg>")]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", body, flags=re.DOTALL)
     body = _with_ids(body.replace("xlink:href", "href"), prefix)
-    body = re.sub("#0[0-9a-f]{5}(?![0-9a-f])", lambda m: _variable(m[0]), body)
+    body = re.sub(f"({'|'.join(_VARIABLES)})(?![0-9a-f])", lambda m: f"var(--{_VARIABLES[m[0]]})", body)
     body = re.sub(r"\s*\n\s*", "\n", body).strip()
     return (
         f'<svg class="{css_class}" viewBox="0 0 {width:g} {height:g}" role="img" '
@@ -40,8 +40,3 @@ def _with_ids(body: str, prefix: str) -> str:
     needed = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', body))
     body = re.sub(r' id="([^"]*)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in needed else "", body)
     return re.sub(r'(url\(#|href="#)([^)"]+)', rf"\g<1>{prefix}-\g<2>", body)
-
-
-def _variable(colour: str) -> str:
-    name = _VARIABLES.get(colour)
-    return f"var(--{name})" if name else colour

@@ -107,8 +107,8 @@ def export_errors(history: History) -> list[tuple[str, str, str]]:
 
 def _less_exports(history: History) -> str:
     failed, gone = len(export_errors(history)), sum(_is_gone(history, r) for r in history.all_of("export"))
-    counted = [f"{gone:,} removed since"] if gone else []
-    return "; ".join([*counted, *([f"{words.count(failed, 'export')} failed"] if failed else [])])
+    told = (f"{gone:,} removed since" if gone else "", f"{words.count(failed, 'export')} failed" if failed else "")
+    return "; ".join(filter(None, told))
 
 
 def _lag(history: History) -> Fact | None:
@@ -127,8 +127,8 @@ def _lag(history: History) -> Fact | None:
 def evaluations(history: History, kind: str) -> Table:
     """The evaluations of a set, oldest first; of very many, the newest."""
     records, names = history.series(kind)[-MOST_EVALUATIONS:], metrics_of(history, kind)
-    more = [name for name in ("secs", "lag_steps", "lag_secs") if any(name in record.values for record in records)]
     titles = {"secs": "took (s)", "lag_steps": "lag (steps)", "lag_secs": "lag (s)"}
+    more = [name for name in titles if any(name in record.values for record in records)]
     header = ("step", *map(words.label, names), *(titles[name] for name in more))
     return Table(header, [(f"{r.step:,}", *(_cell(r, name) for name in (*names, *more))) for r in records], names=0)
 

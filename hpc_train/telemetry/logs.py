@@ -16,24 +16,18 @@ from hpc_train.telemetry.progress import make_console
 
 log = logging.getLogger(ROOT)
 
-
 console = cache(make_console)
 """This process's console on standard output."""
 
 
 class LineFormatter(logging.Formatter):
-    """A record as a line: information as it is, the rest with its level before it, and debugging with its logger.
-
-    Args:
-        prefix: Of each line.
-    """
+    """A record as a line: information as it is, the rest with its level before it, and debugging with its logger."""
 
     def __init__(self, prefix: str = "") -> None:
         super().__init__()
         self._prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         text = record.getMessage()
         if record.levelno != logging.INFO:
             name = f"{record.name}: " if record.levelno < logging.INFO else ""
@@ -45,7 +39,6 @@ class ConsoleHandler(logging.Handler):
     """Prints records on `console()`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints one."""
         console().print(self.format(record), highlight=False, markup=False)
 
 

@@ -97,7 +97,7 @@ class MetricsWriter:
             numbers, times = np.array(sorted(h.items()), np.int64).reshape(-1, 2).T
             shown.append(tensorboard_events.histogram(name, tensorboard_events.buckets_of(numbers, times)))
         self._events.write(kind, step, shown)
-        tags = {_tag(name): numbers for name, numbers in by_rank.items()}
+        tags = {f"share/{name}" if name in SHARES else name: numbers for name, numbers in by_rank.items()}
         for rank in range(min(RANKS_SHOWN, max(map(len, by_rank.values()), default=0))):
             known = tensorboard_events.scalars(
                 {tag: numbers[rank] for tag, numbers in tags.items() if rank < len(numbers)}
@@ -155,10 +155,6 @@ class MetricsWriter:
 def _rounded(number: float | None) -> float | None:
     """Four digits, since there is a number for each rank in each record."""
     return None if number is None else float(f"{number:.4g}")
-
-
-def _tag(name: str) -> str:
-    return f"share/{name}" if name in SHARES else name
 
 
 def _is_torn(path: Path) -> bool:

@@ -81,7 +81,6 @@ class Reporter:
     """The chief's StepReporter: writes progress, status and metrics.
 
     Args:
-        lists: What status.json keeps as a whole.
         input_advice: What to change where training waits for input.
     """
 

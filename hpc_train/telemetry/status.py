@@ -100,18 +100,13 @@ def job_fields(env: Mapping[str, str]) -> dict[str, Any]:
     job = env.get(JOB_VARIABLE) or env.get("SLURM_JOB_ID")
     if "SLURM_ARRAY_TASK_ID" in env and JOB_VARIABLE not in env:
         job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
-    counts = (env.get(name, "") for name in (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT"))
+    names = (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS")
+    counts = {name: int(env[name]) for name in names if env.get(name, "").isdecimal()}
     return {
         "job_id": job,
-        "requeues": next((int(count) for count in counts if count.isdecimal()), 0),
-        "restarts": restarts(env),
+        "requeues": counts.get(REQUEUES_VARIABLE, counts.get("SLURM_RESTART_COUNT", 0)),
+        "restarts": sum(counts.values()),  # by its queue and by `hpc-train launch`
     }
-
-
-def restarts(env: Mapping[str, str]) -> int:
-    """How often the job was started again, by its queue and by `hpc-train launch`."""
-    counts = (env.get(name, "") for name in (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS"))
-    return sum(int(count) for count in counts if count.isdecimal())
 
 
 def mark_queued(job_dir: Path) -> None:

@@ -73,9 +73,8 @@ def buckets_of_variable(array: np.ndarray) -> np.ndarray | None:
     Of more than 262,144 elements that many are drawn, always the same ones, and their counts scaled up.
     """
     flat = np.asarray(array).reshape(-1)
-    scale = 1.0
-    if flat.size > SAMPLE:
-        scale = flat.size / SAMPLE
+    scale = max(1.0, flat.size / SAMPLE)
+    if scale > 1:
         flat = flat[np.random.default_rng(0).integers(flat.size, size=SAMPLE)]
     try:
         buckets = buckets_of(flat)

@@ -58,8 +58,7 @@ class EventFiles:
         """Adds `values`, measured at `step`. Without `flush` they reach the file within some seconds of writing."""
         event = event_at(step)
         event.summary.value.extend(values)
-        now = time.monotonic()
-        if now < self._not_before.get(folder, 0.0):
+        if time.monotonic() < self._not_before.get(folder, 0.0):
             return
         with self._appending(folder):
             if folder not in self._open:

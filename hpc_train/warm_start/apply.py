@@ -44,23 +44,14 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     """
     check_path(settings.ckpt_to_initialize_from, job_dir)
     source = read_source(settings.ckpt_to_initialize_from)
+    here = {name: VariableType(tuple(v.shape), str(v.dtype)) for name, v in by_path(model.variables).items()}
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
-    made = plan(described(model), there, settings, numbered_layers(model))
+    made = plan(here, there, settings, {_snake_case(type(layer).__name__) for layer in model._flatten_layers()})
     apply(made, source, model)
-    return WarmStartResult(record(made, source, settings), lines(made, source), warning(made))
-
-
-def described(model: keras.Model) -> dict[str, VariableType]:
-    """Shape and dtype of each variable of a model, by path."""
-    return {
-        name: VariableType(tuple(variable.shape), str(variable.dtype))
-        for name, variable in by_path(model.variables).items()
-    }
-
-
-def numbered_layers(model: keras.Model) -> frozenset[str]:
-    """Names that Keras gives to layers of the model's kinds, before it appends a number: "dense" for a Dense."""
-    return frozenset(_snake_case(type(layer).__name__) for layer in model._flatten_layers())
+    warning = None
+    if made.missing:
+        warning = f"warm start: not there, so they keep their initial values: {some(made.missing, 4)}"
+    return WarmStartResult(record(made, source, settings), lines(made, source), warning)
 
 
 def _snake_case(name: str) -> str:
@@ -111,26 +102,14 @@ def record(made: Plan, source: Source, settings: WarmStartSettings) -> dict[str,
     }
 
 
-def warning(made: Plan) -> str | None:
-    """What to warn of: variables that the source does not have."""
-    if not made.missing:
-        return None
-    return f"warm start: not there, so they keep their initial values: {some(made.missing, 4)}"
-
-
 def lines(made: Plan, source: Source) -> tuple[str, ...]:
     """At most four lines for the terminal."""
     total = len(made.taken) + len(made.skipped) + len(made.missing)
     step = "" if source.step is None else f", step {source.step}"
     found = [f"warm start from {source.path} ({source.kind}{step}): {len(made.taken)} of {total} variables taken"]
     renamed = [f"{name} from {other}" for name, other in made.taken.items() if name != other]
-    for text, names in (
-        ("by another name: ", renamed),
-        ("skipped: ", made.skipped),
-        ("there, but not used: ", made.unused),
-    ):
-        if names:
-            found.append(f"  {text}{some(names, 4)}")
+    told = {"by another name": renamed, "skipped": made.skipped, "there, but not used": made.unused}
+    found += [f"  {what}: {some(names, 4)}" for what, names in told.items() if names]
     if len(found) > 1:
         found[0] += f"; all are listed in {WARM_START_FILE}"
     return tuple(found)

@@ -119,7 +119,8 @@ def _check_names(here: Iterable[str], there: Iterable[str], names: Mapping[str, 
     for ours, theirs in names.items():
         for name, known, where in ((ours, here, "the model"), (theirs, there, "what it starts from")):
             if not _is_known(name, known):
-                choices = [_above(n) for n in known if "/" in n] if name.endswith("/") else list(known)
+                parts = [n.rpartition("/")[0] + "/" for n in known if "/" in n]
+                choices = parts if name.endswith("/") else list(known)
                 near = difflib.get_close_matches(name, choices, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {some(dict.fromkeys(choices))}"
                 problems.append(f"var_name_to_prev_var_name: {where} has no variable {name}; {hint}")
@@ -133,10 +134,6 @@ def _is_known(name: str, known: Iterable[str]) -> bool:
     if not name.endswith("/"):
         return name in set(known)
     return name == "/" or any(other.startswith(name) for other in known)
-
-
-def _above(name: str) -> str:
-    return name.rpartition("/")[0] + "/"
 
 
 def _by_names(here: list[str], there: list[str], names: Mapping[str, str], numbered: Collection[str]) -> dict[str, str]:
@@ -235,14 +232,9 @@ def _check_alike(
             differing.append(f"  {name} is {ours} here, but {other} is {theirs} there")
     if differing:
         example = differing[0].split()[0]
+        listed = "\n".join(differing)
         raise UserError(
-            "\n".join(
-                [
-                    f"warm start: {len(differing)} of {len(taken)} variables differ from those of "
-                    f"{settings.ckpt_to_initialize_from}:",
-                    *differing,
-                    "leave them out by vars_to_warm_start (for all but the first: "
-                    f"'(?!{re.escape(example)})'), or name others in var_name_to_prev_var_name",
-                ]
-            )
+            f"warm start: {len(differing)} of {len(taken)} variables differ from those of "
+            f"{settings.ckpt_to_initialize_from}:\n{listed}\nleave them out by vars_to_warm_start (for all but the "
+            f"first: '(?!{re.escape(example)})'), or name others in var_name_to_prev_var_name"
         )

@@ -191,11 +191,8 @@ def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:
     Keras 3's export lists all variables of a model as variables/0, variables/1, …, in its order; other writers have
     the tree of layers, where the optimizer's variables are to be left out.
     """
-    listed = []
-    for key, name in stored:
-        match = re.fullmatch(r"variables/(\d+)/\.ATTRIBUTES/VARIABLE_VALUE", key)
-        if match:
-            listed.append((int(match[1]), name, key))
+    place = re.compile(r"variables/(\d+)/\.ATTRIBUTES/VARIABLE_VALUE")
+    listed = [(int(match[1]), name, key) for key, name in stored if (match := place.fullmatch(key))]
     if listed:
         return by_name([(name, key) for _, name, key in sorted(listed)])
     found: dict[str, str] = {}

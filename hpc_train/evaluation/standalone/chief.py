@@ -24,6 +24,7 @@ from hpc_train.outcome import EXIT_FAILED, EXIT_LOST
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import MetricsWriter
+from hpc_train.telemetry.units import counted
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,9 @@ class EvaluatorChief:
         Raises:
             UserError: Nothing is followed, and there is no such checkpoint, or none that is whole.
         """
-        training = self._look()
+        self._looked_at = time.monotonic()
+        training, there = self._job.look()
+        self._see(there)
         due = self._schedule.due(0)
         if due is not None:
             chosen = due.checkpoint
@@ -140,12 +143,6 @@ class EvaluatorChief:
             return EvaluatorCommand(EXIT_FAILED)
         self._report_wait(training)
         return EvaluatorCommand()
-
-    def _look(self) -> Training:
-        self._looked_at = time.monotonic()
-        training, there = self._job.look()
-        self._see(there)
-        return training
 
     def _see(self, there: list[Checkpoint]) -> None:
         wanted = self._request.step
@@ -172,11 +169,11 @@ class EvaluatorChief:
         raise UserError(f"{folder}: there is no checkpoint yet; --follow waits for one")
 
     def _last_command(self, training: Training) -> EvaluatorCommand:
-        counted = f"evaluated {self._count} checkpoint{'' if self._count == 1 else 's'}"
+        evaluated = f"evaluated {counted(self._count, 'checkpoint')}"
         if training == "lost":
-            self.report(f"training was killed and left no word ({self._job.why}); {counted}")
+            self.report(f"training was killed and left no word ({self._job.why}); {evaluated}")
             return EvaluatorCommand(EXIT_LOST)
-        self.report(f"training has ended ({self._job.why}); {counted}")
+        self.report(f"training has ended ({self._job.why}); {evaluated}")
         return EvaluatorCommand(0)
 
     def _report_wait(self, training: Training) -> None:

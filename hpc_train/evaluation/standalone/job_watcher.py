@@ -144,17 +144,11 @@ class JobWatcher:
 
 def _touched(path: Path) -> tuple[int, int] | None:
     """Which file lies at `path`, and when it was touched; None where there is none."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # NFS asks its server then, and else remembers times
+    with suppress(OSError):
         try:
-            found = os.fstat(file)
-        finally:
-            os.close(file)
-    except PermissionError:
-        with suppress(OSError):
+            with open(path, "rb", buffering=0) as file:  # NFS asks its server then, and else remembers times
+                found = os.fstat(file.fileno())
+        except PermissionError:
             found = path.stat()
-            return found.st_ino, found.st_mtime_ns
-        return None
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return found.st_ino, found.st_mtime_ns
+    return None

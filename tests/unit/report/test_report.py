@@ -18,10 +18,10 @@ from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import records_of
 from hpc_train.report.charts import charts_of
 from hpc_train.report.compare import as_markdown, flattened
+from hpc_train.report.drawing import thin
 from hpc_train.report.numbers import best_of, by_rank, global_batch, mode_of
 from hpc_train.report.page import report_page, write_report
 from hpc_train.report.tables import Table, export_paths, key_numbers
-from hpc_train.report.thin import thin
 from tests.job_dirs import a_job, record, write_job
 from tests.support import examples
 
