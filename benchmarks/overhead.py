@@ -61,8 +61,8 @@ def main() -> int:
     check_memory(models, max(ranks))
     peers = [*args.peers, *([ESTIMATOR] if args.with_estimator else [])]
     units = plan(models, ranks, peers, settings.thin)
-    told = {**asdict(settings), "batch": BATCH, "units": [unit.name for unit in units]}
-    with open_results(args, BENCHMARK, told) as results:
+    about = {**asdict(settings), "batch": BATCH, "units": [unit.name for unit in units]}
+    with open_results(args, BENCHMARK, about) as results:
         with tempfile.TemporaryDirectory(dir=args.dir, prefix="overhead-") as name:
             write_data(Path(name), models, settings.rows)
             measure_all(units, Path(name), settings, results)

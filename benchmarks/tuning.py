@@ -138,8 +138,8 @@ def main() -> int:
     check_ranks([args.ranks], args.oversubscribe, one_node=True)
     check_mpirun()
     check_memory([model], args.ranks)
-    told = {**asdict(settings), "model": model, "ranks": args.ranks, "changes": [change.name for change in changes]}
-    with open_results(args, BENCHMARK, told) as results:
+    about = {**asdict(settings), "model": model, "ranks": args.ranks, "changes": [change.name for change in changes]}
+    with open_results(args, BENCHMARK, about) as results:
         with tempfile.TemporaryDirectory(dir=args.dir, prefix="tuning-") as name:
             folder = Path(name)
             write_data(folder, [model], settings.rows)

@@ -189,15 +189,15 @@ def measure_all(args: argparse.Namespace) -> None:
     switch = HorovodSwitch(world)
     device = world.each(lambda: device_of(switch.hvd, args.gpu))
     nccl = bool(switch.hvd.nccl_built())
-    told = ResultFile(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
+    results = ResultFile(world, args.out, device=name if "GPU" in device else "CPU", nccl=nccl)
     for operation in args.operations:
         for nbytes in args.sizes:
-            if told.leaves_out([operation], nbytes, missing_room(nbytes, world.local_size)):
+            if results.leaves_out([operation], nbytes, missing_room(nbytes, world.local_size)):
                 continue
             exchanges = Exchanges(world, switch.hvd, device, nbytes // 4)
             ways = exchanges.allreduce() if operation == "allreduce" else exchanges.broadcast()
             found = take_turns(world.comm, ways, switch.turn, args.rounds, args.repeat_secs)
-            told.write(operation=operation, bytes=nbytes, ways=found)
+            results.write(operation=operation, bytes=nbytes, ways=found)
             del exchanges, ways
     switch.turn(True)
 

@@ -100,7 +100,7 @@ def wait(comm: MPI.Intracomm, asleep: bool) -> None:
             os.sched_yield()
 
 
-def measure(args: Namespace, world: World, nbytes: int, told: ResultFile) -> None:
+def measure(args: Namespace, world: World, nbytes: int, results: ResultFile) -> None:
     """One size. Collective."""
     comm = world.comm
     assert comm is not None
@@ -119,7 +119,7 @@ def measure(args: Namespace, world: World, nbytes: int, told: ResultFile) -> Non
                 ways = ways_of(operation, nbytes // 4, windows)
                 found = take_turns(None, ways, lambda horovod: None, args.rounds, args.repeat_secs)
             wait(comm, asleep=window.shared)
-            told.write(operation=operation, bytes=nbytes, ways=world.all_gather(found)[-1])
+            results.write(operation=operation, bytes=nbytes, ways=world.all_gather(found)[-1])
 
 
 def measure_all(args: Namespace) -> None:
@@ -127,8 +127,8 @@ def measure_all(args: Namespace) -> None:
     world = join_world("serialized")
     install_excepthook(world)
     assert world.comm is not None, "started without mpirun"
-    told = ResultFile(world, args.out, device="CPU", nccl=False)
+    results = ResultFile(world, args.out, device="CPU", nccl=False)
     windows = WINDOWS if world.local_size == world.size else 0
     for nbytes in args.sizes:
-        if not told.leaves_out(args.operations, nbytes, missing_room(nbytes, min(2, world.local_size), windows)):
-            measure(args, world, nbytes, told)
+        if not results.leaves_out(args.operations, nbytes, missing_room(nbytes, min(2, world.local_size), windows)):
+            measure(args, world, nbytes, results)

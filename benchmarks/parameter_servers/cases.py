@@ -208,19 +208,19 @@ def _transfers(launch: Launch, group: Group, how: Transfers, folder: Path, resul
 
     def run() -> Any:
         launch(group.servers + 1, ["-m", "parameter_servers.transfer_program", *words], folder, LIMIT_SECS)
-        told = json.loads(out.read_text())
-        if any(one["shared"] != (group.where in (ONE_NODE, of.WITHOUT_CMA)) for one in told):
+        measured = json.loads(out.read_text())
+        if any(one["shared"] != (group.where in (ONE_NODE, of.WITHOUT_CMA)) for one in measured):
             raise RuntimeError(f"{group.where}: memory is shared where it should not be, or is not where it should")
-        return told
+        return measured
 
-    told = results.attempt(f"{group}", lambda: results.once(f"{group}", run)) or []
+    measured = results.attempt(f"{group}", lambda: results.once(f"{group}", run)) or []
     ranks, compared = group.servers + 1, {OURS: (MEMCPY, SEND_RECV if plain else of.APPLIED)}
-    for size, found in zip(how.sizes, told, strict=bool(told)):
+    for size, found in zip(how.sizes, measured, strict=bool(measured)):
         values = {way: [rate / 1e9 for rate in rates["per_sec"]] for way, rates in found["rates"].items()}
         config = {"bytes": of.SIZES[size], "optimizer": "none" if plain else "sgd"}
         own = replace(group, size=size)
         results.add(f"{own}", own.records("GB/s", values, compared, dict.fromkeys(values, ranks), config))
-    if rests := [share for found in told for share in found["rests"]]:
+    if rests := [share for found in measured for share in found["rests"]]:
         idle = replace(group, what=of.IDLE)
         results.add(f"{idle}", idle.records("of a core", {of.BARE: rests}, {}, {of.BARE: ranks}, {}))
 
@@ -230,16 +230,17 @@ def measure_training(settings: Settings, folder: Path, results: Results) -> None
     how, jobs = settings.training, (SYNC_JOB, ASYNC_JOB, PREFETCH_JOB)
     ways: dict[str, Callable[[], Any]] = {of.PLAIN_HOROVOD: partial(_plain_horovod, settings, folder)}
     ways |= {job.way: partial(_job, folder, job, how.examples, settings) for job in jobs}
-    told = results.attempt(of.TRAINING, lambda: results.turns(of.TRAINING, ways, how.passes)) or {}
+    measured = results.attempt(of.TRAINING, lambda: results.turns(of.TRAINING, ways, how.passes)) or {}
     ranks = {of.PLAIN_HOROVOD: WORKERS, **{job.way: job.ranks for job in jobs}}
     config = {"batch": BATCH, "examples": how.examples}
     compared = {
         way: [other for other in (of.PLAIN_HOROVOD, of.SYNC) if other != way] for way in ways if way != of.PLAIN_HOROVOD
     }
     results.add(
-        of.TRAINING, Group(of.TRAINING).records("examples/s", _rates(told), compared, ranks, config, _staleness(told))
+        of.TRAINING,
+        Group(of.TRAINING).records("examples/s", _rates(measured), compared, ranks, config, _staleness(measured)),
     )
-    secs = {way: [one["secs_to_loss"] for one in runs] for way, runs in told.items() if way != of.PLAIN_HOROVOD}
+    secs = {way: [one["secs_to_loss"] for one in runs] for way, runs in measured.items() if way != of.PLAIN_HOROVOD}
     for way in [way for way, found in secs.items() if None in found]:
         del secs[way]
         results.leave_out(f"{of.TO_LOSS}, {way}", f"not below a loss of {how.loss:g} after {how.examples:,} examples")
@@ -253,13 +254,15 @@ def _job(folder: Path, job: Job, examples: int, settings: Settings) -> dict[str,
     return found
 
 
-def _rates(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
-    return {way: [one["rate"] for one in runs] for way, runs in told.items()}
+def _rates(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
+    return {way: [one["rate"] for one in runs] for way, runs in measured.items()}
 
 
-def _staleness(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def _staleness(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """By way, gradients of all runs by staleness."""
-    summed = {way: sum((Counter(one.get("staleness", {})) for one in runs), Counter()) for way, runs in told.items()}
+    summed = {
+        way: sum((Counter(one.get("staleness", {})) for one in runs), Counter()) for way, runs in measured.items()
+    }
     return {way: {"staleness": dict(counted)} for way, counted in summed.items() if counted}
 
 
@@ -285,13 +288,13 @@ def measure_slow_worker(settings: Settings, folder: Path, results: Results) -> N
         slow = replace(job, way=slowed(job.way), delays={job.ranks - 1: millis})
         jobs |= {job.way: job, slow.way: slow}
     ways = {way: partial(_job, folder, job, how.slow_examples, settings) for way, job in jobs.items()}
-    told = results.attempt(of.SLOW_WORKER, lambda: results.turns(of.SLOW_WORKER, ways, how.slow_passes)) or {}
+    measured = results.attempt(of.SLOW_WORKER, lambda: results.turns(of.SLOW_WORKER, ways, how.slow_passes)) or {}
     compared = {slowed(way): [way] for way in jobs}
     ranks = {way: job.ranks for way, job in jobs.items()}
     config = {"batch": BATCH, "delay_ms": millis}
     results.add(
         of.SLOW_WORKER,
-        Group(of.SLOW_WORKER).records("examples/s", _rates(told), compared, ranks, config, _staleness(told)),
+        Group(of.SLOW_WORKER).records("examples/s", _rates(measured), compared, ranks, config, _staleness(measured)),
     )
 
 

@@ -80,10 +80,10 @@ class Clock(tf.estimator.SessionRunHook):
 
 def main() -> None:
     args = rival_parser(__doc__).parse_args()
-    told = json.loads(os.environ["TF_CONFIG"])
-    workers = 1 + len(told["cluster"].get("worker", ()))
-    kind = told["task"]["type"]
-    number = 0 if kind == "chief" else 1 + told["task"]["index"]
+    cluster = json.loads(os.environ["TF_CONFIG"])
+    workers = 1 + len(cluster["cluster"].get("worker", ()))
+    kind = cluster["task"]["type"]
+    number = 0 if kind == "chief" else 1 + cluster["task"]["index"]
     # The pool that runs operations side by side stays as TensorFlow makes it; the report says so.
     session = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=int(os.environ["OMP_NUM_THREADS"]))
     config = tf.estimator.RunConfig(model_dir=str(args.folder / "estimator"), session_config=session)

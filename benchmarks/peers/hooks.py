@@ -86,10 +86,10 @@ class MeasuringHook(Hook):
         assert self._first_loss is not None, "training has ended before its first step"
         examples = BATCH * self._context.size
         last = sum(self._last_losses) / len(self._last_losses)
-        told = [Measurement.of(self._steps, self._ours, (self._first_loss, last), examples)]
+        measured = [Measurement.of(self._steps, self._ours, (self._first_loss, last), examples)]
         if self._rival is not None:
-            told.append(Measurement.of(self._steps, self._theirs, self._rival.losses, examples))
-        write_measurements(Path(TOLD), told)
+            measured.append(Measurement.of(self._steps, self._theirs, self._rival.losses, examples))
+        write_measurements(Path(TOLD), measured)
 
     def _measure(self, agree: Callable[[int], int]) -> Generator[int, Took, None]:
         """What is done, in order: each `yield` waits for so many steps of ours, and gives both clocks then."""

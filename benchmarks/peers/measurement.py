@@ -88,10 +88,10 @@ def rival_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def write_measurements(path: Path, told: Sequence[Measurement]) -> None:
+def write_measurements(path: Path, measured: Sequence[Measurement]) -> None:
     """Writes it in one rename."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps([asdict(one) for one in told]))
+    temporary.write_text(json.dumps([asdict(one) for one in measured]))
     os.replace(temporary, path)
 
 
@@ -100,8 +100,12 @@ def read_measurements(path: Path) -> list[Measurement]:
     return [measurement_of(one) for one in json.loads(path.read_text())]
 
 
-def measurement_of(told: dict[str, Any]) -> Measurement:
+def measurement_of(measured: dict[str, Any]) -> Measurement:
     """From its fields, as JSON has them."""
     return Measurement(
-        told["steps"], tuple(told["secs"]), tuple(told["losses"]), told["examples"], tuple(told["cpu_secs"])
+        measured["steps"],
+        tuple(measured["secs"]),
+        tuple(measured["losses"]),
+        measured["examples"],
+        tuple(measured["cpu_secs"]),
     )

@@ -123,8 +123,8 @@ class Runner:
         if unit.ranks > 1 and importlib.util.find_spec("horovod") is None:
             raise MissingError("Horovod is not installed, which ours needs, too")
         if unit.kind == ONE_PROCESS:
-            told = [measurement_of(one) for one in self._results.once(unit.name, lambda: self._pair(unit))]
-            return list(records(unit, {way: [one] for way, one in zip(unit.ways, told, strict=True)}))
+            measured = [measurement_of(one) for one in self._results.once(unit.name, lambda: self._pair(unit))]
+            return list(records(unit, {way: [one] for way, one in zip(unit.ways, measured, strict=True)}))
         found = self._results.turns(
             unit.name, {str(one): partial(self._run, unit, one) for one in unit.ways}, self._settings.passes
         )
@@ -138,14 +138,14 @@ class Runner:
         expected = 2 * how.pairs * how.block_secs + how.first_secs
         name = of.FIT if rival.way == of.FIT else SAME_FLAGS
         job = Plan(unit.model, name, how.pairs, how.block_secs, how.first_steps, how.first_secs)
-        told = run_job(self._folder, unit.ranks, job, of.PATIENCE * (of.START_SECS + of.SLOWER * expected / 2))
-        return [one.checked(str(own)) for own, one in zip(unit.ways, told, strict=True)]
+        measured = run_job(self._folder, unit.ranks, job, of.PATIENCE * (of.START_SECS + of.SLOWER * expected / 2))
+        return [one.checked(str(own)) for own, one in zip(unit.ways, measured, strict=True)]
 
     def _run(self, unit: Unit, one: Contestant) -> dict[str, Any]:
         how, model, folder = self._settings, unit.model, self._folder
-        told = run_alone(folder, model, one.ranks, how) if one.way == OURS else self._rival(unit, one)
-        tell(f"  {one}: {told.rate:,.0f} examples/s")
-        return told.checked(str(one))
+        measured = run_alone(folder, model, one.ranks, how) if one.way == OURS else self._rival(unit, one)
+        tell(f"  {one}: {measured.rate:,.0f} examples/s")
+        return measured.checked(str(one))
 
     def _rival(self, unit: Unit, one: Contestant) -> Measurement:
         """It makes as many steps as ours, which ran before it."""
@@ -184,22 +184,22 @@ class Runner:
             raise MissingError(f"{one} does not run here: {error}") from None
 
 
-def together(told: Sequence[Measurement]) -> Measurement:
+def together(measured: Sequence[Measurement]) -> Measurement:
     """Ranks that ran at once without each other, as one: their rates added up, the cores of one of them."""
-    examples, steps = told[0].examples, told[0].steps
-    rate = sum(one.rate for one in told)
-    losses = max(one.losses[0] for one in told), max(one.losses[1] for one in told)
-    cores = sum(one.cores for one in told) / len(told)
-    secs = examples * len(told) * steps / rate
-    return Measurement(steps, (secs,), losses, examples * len(told), (cores * secs,))
+    examples, steps = measured[0].examples, measured[0].steps
+    rate = sum(one.rate for one in measured)
+    losses = max(one.losses[0] for one in measured), max(one.losses[1] for one in measured)
+    cores = sum(one.cores for one in measured) / len(measured)
+    secs = examples * len(measured) * steps / rate
+    return Measurement(steps, (secs,), losses, examples * len(measured), (cores * secs,))
 
 
-def records(unit: Unit, told: Mapping[Contestant, Sequence[Measurement]]) -> Iterator[Record]:
+def records(unit: Unit, measured: Mapping[Contestant, Sequence[Measurement]]) -> Iterator[Record]:
     """Ours is compared with all, all with those on fewer ranks; a repeat is a block, or a job of several. Pure."""
     blocks = unit.kind == ONE_PROCESS
-    rates = {one: own[0].rates if blocks else [each.rate for each in own] for one, own in told.items()}
+    rates = {one: own[0].rates if blocks else [each.rate for each in own] for one, own in measured.items()}
     for own, values in rates.items():
-        last = told[own][-1]
+        last = measured[own][-1]
         config = {"kind": unit.kind, "model": unit.model, "way": own.way, "batch": of.BATCH, "values": list(values)}
         config |= {"steps": last.steps * len(last.secs), "cores": last.cores}
         config |= {"first_loss": last.losses[0], "last_loss": last.losses[1]}

@@ -47,11 +47,11 @@ class GpuUse:
             return None
         self._process.terminate()
         try:
-            told, _ = self._process.communicate(timeout=END_SECS)
+            printed, _ = self._process.communicate(timeout=END_SECS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            told, _ = self._process.communicate()
-        return mean_use(told)
+            printed, _ = self._process.communicate()
+        return mean_use(printed)
 
 
 def visible_gpu() -> str:
@@ -59,9 +59,9 @@ def visible_gpu() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
 
 
-def mean_use(told: str) -> float | None:
+def mean_use(printed: str) -> float | None:
     """Of what nvidia-smi printed, a line each time; what is not a number (an unsupported GPU) is left out. Pure."""
-    percents = [float(line) for line in told.split() if line.replace(".", "", 1).isdecimal()]
+    percents = [float(line) for line in printed.split() if line.replace(".", "", 1).isdecimal()]
     return sum(percents) / len(percents) / 100 if percents else None
 
 
@@ -113,9 +113,9 @@ class StepTimes(Hook):
     def end(self, step: int) -> None:
         gpu_use = self._gpu_use.stop() if self._gpu_use is not None else None
         clocks = {"ends": self._ends, "wall": time.time() - time.perf_counter()}
-        told = {**self._about, **_gpu_memory(), "gpu_use": gpu_use, **clocks}
+        measured = {**self._about, **_gpu_memory(), "gpu_use": gpu_use, **clocks}
         path = self._folder / f"rank-{self._context.rank}.json"
-        path.with_suffix(".part").write_text(json.dumps(told))
+        path.with_suffix(".part").write_text(json.dumps(measured))
         path.with_suffix(".part").replace(path)
 
 

@@ -85,14 +85,14 @@ def measure_all(
     """
 
     def run(curve: Curve, case: Case) -> dict[str, Any]:
-        told = run_case(folder, case, settings, launch)
-        if on_gpu and told.device == "CPU":
+        measured = run_case(folder, case, settings, launch)
+        if on_gpu and measured.device == "CPU":
             raise UsageError(
                 "--gpu: there are GPUs, but TensorFlow uses none: install tensorflow[and-cuda], not tensorflow-cpu, "
                 "or leave --gpu out"
             )
-        tell(f"{curve.unit}, {case.words}: {told.total:,.1f} examples/s")
-        return asdict(told)
+        tell(f"{curve.unit}, {case.words}: {measured.total:,.1f} examples/s")
+        return asdict(measured)
 
     def measure(curve: Curve) -> list[Record]:
         if curve.data == HDF5:
@@ -100,8 +100,8 @@ def measure_all(
             write_data(folder, WORKLOADS[curve.workload], least)
         cases = {case.words: case for case in curve.cases()}
         ways = {words: partial(run, curve, case) for words, case in cases.items()}
-        told = results.turns(curve.unit, ways, settings.passes)
-        return list(records(curve, {cases[words]: [Run(**one) for one in own] for words, own in told.items()}))
+        measured = results.turns(curve.unit, ways, settings.passes)
+        return list(records(curve, {cases[words]: [Run(**one) for one in own] for words, own in measured.items()}))
 
     for curve in curves:
         for what, why in curve.indivisible():

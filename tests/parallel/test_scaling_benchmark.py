@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support import REPOSITORY, environment, make_job_in, run_program
+from tests.support import FINAL, REPOSITORY, environment, make_job_in, run_program
 
 SCRIPT = REPOSITORY / "benchmarks" / "scaling.py"
 FIELDS = ["benchmark", "case", "ranks", "value", "unit", "baseline", "ratio", "repeats", "spread", "config", "versions"]
@@ -86,7 +86,7 @@ def test_the_report_says_that_it_is_emulated_and_where_a_step_goes(emulated):
 
 
 def test_a_users_own_job_is_trained_in_the_way_asked_for_and_left_as_it_is(tmp_path):
-    job = make_job_in(tmp_path, run={"save_checkpoints_steps": 10_000, "strategy": "async"})
+    job = make_job_in(tmp_path, run={"save_checkpoints_steps": 10_000, "strategy": "async"}, eval=FINAL)
     assert yaml.safe_load(job.file.read_text())["eval"]["exporters"], "which a benchmark leaves out"
     before = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
     [record], _ = run(tmp_path, "--job", "job/job.yaml", "--ranks", "1", "--ways", "sync")
