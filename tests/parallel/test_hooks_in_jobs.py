@@ -31,7 +31,7 @@ def make():
 """
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_what_is_called_when_and_what_it_can_do(ranks: int, tmp_path: Path) -> None:
     done = run_ranks(ranks, [PROGRAMS / "hook_jobs.py", tmp_path], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
