@@ -8,7 +8,13 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+def pass_on(number: int, frame: object) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, number)
+
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
@@ -21,7 +27,7 @@ with socket.socket(socket.AF_UNIX) as server:
     answers = server.makefile()
     pid = int(answers.readline())
     for number in PASSED_ON:
-        signal.signal(number, lambda number, frame: os.kill(pid, number))
+        signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     status = int(answers.readline() or signal.SIGKILL)
 if os.WIFSIGNALED(status):
