@@ -47,11 +47,11 @@ def run(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
 
 
 def received(peer: socket.socket) -> tuple[dict, list[int]]:
-    """What a rank asks for, and its standard files."""
+    """What a rank asks for, and its standard files. ValueError: it was ended before it had asked."""
     head, files, _, _ = socket.recv_fds(peer, 4, 3)
     text, length = b"", int.from_bytes(head, "big")
     while len(text) < length:
-        text += peer.recv(length - len(text))
+        text += peer.recv(length - len(text)) or b" " * length  # it has been ended
     return json.loads(text), files
 
 
@@ -82,7 +82,11 @@ def serve(path: str) -> dict | None:
                     peer.close()
                     break  # what else was ready may have been closed
                 peer, _ = server.accept()
-                wish, files = received(peer)
+                try:
+                    wish, files = received(peer)
+                except ValueError:
+                    peer.close()
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     os.setpgid(0, 0)
@@ -94,7 +98,8 @@ def serve(path: str) -> dict | None:
                     return wish
                 for file in files:
                     os.close(file)
-                peer.sendall(f"{pid}\n".encode())
+                with suppress(OSError):
+                    peer.sendall(f"{pid}\n".encode())
                 pidfd = os.pidfd_open(pid)
                 for fd in (pidfd, peer.fileno()):
                     peers[fd] = pid, pidfd, peer

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+
 def pass_on(number: int, frame: object) -> None:
     with suppress(ProcessLookupError):  # it has just ended
         os.kill(pid, number)
