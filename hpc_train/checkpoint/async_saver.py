@@ -1,62 +1,20 @@
-"""Saving while training goes on: an Arena that a job's state is copied into, and a thread that writes it."""
+"""BackgroundSaver: writes snapshots in a thread while training goes on, one at a time."""
 
 from __future__ import annotations
 
 import logging
-import mmap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.format import Snapshot, refuse_nan
 from hpc_train.checkpoint.manager import Best, CheckpointManager
-from hpc_train.distributed.tensors import places
 
 log = logging.getLogger(__name__)
 
 POLL_SECS = 0.5
-
-
-@dataclass(frozen=True)
-class ArraySpec:
-    """Shape and dtype of one array."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-class Arena:
-    """Memory of fixed size for one array of each spec, by name.
-
-    Made once: fresh pages for each snapshot would cost several times the copy. The pages are touched here.
-
-    Attributes:
-        arrays: Views of the memory, C-contiguous, each aligned to 64 bytes.
-        nbytes: What they hold.
-    """
-
-    def __init__(self, specs: Mapping[str, ArraySpec]) -> None:
-        offsets, end = places([spec.nbytes for spec in specs.values()])
-        memory = mmap.mmap(-1, max(end, 1))
-        with suppress(OSError, AttributeError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        flat = np.frombuffer(memory, np.uint8)
-        flat[:] = 0
-        self.nbytes = sum(spec.nbytes for spec in specs.values())
-        self.arrays = {
-            name: flat[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
-            for (name, spec), offset in zip(specs.items(), offsets, strict=True)
-        }
 
 
 class BackgroundSaver:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.checkpoint.async_saver import Arena, ArraySpec
+from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reader_of, view_of

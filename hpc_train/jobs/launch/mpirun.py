@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
-from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES, Again, outcome_of
+from hpc_train.jobs.launch.supervisor import RunEnd, supervise
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import mark_ended, read_status
@@ -34,9 +35,6 @@ KILL_SECS = 10.0
 """How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
 LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
-STALLED_RESTARTS = 3
-"""So many restarts in a row without a newer checkpoint end the restarts."""
-LONGEST_WAIT_SECS = 60.0
 RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 PROGRESS = "HPC_TRAIN_PROGRESS"
 SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
@@ -83,15 +81,6 @@ class Start:
     command: tuple[str, ...]
     settings: Mapping[str, str]
     cwd: Path | None = None
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """How one run of all ranks ended: their exit code, and in words why; `reported`: a rank has reported it itself."""
-
-    code: int
-    why: str
-    reported: bool = False
 
 
 def start_of(
@@ -162,53 +151,6 @@ def run_supervised(
         return signals.received is None
 
     return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report)
-
-
-def wait_secs(restart: int) -> float:
-    """How long to wait before restart number `restart` (the first is 1): 1, 2, 4 … 60 s. Pure."""
-    return min(LONGEST_WAIT_SECS, 2.0 ** min(restart - 1, 10))
-
-
-def supervise(
-    run: Callable[[int], RunEnd],
-    newest_step: Callable[[], int | None],
-    max_restarts: int,
-    wait: Callable[[float], bool],
-    report: Callable[[str], None],
-) -> int:
-    """Runs a job, and again after each crash, at most `max_restarts` times more; returns the last exit code.
-
-    Args:
-        run: Runs all ranks to their end, given how many restarts there have been.
-        newest_step: The step of the newest checkpoint; None where there is none.
-        wait: Waits so many seconds; False where somebody wants the job to stop, then or before.
-        report: Prints a line for the user.
-    """
-    restarts, stalled, before = 0, 0, newest_step()
-    while True:
-        ended = run(restarts)
-        after = newest_step()
-        stalled = 0 if after is not None and (before is None or after > before) else stalled + (restarts > 0)
-        if max_restarts == 0 or Again.RESTART not in outcome_of(ended.code).again:
-            if not ended.reported:
-                report(ended.why)
-            return ended.code
-        begin = "the beginning" if after is None else f"step {after}"
-        if restarts == max_restarts:
-            report(f"{ended.why}; not restarted: --max-restarts allows {max_restarts}")
-            return ended.code
-        if stalled >= STALLED_RESTARTS:
-            report(f"{ended.why}; not restarted: {stalled} restarts in a row have not come beyond {begin}")
-            return ended.code
-        secs, before = wait_secs(restarts + 1), after
-        if not wait(0):
-            report(f"{ended.why}; not restarted: it was asked to stop")
-            return ended.code
-        report(f"{ended.why}; restart {restarts + 1} of {max_restarts} in {secs:.0f} s, from {begin}")
-        if not wait(secs):
-            report("not restarted: it was asked to stop")
-            return ended.code
-        restarts += 1
 
 
 def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> RunEnd:

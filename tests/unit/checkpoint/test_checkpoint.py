@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.checkpoint.async_saver import Arena, ArraySpec, BackgroundSaver
+from hpc_train.checkpoint.arena import Arena, ArraySpec
+from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.disk_io import retried
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
 from hpc_train.checkpoint.manager import Best, CheckpointManager
