@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.forks import end_server
 from tests.ranks import end_all
-from tests.support import Job, collect_log, environment, examples, make_job_in
+from tests.support import REPOSITORY, SITE, Job, collect_log, environment, examples, make_job_in
 
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
@@ -38,10 +39,20 @@ def own_session_folder() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
         os.environ[SESSIONS] = folder
         os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]  # for the jobs of queues, too
+        os.environ["LD_PRELOAD"] = str(idle_library())
         yield
         end_all()
         end_server()
-        del os.environ[SESSIONS]
+        del os.environ[SESSIONS], os.environ["LD_PRELOAD"]
+
+
+def idle_library() -> Path:
+    """site/idle.c, compiled, where every process of a test finds it, whatever its /tmp is."""
+    library = REPOSITORY / "build" / "idle.so"
+    library.parent.mkdir(exist_ok=True)
+    fresh = library.with_name(f"idle-{os.getpid()}.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", fresh, SITE / "idle.c"], check=True)
+    return fresh.rename(library)
 
 
 @pytest.fixture

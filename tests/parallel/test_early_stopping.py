@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forks import forked
 from tests.ranks import train_in_turn
 from tests.support import FINAL, LIMIT_SECS, MODEL, Job, environment, merge, mpirun, records_of, wait_for
 
@@ -187,8 +187,8 @@ def test_a_job_killed_between_its_decision_and_the_last_evaluation_is_finished_a
     rule = "stop_if_no_decrease"
     job = ruled(make_job, rule, eval={"hooks": ["hooks.py:waits"]})
     (job.folder / "early").write_text("7")
-    program = [sys.executable, "-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
-    command = [*mpirun(2), *program]
+    program = ["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir]
+    command = [*mpirun(2), *forked(program, environment())]
     with subprocess.Popen(
         command, env=environment(), cwd=job.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.forks import forked
 from tests.ranks import train, train_in_turn
 from tests.support import FINAL, LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
 
@@ -131,7 +131,7 @@ def test_the_job_file_is_needed_on_the_chief_alone(make_job: MakeJob, tmp_path: 
     """Relative to rank 1's folder there is no such file; it gets the job from rank 0."""
     job = make_job()
     (tmp_path / "elsewhere").mkdir()
-    rank = [sys.executable, "-m", "hpc_train", "train", "job.yaml", "--job-dir", str(job.job_dir)]
+    rank = forked(["-m", "hpc_train", "train", "job.yaml", "--job-dir", job.job_dir], environment())
     ranks = ["-np", "1", "-wdir", str(job.folder), *rank, ":", "-np", "1", "-wdir", str(tmp_path / "elsewhere"), *rank]
     done = run_program(["mpirun", "--oversubscribe", *ranks], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -162,9 +162,9 @@ def test_term_and_ctrl_c_save_and_the_next_start_goes_on(make_job: MakeJob) -> N
 
 def stop(job: Job, ranks: int, number: signal.Signals, code: int) -> int:
     """Starts the job and sends it the signal once it trains; the step it has saved, 5 steps after which it ends now."""
-    program = [*mpirun(ranks), sys.executable, "-m", "hpc_train", "train", str(job.file), "--job-dir", str(job.job_dir)]
+    train = forked(["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir], environment())
     with subprocess.Popen(
-        program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*mpirun(ranks), *train], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
         try:
             trains = lambda: (job.job_dir / "status.json").exists() and status(job)["step"] > 0

@@ -118,8 +118,7 @@ def test_the_demo_on_four_ranks_with_uneven_shards(tmp_path: Path) -> None:
                 file["label"] = random.integers(0, 10, rows, dtype=np.uint8)
     job = Job(tmp_path / "demo")
     job.file.write_text(job.file.read_text().replace("max_steps: 3000", "max_steps: 25"))
-    command = [str(BIN / "horovodrun"), "-np", "4", sys.executable, "-m", "hpc_train", "train", str(job.file)]
-    done = run_program([*command, "--job-dir", str(job.job_dir)], tmp_path)
+    done = run_ranks(4, ["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir], tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((job.job_dir / "status.json").read_text())["state"] == "succeeded"
 
