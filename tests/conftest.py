@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.forks import end_server
 from tests.ranks import end_all
-from tests.support import REPOSITORY, SITE, Job, collect_log, environment, examples, make_job_in
+from tests.support import LIMIT_SECS, REPOSITORY, SITE, Job, collect_log, environment, examples, make_job_in
 
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
@@ -51,7 +51,8 @@ def idle_library() -> Path:
     library = REPOSITORY / "build" / "idle.so"
     library.parent.mkdir(exist_ok=True)
     fresh = library.with_name(f"idle-{os.getpid()}.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", fresh, SITE / "idle.c"], check=True)
+    command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", fresh, SITE / "idle.c"]
+    subprocess.run(command, check=True, timeout=LIMIT_SECS)
     return fresh.rename(library)
 
 

@@ -1,6 +1,6 @@
 """Ranks that begin in a fork: most of a tiny job's time is its ranks' import of TensorFlow, so one process does it.
 
-Ranks of launchers, queues and faults begin anew, as those of users do.
+Ranks of launchers and queues, and those whose system calls are to fail, begin anew, as those of users do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
+LIMIT_SECS = 600.0
 
 _lock = threading.Lock()
 _servers: list[ForkServer] = []
@@ -52,12 +53,13 @@ class ForkServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        end = time.monotonic() + LIMIT_SECS
         while not self.socket.exists():
-            assert self._process.poll() is None, log.read_text()
+            assert self._process.poll() is None and time.monotonic() < end, log.read_text()
             time.sleep(0.05)
 
     def end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(LIMIT_SECS)
         shutil.rmtree(self._folder, ignore_errors=True)
