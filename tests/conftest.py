@@ -39,21 +39,23 @@ def own_session_folder() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
         os.environ[SESSIONS] = folder
         os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]  # for the jobs of queues, too
-        os.environ["LD_PRELOAD"] = str(idle_library())
+        os.environ["HOROVOD_CYCLE_TIME"] = "2"  # ms; looking for work 20 times as often, waiting ranks take cores away
+        os.environ["LD_PRELOAD"] = f"{library('idle')}:{library('inject')}"
         yield
         end_all()
         end_server()
-        del os.environ[SESSIONS], os.environ["LD_PRELOAD"]
+        for name in (SESSIONS, "HOROVOD_CYCLE_TIME", "LD_PRELOAD"):
+            del os.environ[name]
 
 
-def idle_library() -> Path:
-    """site/idle.c, compiled, where every process of a test finds it, whatever its /tmp is."""
-    library = REPOSITORY / "build" / "idle.so"
-    library.parent.mkdir(exist_ok=True)
-    fresh = library.with_name(f"idle-{os.getpid()}.so")
-    command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", fresh, SITE / "idle.c"]
+def library(name: str) -> Path:
+    """site/NAME.c, compiled, where every process of a test finds it, whatever its /tmp is."""
+    found = REPOSITORY / "build" / f"{name}.so"
+    found.parent.mkdir(exist_ok=True)
+    fresh = found.with_name(f"{name}-{os.getpid()}.so")
+    command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", fresh, SITE / f"{name}.c", "-ldl"]
     subprocess.run(command, check=True, timeout=LIMIT_SECS)
-    return fresh.rename(library)
+    return fresh.rename(found)
 
 
 @pytest.fixture

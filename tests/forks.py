@@ -1,6 +1,6 @@
 """Ranks that begin in a fork: most of a tiny job's time is its ranks' import of TensorFlow, so one process does it.
 
-Ranks of launchers and queues, and those whose system calls are to fail, begin anew, as those of users do.
+Ranks of launchers and those of some jobs of Slurm begin anew, as those of users do.
 """
 
 from __future__ import annotations
@@ -26,10 +26,19 @@ def forked(program: Sequence[object], env: Mapping[str, str]) -> list[str]:
 
     All forks have the hash seed of one process, and its `env` where that counts before Python starts.
     """
+    return [sys.executable, "-I", "-S", str(PROGRAMS / "rank.py"), str(_server(env).socket), *map(str, program)]
+
+
+def forks(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which hpc-train runs in forks, whoever starts it; but for `hpc-train launch` itself."""
+    return {"TESTS_FORKS": str(_server(env).socket)}
+
+
+def _server(env: Mapping[str, str]) -> ForkServer:
     with _lock:
         if not _servers:
             _servers.append(ForkServer(env))
-    return [sys.executable, "-I", "-S", str(PROGRAMS / "rank.py"), str(_servers[0].socket), *map(str, program)]
+    return _servers[0]
 
 
 def end_server() -> None:

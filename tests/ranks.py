@@ -27,10 +27,10 @@ def train(
 ) -> subprocess.CompletedProcess[str]:
     """`hpc-train train` of a job on so many ranks; `fresh`: on ranks that have done nothing before.
 
-    Ranks in which system calls fail (LD_PRELOAD) are fresh, too.
+    Ranks in which system calls are to fail (INJECT) are fresh, too.
     """
     arguments = ["train", str(job.file), "--job-dir", str(job_dir or job.job_dir)]
-    if fresh or "LD_PRELOAD" in env:
+    if fresh or "INJECT" in env:
         return run_ranks(ranks, ["-m", "hpc_train", *arguments], job.folder, timeout, **env)
     return hpc_train(arguments, ranks, job.folder, timeout, **env)
 

@@ -140,9 +140,9 @@ def run_ranks(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python program…` on `ranks` ranks under mpirun; 0 ranks: alone. A hang is a failure.
 
-    `anew`: in processes of their own from the start, see forks.py.
+    `anew`: in processes of their own from the start, see tests/forks.py.
     """
-    python = [sys.executable, *map(str, program)] if anew or "LD_PRELOAD" in env else forked(program, environment())
+    python = [sys.executable, *map(str, program)] if anew else forked(program, environment())
     return run_program([*mpirun(ranks), *python], cwd, timeout, **env)
 
 

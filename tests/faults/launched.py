@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.forks import forks
 from tests.support import Job, environment, wait_for
 
 MPIRUN = -1
@@ -87,10 +88,13 @@ def processes(folder: Path) -> dict[int, int]:
 class Launched:
     """`hpc-train launch -n RANKS` of a job, in a session of its own. At the end nothing of it runs any more.
 
-    `name` tells two of one job apart: what they print goes to the files <name>.out and <name>.err.
+    `name` tells two of one job apart: what they print goes to the files <name>.out and <name>.err. `anew`: the ranks
+    do not begin in forks, see tests/forks.py: all that is done to their processes is done to themselves.
     """
 
-    def __init__(self, job: Job, *arguments: str, ranks: int = 2, name: str = "launch", **env: str) -> None:
+    def __init__(
+        self, job: Job, *arguments: str, ranks: int = 2, name: str = "launch", anew: bool = False, **env: str
+    ) -> None:
         self.job, self.started, self._others = job, time.time(), processes(job.folder)
         command = [sys.executable, "-m", "hpc_train", "launch", "-n", str(ranks), str(job.file)]
         self._out, self._err = (job.folder / f"{name}.{end}" for end in ("out", "err"))
@@ -98,7 +102,7 @@ class Launched:
             self.process = subprocess.Popen(
                 [*command, "--job-dir", str(job.job_dir), *arguments],
                 cwd=job.folder,
-                env=environment(**env),
+                env=environment(**({} if anew else forks(environment())), **env),
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +13,13 @@ from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 @dataclass(frozen=True)
 class Injector:
-    """The library of inject.c, which says what a rule is, and the file in which it tells what it did."""
+    """The rules of site/inject.c, which says what one is, and the file in which it tells what it did."""
 
-    library: Path
     log: Path
 
     def env(self, *rules: str, rank: int | None = None) -> dict[str, str]:
         """The environment of a process in which `rules` hold; of `rank` alone, where one is given."""
-        before = os.environ.get("LD_PRELOAD", "")
-        env = {"LD_PRELOAD": f"{self.library}:{before}" if before else str(self.library), "INJECT": ";".join(rules)}
-        env["INJECT_LOG"] = str(self.log)
+        env = {"INJECT": ";".join(rules), "INJECT_LOG": str(self.log)}
         return env if rank is None else {**env, "INJECT_RANK": str(rank)}
 
     def struck(self) -> list[tuple[str, str, str]]:

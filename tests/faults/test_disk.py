@@ -18,7 +18,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from tests.faults.support import Injector, leftovers
 from tests.ranks import train
-from tests.support import Job
+from tests.support import LIMIT_SECS, Job
 
 MakeJob = Callable[..., Job]
 
@@ -69,7 +69,7 @@ class TinyDisk:
     mounted: bool
 
     def remount(self, how: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{how}", str(self.folder)], check=True, timeout=20)
+        subprocess.run(["mount", "-o", f"remount,{how}", str(self.folder)], check=True, timeout=LIMIT_SECS)
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ def tiny_disk(tmp_path: Path) -> Iterator[TinyDisk]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, timeout=20).returncode == 0
+    mounted = subprocess.run(mount, capture_output=True, timeout=LIMIT_SECS).returncode == 0
     try:
         yield TinyDisk(folder, mounted)
     finally:
         if mounted:
-            subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
+            subprocess.run(["umount", "-l", str(folder)], check=True, timeout=LIMIT_SECS)
 
 
 def full(disk: TinyDisk, steps: range, injector: Injector) -> tuple[dict[str, object], dict[str, str]]:

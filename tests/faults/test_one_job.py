@@ -19,7 +19,7 @@ LONG = {"train": {"max_steps": 10**6}, "run": {"save_checkpoints_steps": 10**6}}
 
 def test_a_second_job_on_one_job_dir_is_refused_and_told_of_the_first(make_job: MakeJob) -> None:
     job = make_job(model=faulty("pass", pause=0.01), **LONG)
-    with Launched(job, SLURM_JOB_ID="4711") as first:
+    with Launched(job, anew=True, SLURM_JOB_ID="4711") as first:
         first.wait_for("began-0")
         (chief,) = [pid for pid, rank in processes(job.folder).items() if rank == 0]
         assert json.loads((job.job_dir / "lock.json").read_text())["pid"] == chief
@@ -57,7 +57,7 @@ def test_the_lock_of_a_killed_job_is_taken_over_with_a_line(make_job: MakeJob) -
 def test_a_stopped_job_keeps_its_job_dir_and_a_killed_one_does_not(make_job: MakeJob) -> None:
     """All processes of the first are stopped: they are alive, however long they say nothing."""
     job = make_job(model=faulty(STUCK, rank=0, call=2), **LONG)
-    with Launched(job, ranks=1) as first:
+    with Launched(job, ranks=1, anew=True) as first:
         first.wait_for("struck-0")
         pids = processes(job.folder)
         (chief,) = [pid for pid, rank in pids.items() if rank == 0]

@@ -24,7 +24,7 @@ SHORT = {"train": {"max_steps": 40}, "run": {"save_checkpoints_steps": 10}, "eva
 
 def test_a_killed_chief_ends_all_and_is_named(make_job: MakeJob) -> None:
     job = make_job(model=faulty(KILL, rank=0), **SHORT)
-    with Launched(job) as run:
+    with Launched(job, anew=True) as run:
         run.wait_for("struck-0")
         assert run.end() == 128 + signal.SIGKILL
     assert f"hpc-train: rank 0 on {HOST} was killed by SIGKILL\n" in run.err
@@ -128,7 +128,7 @@ def test_a_second_ctrl_c_ends_all_at_once(make_job: MakeJob, stuck: bool) -> Non
 
 def test_ranks_whose_mpirun_was_killed_are_not_left(make_job: MakeJob) -> None:
     job = make_job(model=faulty(STUCK), **LONG)
-    with Launched(job) as run:
+    with Launched(job, anew=True) as run:
         run.wait_for("struck-0")
         pids = {rank: pid for pid, rank in processes(job.folder).items()}
         assert sorted(pids) == [MPIRUN, 0, 1]

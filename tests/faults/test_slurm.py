@@ -88,14 +88,22 @@ class Jobs:
         self._waiting: list[SlurmJob] = []
 
     def submit(
-        self, cluster: SlurmCluster, name: str, *args: str, step_secs: float = 0.5, model: str = MODEL, **env: str
+        self,
+        cluster: SlurmCluster,
+        name: str,
+        *args: str,
+        step_secs: float = 0.5,
+        model: str = MODEL,
+        anew: bool = False,
+        **env: str,
     ) -> SlurmJob:
+        """Submits a job; `anew` as in job_environment, `env` is laid over that."""
         folder = make_folder(self.folder / name)
         (folder / "model.py").write_text(model)
         write_job(folder, MAX_STEPS, SAVE_STEPS)
         set_step_secs(folder, step_secs)
         flags = [f"--output={folder}/job.out", *args, TRAIN_SH, "job.yaml"]
-        number = cluster.sbatch(flags, folder, {**_environment(cluster), **env})
+        number = cluster.sbatch(flags, folder, {**_environment(cluster, anew), **env})
         self._waiting.append(SlurmJob(cluster, folder, number, folder / "runs/tiny"))
         return self._waiting[-1]
 
@@ -146,8 +154,8 @@ class Jobs:
                 self._waiting.remove(job)
 
 
-def _environment(cluster: SlurmCluster) -> dict[str, str]:
-    return {**job_environment(cluster), "HPC_TRAIN_HOME": str(REPOSITORY)}
+def _environment(cluster: SlurmCluster, anew: bool = False) -> dict[str, str]:
+    return {**job_environment(cluster, anew), "HPC_TRAIN_HOME": str(REPOSITORY)}
 
 
 SCONTROL_THAT_FAILS = """\
@@ -187,8 +195,8 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Slurm
             "short grace": jobs.submit(cluster, "short grace", n2, *ONE_RANK, "--partition=hasty"),
             "array 0": array[0],
             "array 1": array[1],
-            "all ranks on a dead node": jobs.submit(fragile, "all ranks", n2, *ONE_RANK),
-            "one rank on a dead node": jobs.submit(fragile, "one rank", *TWO_NODES),
+            "all ranks on a dead node": jobs.submit(fragile, "all ranks", n2, *ONE_RANK, anew=True),
+            "one rank on a dead node": jobs.submit(fragile, "one rank", *TWO_NODES, anew=True),
         }
         jobs.wait_for_checkpoints(*found.values())
         fragile.kill_node("n2")
@@ -220,7 +228,7 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Slurm
         jobs.wait_for_restarts(*(found[name] for name in (*struck_jobs, *dead_nodes)))
         assert found["one rank on a dead node"].status()["state"] == "requeued"
         # About five seconds after the node is back, Slurm 22.05 cancels step 0 of a job that died with it, even if that
-        # is by now the next run's. A node that really boots has no run so soon.
+        # is by now the next run's. A node that really boots has seldom a run so soon.
         fragile.run(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=booting"])
         fragile.start_node("n2")
         time.sleep(BOOT_SECS)
@@ -330,13 +338,14 @@ def test_a_job_that_never_saves_anything_is_requeued_twice_and_no_more(struck: d
 
 
 def test_a_job_comes_back_from_a_dead_node(struck: dict[str, SlurmJob]) -> None:
-    """Slurm starts it again where its script has died with the node; else the script asks for that."""
-    job = struck["all ranks on a dead node"]
-    assert_finished(job, 1, struck["reference"])
-    assert starts(job.job_dir)[1] >= SAVE_STEPS
-    assert times_requeued(job) == 0
+    """Slurm starts it again where its script has died with the node; else the script asks for that.
 
-    job = struck["one rank on a dead node"]
-    assert_finished(job, 1, struck["reference of 2"])
-    assert starts(job.job_dir)[1] >= SAVE_STEPS
-    assert times_requeued(job) == 1
+    Once more where Slurm has cancelled the next run's step 0, see `struck`: the script asks for that, too.
+    """
+    for name, reference, asked in (("all ranks", "reference", 0), ("one rank", "reference of 2", 1)):
+        job = struck[f"{name} on a dead node"]
+        restarts = job.result().restarts
+        assert restarts in (1, 2), job.log()
+        assert_finished(job, restarts, struck[reference])
+        assert starts(job.job_dir)[1] >= SAVE_STEPS
+        assert times_requeued(job) == restarts - 1 + asked

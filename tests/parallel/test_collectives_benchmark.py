@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY, run_program
+from tests.support import LIMIT_SECS, REPOSITORY, run_program
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
@@ -88,7 +88,7 @@ def test_a_wrong_sum_ends_the_run(tmp_path):
         pytest.raises(RuntimeError, match=f"{way}: numbers that are wrong: "),
         Ranks(2, ["broken.py", *words], tmp_path) as ranks,
     ):
-        ranks.wait(60)
+        ranks.wait(LIMIT_SECS)
     assert "ways" not in (tmp_path / "told").read_text()
 
 

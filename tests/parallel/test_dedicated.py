@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.forks import forks
 from tests.ranks import train, train_in_turn
 from tests.support import LIMIT_SECS, MODEL, Job, environment, merge, records_of, variables, wait_for
 
@@ -252,7 +253,12 @@ def test_a_signal_saves_and_the_job_goes_on(make_job: MakeJob) -> None:
     command = [sys.executable, "-m", "hpc_train", "launch", "-n", "3", str(job.file), "--job-dir", str(job.job_dir)]
     with open(job.folder / "out", "w") as out, open(job.folder / "err", "w") as err:
         process = subprocess.Popen(
-            command, cwd=job.folder, env=environment(), stdout=out, stderr=err, start_new_session=True
+            command,
+            cwd=job.folder,
+            env=environment(**forks(environment())),
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
     try:
         trains = lambda: read_json(job.job_dir / "status.json").get("step", 0) >= 3

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.forks import forks
 from tests.ranks import hpc_train, train
 from tests.support import LIMIT_SECS, MODEL, Job, environment, records_of, wait_for, write_rows
 
@@ -33,7 +34,7 @@ def running(job: Job, *command: object) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
             [sys.executable, "-m", "hpc_train", *map(str, command)],
             cwd=job.folder,
-            env=environment(),
+            env=environment(**forks(environment())),
             text=True,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
+from tests.forks import forked
 from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_ranks, wait_for
 
 SCIKIT_LEARN, XGBOOST, HOROVOD = (REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script"))
@@ -42,7 +42,7 @@ def run_and_stop(
     log = job_dir.with_suffix(".log")
     with open(log, "w") as out:
         process = subprocess.Popen(
-            [*mpirun(ranks), sys.executable, *task(job_dir, *more)],
+            [*mpirun(ranks), *forked(task(job_dir, *more), environment())],
             cwd=example,
             env=environment(**ENVIRONMENT),
             stdout=out,

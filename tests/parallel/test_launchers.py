@@ -117,7 +117,7 @@ def test_the_demo_on_four_ranks_with_uneven_shards(tmp_path: Path) -> None:
                 file["image"] = random.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
                 file["label"] = random.integers(0, 10, rows, dtype=np.uint8)
     job = Job(tmp_path / "demo")
-    job.file.write_text(job.file.read_text().replace("max_steps: 3000", "max_steps: 25"))
+    job.file.write_text(job.file.read_text().replace("max_steps: 1000", "max_steps: 25"))
     done = run_ranks(4, ["-m", "hpc_train", "train", job.file, "--job-dir", job.job_dir], tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((job.job_dir / "status.json").read_text())["state"] == "succeeded"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY, run_program
+from tests.support import LIMIT_SECS, REPOSITORY, run_program
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
@@ -55,5 +55,5 @@ def test_report_and_text_have_all_targets(quick_run):
 def test_ranks_without_an_allreduce_measure_at_once(tmp_path: Path):
     write_data(tmp_path, [MLP], 512)
     words = ["--model", MLP, "--folder", str(tmp_path), "--warm-up", "1", "--steps", "3", "--out", str(tmp_path)]
-    here()(2, ["-m", "peers.plain_program", *words, "--alone"], tmp_path, 120)
+    here()(2, ["-m", "peers.plain_program", *words, "--alone"], tmp_path, LIMIT_SECS)
     assert [read_measurements(tmp_path / f"rank-{rank}.json")[0].steps for rank in (0, 1)] == [3, 3]

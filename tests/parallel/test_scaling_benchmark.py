@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import FINAL, REPOSITORY, environment, make_job_in, run_program
+from tests.support import FINAL, LIMIT_SECS, REPOSITORY, environment, make_job_in, run_program, wait_for
 
 SCRIPT = REPOSITORY / "benchmarks" / "scaling.py"
 FIELDS = ["benchmark", "case", "ranks", "value", "unit", "baseline", "ratio", "repeats", "spread", "config", "versions"]
@@ -23,7 +23,6 @@ EMULATED = ("--emulate-step-ms", f"{STEP_MS}", "--gradient-mb", "0.5", "--ranks"
 WAYS = ("--ways", "sync", "async")
 RANKS = {("sync", 1): 1, ("sync", 2): 2, ("async", 2): 3}
 PARTS = {"input", "compute", "communication", "apply", "checkpoint", "other"}
-START_SECS, END_SECS = 60.0, 30.0
 
 
 def command(folder: Path, *words: str) -> list[str]:
@@ -107,6 +106,13 @@ def ranks_of(case: Path) -> list[str]:
     return [pid for pid in os.listdir("/proc") if pid.isdecimal() and mentions(pid)]
 
 
+def case_with_ranks(jobs: Path, process: subprocess.Popen[bytes]) -> Path | None:
+    """The file of the case whose ranks run now, while `process` does."""
+    assert process.poll() is None, "no ranks have been started"
+    case = next(jobs.glob("scaling-*/case.json"), None)
+    return case if case and ranks_of(case) else None
+
+
 def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
     with subprocess.Popen(
         command(tmp_path, *EMULATED),
@@ -116,19 +122,12 @@ def test_ending_it_leaves_no_ranks_and_no_data(tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
-        deadline = time.monotonic() + START_SECS
-        case = None
-        while not (case and ranks_of(case)):
-            assert process.poll() is None and time.monotonic() < deadline, "no ranks have been started"
-            case = next((tmp_path / "jobs").glob("scaling-*/case.json"), None)
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
         try:
-            assert process.wait(END_SECS) == 128 + signal.SIGTERM
+            case = wait_for(partial(case_with_ranks, tmp_path / "jobs", process), "ranks have been started")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_SECS) == 128 + signal.SIGTERM
         finally:
             process.kill()
-    deadline = time.monotonic() + 3
-    while ranks_of(case):  # SIGKILL takes effect when a process is next given a core
-        assert time.monotonic() < deadline, f"still there: {ranks_of(case)}"
-        time.sleep(0.1)
+    # SIGKILL takes effect when a process is next given a core.
+    wait_for(lambda: not ranks_of(case), lambda: f"still there: {ranks_of(case)}")
     assert list((tmp_path / "jobs").iterdir()) == []

@@ -1,8 +1,9 @@
-"""Forks a rank for each program of tests/programs/rank.py that asks: TensorFlow has been imported by then.
+"""Forks a rank for each program of tests/programs/rank.py that asks: what it needs has been imported by then.
 
 Argument: the socket to be made. Ends when its standard input does.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -15,26 +16,30 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import h5py  # noqa: F401
-import keras  # noqa: F401
+import horovod.tensorflow  # noqa: F401
 import numpy as np
-import psutil  # noqa: F401
-import pydantic  # noqa: F401
-import tensorflow as tf  # noqa: F401
-import typer  # noqa: F401
-import yaml  # noqa: F401
+
+import hpc_train.cli.app
+import hpc_train.strategies.asynchronous.strategy
+import hpc_train.strategies.synchronous.strategy
+import hpc_train.training.trainer  # noqa: F401
 
 
-def run(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
-    """`python ARGUMENTS`, as far as a process can tell: -c CODE, -m MODULE, or a script."""
+def run(arguments: list[str], cwd: str, env: dict[str, str], ignored: list[int]) -> None:
+    """`python ARGUMENTS`, as far as a process can tell: -c CODE, -m MODULE, or a script. `ignored` are signals."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of what starts in the background it is ignored
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if "INJECT" in env:
+        ctypes.CDLL(None).inject_begin()
     random.seed()
     np.random.seed()
     how, *rest = arguments
     place = "" if how == "-c" else cwd if how == "-m" else str(Path(how).resolve().parent)
-    sys.path[:] = [place, *(path for path in env["PYTHONPATH"].split(os.pathsep) if path), *search_path]
+    sys.path[:] = [place, *(path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path), *search_path]
     if how == "-c":
         sys.argv = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})

@@ -22,7 +22,10 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    wish = json.dumps({"arguments": sys.argv[2:], "cwd": str(Path.cwd()), "env": dict(os.environ)}).encode()
+    ignored = [number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN]
+    wish = json.dumps(
+        {"arguments": sys.argv[2:], "cwd": str(Path.cwd()), "env": dict(os.environ), "ignored": ignored}
+    ).encode()
     socket.send_fds(server, [len(wish).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(wish)
     answers = server.makefile()

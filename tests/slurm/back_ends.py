@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tests.forks import forks
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.jobs import job_environment
 from tests.support import BIN, LIMIT_SECS, environment, wait_for
@@ -101,7 +102,8 @@ class BackEnd:
         self._scratch = Path(tempfile.mkdtemp(dir=cluster.root / "tmp" if cluster is not None else None))
         if cluster is None:
             self.name, self.all_cores = "local", {"cores_per_rank": len(os.sched_getaffinity(0))}
-            self.env = environment(XDG_STATE_HOME=str(folder / "state"), PATH=self.path_without_slurm())
+            own = {"XDG_STATE_HOME": str(folder / "state"), "PATH": self.path_without_slurm()}
+            self.env = environment(**own, **forks(environment()))
         else:
             self.name, self.all_cores = "slurm", {"nodes": 2, "cores_per_rank": cluster.cpus_per_node}
             self.env = {**cluster.env, **job_environment(cluster)}

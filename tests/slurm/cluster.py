@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.support import LIMIT_SECS, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue")
@@ -177,7 +179,10 @@ class SlurmCluster:
         slurmctld.wait(STOP_SECS)
 
     def forget_jobs(self, next_number: int = 1) -> None:
-        """Has slurmctld start without what it knew, as after a loss of its disk: it ends all jobs, and counts anew."""
+        """Has slurmctld start without what it knew, as after a loss of its disk: it ends all jobs, and counts anew.
+
+        A node that still ends a job of the same number as a new one would refuse that, and be drained.
+        """
         self.stop_controller()
         shutil.rmtree(self.root / "state")
         (self.root / "state").mkdir(mode=0o755)
@@ -185,6 +190,7 @@ class SlurmCluster:
             conf.write(f"FirstJobId={next_number}\n")
         self.start_controller()
         self._await("two idle nodes", self._nodes_are_idle)
+        self._await("the end of all jobs", lambda: not any(map(self._has_steps, NODES)))
 
     def start_node(self, node: str) -> None:
         """Starts the slurmd of `node`, as a reboot does; without waiting for it."""
@@ -212,6 +218,13 @@ class SlurmCluster:
             for process in Path("/proc").glob("[0-9]*")
             if all(_has_in_environment(process, mark) for mark in marks)
         ]
+
+    def _has_steps(self, node: str) -> bool:
+        for pid in self._processes_of(node):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if psutil.Process(pid).name() == "slurmstepd":
+                    return True
+        return False
 
     def _write_files(self) -> None:
         for directory in ("munge", "state", "tmp", *(f"spool-{node}" for node in NODES)):

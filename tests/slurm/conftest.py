@@ -24,11 +24,11 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
 def submit(slurm_cluster: SlurmCluster) -> Callable[..., int]:
     """`submit(cwd, *args)` runs `sbatch ARGS` in `cwd` and returns the job's number.
 
-    The job finds the hpc-train and mpirun of this Python; its output goes to `cwd/job.out`.
+    The job finds the hpc-train and mpirun of this Python, see job_environment; its output goes to `cwd/job.out`.
     """
-    env = job_environment(slurm_cluster)
 
-    def run(cwd: Path, *args: str) -> int:
+    def run(cwd: Path, *args: str, anew: bool = False) -> int:
+        env = job_environment(slurm_cluster, anew)
         return slurm_cluster.sbatch([f"--output={cwd}/job.out", *args], cwd=cwd, env=env)
 
     return run

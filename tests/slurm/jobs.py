@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.forks import forks
 from tests.slurm.cluster import JobResult, SlurmCluster
-from tests.support import REPOSITORY, records_of, wait_for
+from tests.support import REPOSITORY, environment, records_of, wait_for
 
 TRAIN_SH = str(REPOSITORY / "slurm/train.sh")
 
@@ -60,14 +61,18 @@ def not_here(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def job_environment(cluster: SlurmCluster) -> dict[str, str]:
-    """What a job needs to find the hpc-train and mpirun of this Python. Skips where there are none."""
+def job_environment(cluster: SlurmCluster, anew: bool = False) -> dict[str, str]:
+    """What a job needs to find the hpc-train and mpirun of this Python. Skips where there are none.
+
+    `anew`: its ranks are processes of their own from the start, see tests/forks.py.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), cluster.env["PATH"]])
     for program in ("hpc-train", "mpirun"):
         if shutil.which(program, path=path) is None:
             not_here(f"{program} is not beside {sys.executable}: run make setup first")
     # mpirun prints which rank is on which node. The loopback interface is for machines that have no other.
-    return {"PATH": path, "OMPI_MCA_rmaps_base_display_map": "1", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    found = {"PATH": path, "OMPI_MCA_rmaps_base_display_map": "1", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    return found if anew else {**found, **forks(environment())}
 
 
 def make_folder(folder: Path) -> Path:

@@ -26,7 +26,7 @@ TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
 
 
 def test_trains_a_job_file_on_two_nodes(slurm_cluster: SlurmCluster, submit: Callable[..., int], folder: Path) -> None:
-    job = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml", "--job-dir", "out dir")
+    job = submit(folder, *TWO_NODES, TRAIN_SH, "job.yaml", "--job-dir", "out dir", anew=True)
 
     result = slurm_cluster.wait(job)
 
@@ -111,7 +111,7 @@ def test_alone_it_runs_the_demo(slurm_cluster: SlurmCluster, submit: Callable[..
     text["train"]["max_steps"] = 50
     job_file.write_text(yaml.safe_dump(text))
 
-    job = submit(checkout, "slurm/train.sh")
+    job = submit(checkout, "slurm/train.sh", anew=True)
 
     result = slurm_cluster.wait(job)
     assert (result.state, result.exit_code) == ("COMPLETED", 0), log(checkout)

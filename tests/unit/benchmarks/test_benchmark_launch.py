@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY
+from tests.support import LIMIT_SECS, REPOSITORY
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 
@@ -231,7 +231,7 @@ def test_each_mpirun_has_a_session_folder_of_its_own_that_is_gone_afterwards(mpi
     from support.launch import Ranks
 
     with Ranks(2, ["-c", "print('hello')"], mpirun) as ranks:
-        ranks.wait(20)
+        ranks.wait(LIMIT_SECS)
         session, said = ranks.log.read_text().splitlines()
         assert Path(session.split()[1]).is_dir()
     assert said == "hello"
@@ -242,7 +242,7 @@ def test_a_failure_tells_what_the_ranks_printed_last(mpirun: Path):
     from support.launch import here
 
     with pytest.raises(RuntimeError, match=r"(?s)code 3.*out of memory"):
-        here()(1, ["-c", "print('out of memory'); raise SystemExit(3)"], mpirun, 20)
+        here()(1, ["-c", "print('out of memory'); raise SystemExit(3)"], mpirun, LIMIT_SECS)
     with pytest.raises(RuntimeError, match="still running after 0 s"):
         here()(1, ["-c", "import time; time.sleep(30)"], mpirun, 0.2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, wait_for
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
@@ -274,16 +273,12 @@ def test_use_is_the_mean_of_what_nvidia_smi_told(tmp_path, monkeypatch: pytest.M
     assert mean_use("80\n 90\n[N/A]\n") == pytest.approx(0.85)
     assert mean_use("[Not Supported]\n") is None
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\necho "$*" > "$(dirname "$0")/asked"\necho 40; echo 60; exec sleep 60\n')
+    program.write_text('#!/bin/sh\necho 40; echo 60\necho "$*" > "$(dirname "$0")/asked"; exec sleep 60\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    use = GpuUse("3")
-    deadline = time.monotonic() + 10
-    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)
+    asked, use = tmp_path / "asked", GpuUse("3")
+    wait_for(lambda: "--id=3" in (asked.read_text() if asked.exists() else ""), "it is asked")
     assert use.stop() == pytest.approx(0.5)
-    assert "--id=3" in (tmp_path / "asked").read_text()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert GpuUse("0").stop() is None
 

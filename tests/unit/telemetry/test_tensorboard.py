@@ -279,7 +279,7 @@ class Server:
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(60)
+            self._process.wait(LIMIT_SECS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

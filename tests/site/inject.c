@@ -1,4 +1,4 @@
-/* Faults in the system calls of one process, for tests: LD_PRELOAD this library and set
+/* Faults in the system calls of one process, for tests, all of whose processes have this library (LD_PRELOAD). Set
 
      INJECT       "call:path:nth[:count]:action", several separated by ';'
      INJECT_RANK  only in the process whose OMPI_COMM_WORLD_RANK this is; unset: in every one
@@ -13,7 +13,7 @@
            (the call is made first) or sleep=SECONDS (before the call)
 
    A process without INJECT, or with other paths, does what it would do without this library. What the C library calls
-   from within itself (fopen, fwrite) is not seen. */
+   from within itself (fopen, fwrite) is not seen. A fork that is given another environment calls inject_begin(). */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -98,7 +98,7 @@ static void parse_rule(char *text) {
     calls_of_interest |= rule->calls;
 }
 
-__attribute__((constructor)) static void begin(void) {
+__attribute__((constructor)) void inject_begin(void) {
     const char *text = getenv("INJECT"), *rank = getenv("INJECT_RANK"), *own = getenv("OMPI_COMM_WORLD_RANK");
     if (text == NULL || (rank != NULL && (own == NULL || strcmp(rank, own) != 0))) return;
     log_path = getenv("INJECT_LOG");
