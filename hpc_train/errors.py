@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 class SchedulerError(RuntimeError):
-    """Slurm does not answer: nothing is known, and nothing was done."""
+    """The scheduler does not answer: nothing is known, and nothing was done."""
 
 
 class RankError(RuntimeError):

@@ -99,7 +99,7 @@ OUTCOMES = {
         "lost",
     ),
     EXIT_CANCELLED: Outcome("cancelled", "`hpc-train wait`: the job was cancelled", "cancelled"),
-    EXIT_NO_SCHEDULER: Outcome("no scheduler", "Slurm does not answer, or cannot be asked from here", None),
+    EXIT_NO_SCHEDULER: Outcome("no scheduler", "the scheduler does not answer, or cannot be asked from here", None),
     EXIT_AT_ONCE: Outcome("ended at once", "a second Ctrl-C: left at once, without saving", "failed", Again.REQUEUE),
     EXIT_LOST_NODE: Outcome("lost node", "`mpirun` (Open MPI) lost one of the job's nodes", "failed", _CRASH),
 }

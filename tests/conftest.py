@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_session_folder() -> Iterator[None]:
-    """An mpirun of these tests shares its sessions' folder with none of other tests at the same time, see local.py."""
+    """An mpirun of these tests shares its sessions' folder with none of other tests at the same time."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends pytest ends what it has started
     with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as folder:
         os.environ[SESSIONS] = folder

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -186,6 +188,16 @@ def wait_for(
             raise AssertionError(f"not within {limit:.0f} s: {what() if callable(what) else what}")
         time.sleep(every)
     return found
+
+
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    """Ctrl-C until `process` ends: two signals that come at one moment are one."""
+    end = time.monotonic() + LIMIT_SECS
+    while process.poll() is None:
+        assert time.monotonic() < end, "interrupting does not end it"
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
 
 
 def is_gone(pid: int) -> bool:

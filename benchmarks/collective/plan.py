@@ -32,7 +32,7 @@ WHAT: Mapping[str, str] = {
     GROUP: "grouped_allreduce of eight tensors, a sum: they are copied into the fusion buffer and out again",
     MEAN: "the same as a mean, which is what training does with gradients",
     BCAST: "mpi4py's Bcast in place",
-    OUR_WINDOW: "the window of strategies/async_ps: memory that the ranks of a node share, else Win.Allocate",
+    OUR_WINDOW: "the window of distributed/parameter_server: memory that the ranks of a node share, else Win.Allocate",
     ALLOCATE: "mpi4py's Win.Allocate",
     ALLOCATE_SHARED: "mpi4py's Win.Allocate_shared, the memory that hpc_train's window takes on one node",
 }

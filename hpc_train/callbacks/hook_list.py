@@ -107,7 +107,7 @@ class Hooks:
     pass.
 
     Args:
-        hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see keras_callbacks.adapted).
+        hooks: As resolve_hooks gives them, Keras callbacks as a KerasCallbacks (see callbacks.keras.adapted).
         context: What they are to know, but for request_stop; is_chief: whether this is the first rank that trains.
 
     Attributes:

@@ -3,7 +3,7 @@
     step-00000200/state.h5
       attributes           format (3), step, world_size, time (seconds since 1970), fingerprint (of the model),
                            tf_random_seed (where the job has one), best (JSON: the best evaluation so far)
-      data                 attributes rows_read and sizes (how far the data was read, see data.sampler.DataProgress);
+      data                 attributes rows_read and sizes (how far the data was read, see data.sampling.sampler);
                            seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer

@@ -110,7 +110,7 @@ class ExportFolder:
         """Removes what killed runs left behind."""
         for path in self.path.glob(".*.tmp"):
             parts = path.name.split(".", 2)
-            if len(parts) == 3 and parts[1].isdigit() and (self._sole or _is_dead(parts[2].removesuffix(".tmp"))):
+            if len(parts) == 3 and parts[1].isdigit() and (self._sole or _is_dead(path)):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -120,12 +120,15 @@ def _owner() -> str:
     return f"{me['host']}-{me['pid']}@{me['process_start']}@{me['boot_id']}"
 
 
-def _is_dead(owner: str) -> bool:
-    """Whether `owner` was a process of this node that is no more."""
-    place, _, began = owner.partition("@")
+def _is_dead(path: Path) -> bool:
+    """Whether the owner of this folder was a process of this node that is no more."""
+    place, _, began = path.name.split(".", 2)[2].removesuffix(".tmp").partition("@")
     node, _, pid = place.rpartition("-")
     start, _, boot = began.partition("@")
     if node != socket.gethostname() or not pid.isdigit():
         return False
     known = {"process_start": int(start), "boot_id": boot} if start.isdigit() else {}
-    return not is_alive({"pid": int(pid), **known})
+    try:
+        return not is_alive({"pid": int(pid), **known}, path.stat().st_mtime)
+    except FileNotFoundError:  # its owner has just finished it
+        return False

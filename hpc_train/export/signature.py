@@ -73,7 +73,7 @@ def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None 
     """
     inputs = getattr(model, "_inputs_struct", None) or getattr(model, "inputs", None)
     if not inputs:
-        raise UserError(f"{type(model).__name__} does not tell its inputs, and there are no data to tell them")
+        raise UserError(f"{type(model).__name__} does not describe its inputs, and there are no data that would")
     if isinstance(inputs, list | tuple) and len(inputs) == 1:
         inputs = inputs[0]
     spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)

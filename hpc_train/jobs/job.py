@@ -1,4 +1,4 @@
-"""Jobs from Python: submit one, ask after it, wait for it, take its result. The commands do all of it through here."""
+"""Jobs from Python: submit one, query it, wait for it, take its result. The commands do all of it through here."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def labels_of(histories: Sequence[History]) -> list[str]:
 
 def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
     """A column for each job: its status and what it reached."""
-    told: dict[str, Callable[[History], str]] = {
+    values: dict[str, Callable[[History], str]] = {
         "state": state_of,
         "steps": lambda job: " of ".join(f"{step:,}" for step in steps_of(job) if step is not None),
         "running time": lambda job: words.duration(elapsed_of(job)),
@@ -89,7 +89,7 @@ def jobs_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
         "examples a step": lambda job: words.number(global_batch(job)),
         "examples a second": lambda job: words.number(None if (rate := rate_of(job)) is None else round(rate)),
     }
-    rows = [(name, *map(tell, histories)) for name, tell in told.items()]
+    rows = [(name, *map(value, histories)) for name, value in values.items()]
     if any(metrics_of(history, "train") for history in histories):
         rows.append(("last loss in training", *(words.number(last_of(h, "train", "loss")) for h in histories)))
     for kind, name in _evaluated(histories):

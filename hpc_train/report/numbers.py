@@ -51,8 +51,8 @@ def points_of(records: Sequence[Record], name: str) -> Points:
 
 def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     """Whether small or large values of a metric are good, by the job, or by its name; None: unknown."""
-    told = [(exporter.get("metric", "loss"), exporter.get("mode", "min")) for exporter in _best_exporters(history.job)]
-    for name, mode in [*told, (setting(history, "run", "best_metric"), setting(history, "run", "best_mode"))]:
+    best = [(exporter.get("metric", "loss"), exporter.get("mode", "min")) for exporter in _best_exporters(history.job)]
+    for name, mode in [*best, (setting(history, "run", "best_metric"), setting(history, "run", "best_mode"))]:
         if name == metric and mode in ("min", "max"):
             return "max" if mode == "max" else "min"
     words = metric.lower().replace("-", "_").split("_")

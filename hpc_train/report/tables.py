@@ -107,8 +107,8 @@ def export_errors(history: History) -> list[tuple[str, str, str]]:
 
 def _less_exports(history: History) -> str:
     failed, gone = len(export_errors(history)), sum(_is_gone(history, r) for r in history.all_of("export"))
-    told = (f"{gone:,} removed since" if gone else "", f"{words.count(failed, 'export')} failed" if failed else "")
-    return "; ".join(filter(None, told))
+    found = (f"{gone:,} removed since" if gone else "", f"{words.count(failed, 'export')} failed" if failed else "")
+    return "; ".join(filter(None, found))
 
 
 def _lag(history: History) -> Fact | None:

@@ -1,4 +1,4 @@
-"""Names of what this package writes into a job-dir; jobdir/paths.py has all of them."""
+"""Names of what this package writes into a job-dir; jobdir/paths.py has those of the others."""
 
 from __future__ import annotations
 

@@ -113,20 +113,20 @@ def build(
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
             hooks = [hook for hook in hooks if isinstance(hook, EvaluationHook)]
         yield RunContext(
-            world,
-            job,
-            plan,
-            model,
-            trained.parts.state,
-            data,
-            hooks_of(world, job, plan, model, [*hooks, *own_hooks]),
-            trained.evaluators,
-            manager,
-            trained.restorer,
-            signals,
-            watchdog,
-            training,
-            chief,
+            world=world,
+            job=job,
+            plan=plan,
+            model=model,
+            state=trained.parts.state,
+            input=data,
+            hooks=hooks_of(world, job, plan, model, [*hooks, *own_hooks]),
+            evaluators=trained.evaluators,
+            manager=manager,
+            restorer=trained.restorer,
+            signals=signals,
+            watchdog=watchdog,
+            training=training,
+            chief=chief,
         )
 
 
@@ -144,14 +144,14 @@ def _chief_services(
     committed: deque[Committed] = deque()
     with BackgroundSaver(manager, committed_by(committed), failed_by(manager)) as saver:
         yield ChiefServices(
-            reporter,
-            saver,
-            committed,
-            lock,
-            SavingListeners(listeners),
-            early_stopper(job, plan),
-            trained.exporter_runners,
-            trained.restored,
+            reporter=reporter,
+            saver=saver,
+            committed=committed,
+            lock=lock,
+            listeners=SavingListeners(listeners),
+            stopper=early_stopper(job, plan),
+            exporter_runners=trained.exporter_runners,
+            restored=trained.restored,
         )
 
 

@@ -108,8 +108,8 @@ def lines(made: Plan, source: Source) -> tuple[str, ...]:
     step = "" if source.step is None else f", step {source.step}"
     found = [f"warm start from {source.path} ({source.kind}{step}): {len(made.taken)} of {total} variables taken"]
     renamed = [f"{name} from {other}" for name, other in made.taken.items() if name != other]
-    told = {"by another name": renamed, "skipped": made.skipped, "there, but not used": made.unused}
-    found += [f"  {what}: {some(names, 4)}" for what, names in told.items() if names]
+    others = {"by another name": renamed, "skipped": made.skipped, "there, but not used": made.unused}
+    found += [f"  {what}: {some(names, 4)}" for what, names in others.items() if names]
     if len(found) > 1:
         found[0] += f"; all are listed in {WARM_START_FILE}"
     return tuple(found)

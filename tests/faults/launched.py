@@ -22,6 +22,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 _FAULTY = """
 import os, signal, time
+from pathlib import Path
 import keras, tensorflow as tf
 
 rank, restarts = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0)), int(os.environ.get("HPC_TRAIN_RESTARTS", 0))
@@ -45,7 +46,11 @@ class Faulty(keras.layers.Layer):
             note(f"began-{restarts}")
         time.sleep(@PAUSE@)
         if rank == @RANK@ and calls == @CALL@ and restarts in @RUNS@:
-            time.sleep(1)  # what is being saved will have been
+            time.sleep(1)  # what is being saved begins to be, and will have been
+            for _ in range(6000):
+                if not any(Path("run/checkpoints").glob(".*")):
+                    break
+                time.sleep(0.01)
             note(f"struck-{restarts}")
             @FAULT@
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.launched import KILL, MPIRUN, STUCK, Launched, faulty, processes
 from tests.ranks import train
-from tests.support import Job, variables, wait_for
+from tests.support import Job, interrupt, variables, wait_for
 
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
@@ -119,7 +119,7 @@ def test_a_second_ctrl_c_ends_all_at_once(make_job: MakeJob, stuck: bool) -> Non
         run.process.send_signal(signal.SIGINT)
         time.sleep(1)  # two signals at one moment are one
         assert run.process.poll() is None, run.err
-        run.process.send_signal(signal.SIGINT)
+        interrupt(run.process)
         assert run.end() == 130
     assert run.err.endswith("hpc-train: interrupted twice: ended at once, without saving\n")
     assert not processes(job.folder)

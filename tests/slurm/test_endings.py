@@ -225,7 +225,7 @@ def test_where_scontrol_does_not_help_the_command_to_type_is_told(
     assert submit is not None
     assert shlex.split(submit[1])[1:] == [f"{script.folder}/checkout/slurm/train.sh", "job.yaml", "--job-dir", "a dir"]
     assert script.status()["state"] == "stopped"
-    assert "scontrol could not" in script.status()["error"]["message"]
+    assert "could not be put back" in script.status()["error"]["message"]
 
 
 def test_waiting_for_a_save_ends_before_slurm_kills_the_job(script: Script) -> None:

@@ -86,8 +86,8 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
     if program:
         saves, often = f"written nothing into {job_dir or 'their job-dir'}", "have the program save more often"
     return (
-        f"not put back into the queue: {idle} runs in a row have {saves}; submit again with more time (sbatch --time, "
-        f"or `time` under `resources:`), or {often}"
+        f"not put back into the queue: {idle} runs in a row have {saves}; submit again with more time (`time` "
+        f"under `resources:`, or sbatch --time), or {often}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The end of a Slurm job, as slurm/ranks.sh sees it: noted in the job-dir, where killed ranks could not do so."""
+"""The end of a queue's job, as who started its ranks sees it: noted in the job-dir, where killed ranks could not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpc_train.telemetry.json_files import read_json
 from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status
 
 Requeue = Literal["warning", "preemption", "lost-node"]
-"""Why slurm/ranks.sh has Slurm start a job again."""
+"""Why a job is to be started again."""
 
 
 def find_job_dir(job_file: Path | None, job_dir: Path | None, settings: Sequence[str] = ()) -> Path | None:
@@ -104,7 +104,7 @@ def record_end(
         if reported != "succeeded" and (own or reported in ("running", "requeued")):
             mark_outcome(job_dir, "cancelled", code, None, run)
     elif code == EXIT_NOT_REQUEUED:
-        message = "the job was stopped, and scontrol could not put it back into the queue"
+        message = "the job was stopped, and could not be put back into the queue"
         mark_outcome(job_dir, "stopped", code, _error(message), run)
     elif code == 0:
         if program:

@@ -25,7 +25,7 @@ class AbsentError(SchedulerError):
 
 
 class Backend(ABC):
-    """Who runs jobs, as far as they can be asked after.
+    """Who runs jobs: what can be asked about them.
 
     Attributes:
         name: As in submission.json, in the JSON of the commands, and for `--backend`.
@@ -151,7 +151,10 @@ class Scheduler(Backend):
         """The job-dir of the job with this number; None where there is none, or nobody to ask."""
 
     def runs_unsubmitted(self, status: Mapping[str, Any]) -> bool:
-        """Whether a job that nobody submitted by hpc-train, and whose ranks have left `status`, is in this queue."""
+        """Whether a job that nobody submitted by hpc-train, and whose ranks have left `status`, is in this queue.
+
+        The first scheduler of the registry that says so has it; ranks that name their job (`job_id`) are Slurm's.
+        """
         return False
 
     def leftover(self, submission: Submission) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import REPOSITORY
+from tests.support import LIMIT_SECS, REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))  # before tests/, which has a support.py, too
 
@@ -92,10 +91,8 @@ def none_runs(folder: Path) -> bool:
 
 
 def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
-    program = PROGRAM + "print(task, flush=True); time.sleep(60 if task == 'ps' else 1)"
-    begun = time.monotonic()
-    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, 20, "chief")
-    assert time.monotonic() - begun < 15
+    program = PROGRAM + "print(task, flush=True); time.sleep(3600 if task == 'ps' else 1)"
+    run_cluster({"ps": 1, "chief": 1}, ["-c", program], tmp_path, LIMIT_SECS, "chief")
     assert none_runs(tmp_path)
     assert (tmp_path / "chief-0.log").read_text() == "chief\n"
 
@@ -104,16 +101,14 @@ def test_a_cluster_ends_with_those_that_are_awaited(tmp_path: Path):
     ("what", "limit", "told"),
     [
         (
-            "time.sleep(1); sys.exit('no luck') if task == 'ps' else time.sleep(60)",
-            20,
+            "time.sleep(1); sys.exit('no luck') if task == 'ps' else time.sleep(3600)",
+            LIMIT_SECS,
             "(?s)ps 0: code 1.*no luck",
         ),
-        ("print('slow', flush=True); time.sleep(60)", 3, "(?s)chief 0: still running after 3 s.*slow"),
+        ("time.sleep(3600)", 3, "chief 0: still running after 3 s"),
     ],
 )
 def test_a_cluster_that_fails_or_takes_too_long_is_ended_and_told(tmp_path: Path, what: str, limit: float, told: str):
-    begun = time.monotonic()
     with pytest.raises(RuntimeError, match=told):
         run_cluster({"ps": 1, "chief": 1}, ["-c", PROGRAM + what], tmp_path, limit, "chief")
-    assert time.monotonic() - begun < 15
     assert none_runs(tmp_path)

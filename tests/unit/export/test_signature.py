@@ -91,7 +91,7 @@ def test_a_subclassed_model_takes_what_it_was_trained_on():
         "output_0": (3, 2)
     }
     assert list(signature_of(model, (ROW, LABEL)).inputs) == ["input_0"]
-    with pytest.raises(UserError, match="does not tell its inputs"):
+    with pytest.raises(UserError, match="does not describe its inputs"):
         signature_of_inputs(model)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train.jobdir.job_dir import JobDir
-from tests.support import REPOSITORY, run_program
+from tests.support import LIMIT_SECS, REPOSITORY, run_program
 
 KEPT = REPOSITORY / "tests" / "data" / "job_dir_0_1"
 MADE_IN = "/jobs/tiny"
@@ -53,7 +53,7 @@ def test_the_commands_take_it(folder: Path) -> None:
     ]
     program = REPOSITORY / "tests" / "unit" / "jobdir" / "programs" / "commands.py"
     words = [json.dumps([str(word) for word in command]) for command in commands]
-    done = run_program([sys.executable, str(program), *words], folder, 300)
+    done = run_program([sys.executable, str(program), *words], folder, LIMIT_SECS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCEEDED" in done.stdout and "going on from step 20 to step 40" in done.stdout + done.stderr
 

@@ -88,7 +88,7 @@ class SlurmScheduler(Scheduler):
         return self._query(record, None)
 
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
-        """Several are asked after at once, since Slurm takes its time."""
+        """Several are queried at once, since Slurm takes its time."""
         known = queue.known_jobs() if len(records) > FEW_JOBS and queue.is_here() else None
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             return list(pool.map(lambda record: self._query(record, known), records))

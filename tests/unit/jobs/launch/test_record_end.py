@@ -98,7 +98,7 @@ def test_requeued_and_not_requeued(job_dir: Path) -> None:
     assert not (job_dir / REQUEUES_FILE).exists(), "preemption is not the job's fault"
     assert record_end(job_dir, 8, None) == 0
     assert status(job_dir)["state"] == "stopped"
-    assert "scontrol could not put it back" in status(job_dir)["error"]["message"]
+    assert "could not be put back" in status(job_dir)["error"]["message"]
 
 
 def test_the_first_run_of_a_job_may_go_on_from_checkpoints_of_another(

@@ -17,7 +17,7 @@ from hpc_train.distributed.silence import CHATTER
 from hpc_train.jobs.launch.mpirun import mpirun_command
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 from hpc_train.resilience.signals import StopSignals
-from tests.support import LIMIT_SECS, environment, wait_for
+from tests.support import LIMIT_SECS, environment, interrupt, wait_for
 
 PROGRAM = ["python", "-m", "hpc_train", "train", "a; rm -rf ~.yaml"]
 
@@ -100,7 +100,7 @@ def test_a_second_interrupt_leaves_at_once_whatever_the_main_thread_does() -> No
             process.send_signal(signal.SIGINT)
             time.sleep(1)  # two signals at one moment are one
             assert process.poll() is None
-            process.send_signal(signal.SIGINT)
+            interrupt(process)
             _, err = process.communicate(timeout=600)
         finally:
             process.kill()
