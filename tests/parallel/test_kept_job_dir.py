@@ -51,7 +51,7 @@ def test_the_commands_take_it(folder: Path) -> None:
         ["export", run, "--out", folder / "exported"],
         ["train", folder / "job.yaml", "--job-dir", run, "--set", "train.max_steps=40"],
     ]
-    program = REPOSITORY / "tests" / "unit" / "jobdir" / "programs" / "commands.py"
+    program = REPOSITORY / "tests" / "parallel" / "programs" / "commands.py"
     words = [json.dumps([str(word) for word in command]) for command in commands]
     done = run_program([sys.executable, str(program), *words], folder, LIMIT_SECS)
     assert done.returncode == 0, done.stdout + done.stderr
