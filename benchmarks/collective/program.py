@@ -18,8 +18,9 @@ from scale.network import RAW
 
 from collective import plan, windows
 from collective.rank import ResultFile, Way, missing_room, pattern, take_turns, wrong
+from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.world import World, join_world, set_up_tensorflow
+from hpc_train.distributed.world import World, join_world
 from hpc_train.errors import UserError
 
 

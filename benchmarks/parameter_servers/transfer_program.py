@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from support.timing import Competitor, interleave
 
+from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, mailboxes, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
-from hpc_train.distributed.world import World, join_world, set_up_tensorflow
+from hpc_train.distributed.world import World, join_world
 from parameter_servers.settings import APPLIED, LEARNING_RATE, MEMCPY, MOMENTUM, OURS, SEND_RECV, VARIABLES
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
+    from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world, set_up_tensorflow
+    from hpc_train.distributed.world import join_world
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
     with errors():
@@ -57,8 +58,9 @@ def predict(
 
     A run that was cut short goes on where it was when it is started again.
     """
+    from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world, set_up_tensorflow
+    from hpc_train.distributed.world import join_world
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
 
     with errors():

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 import numpy as np
 
 from hpc_train.distributed import launch_env
+from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.distributed.roles import CHIEF_RANK
-from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import RankError, UserError
-from hpc_train.lazy import tf
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -325,32 +324,3 @@ def _bind_mpi_at_once() -> None:
     library = Path(sys.prefix) / "lib" / "libmpi.so.40"
     if library.exists():
         ctypes.CDLL(str(library))
-
-
-def nvidia_device_count() -> int:
-    """GPUs of this node, counted without starting CUDA."""
-    folder = Path("/proc/driver/nvidia/gpus")
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
-
-
-def set_up_tensorflow(world: World) -> str:
-    """Gives TensorFlow this rank's threads and lets GPU memory grow. Local; returns the device's name.
-
-    A program that has used TensorFlow already has fixed its threads, which is left as it is.
-    """
-    with without_chatter():
-        gpus = tf.config.list_physical_devices("GPU")
-    try:
-        if "TF_NUM_INTRAOP_THREADS" not in os.environ:
-            tf.config.threading.set_intra_op_parallelism_threads(world.cores)
-        if "TF_NUM_INTEROP_THREADS" not in os.environ:
-            # By default as many as the machine has cores: operations of this rank would run on other ranks' cores.
-            tf.config.threading.set_inter_op_parallelism_threads(world.cores)
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError:
-        return f"{'GPU' if gpus else 'CPU'} (TensorFlow was already running)"
-    if not gpus:
-        return "CPU"
-    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-    return f"{name} {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"

@@ -16,8 +16,9 @@ from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
-from hpc_train.distributed.world import World, set_up_tensorflow
+from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
 from hpc_train.engine.recovery import Restorer

@@ -12,8 +12,9 @@ from hpc_train.config.specs import EvalSpec, HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.data.loading.tf_dataset import context_for
+from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
-from hpc_train.distributed.world import World, set_up_tensorflow
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.evaluation.runner import EvaluationRunner

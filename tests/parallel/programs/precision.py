@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc_train.distributed.world import World, join_world, set_up_tensorflow
+from hpc_train.distributed.devices import set_up_tensorflow
+from hpc_train.distributed.world import World, join_world
 
 folder, alone = Path(sys.argv[1]), len(sys.argv) > 2
 world = World.alone() if alone else join_world()

@@ -280,9 +280,11 @@ def test_another_process_s_temporary_folder_is_left_alone_unless_nobody_else_wri
     own, start, boot = f".5.{here}-{os.getpid()}", me["process_start"], me["boot_id"]
     alive = [f"{own}.tmp", f"{own}@{start}@{boot}.tmp", f".5.elsewhere-{2**22 + 1}@1@x.tmp"]
     reused = [f"{own}@{start - 1}@{boot}.tmp", f"{own}@{start}@another.tmp"]
-    dead = [f".5.{here}-{2**22 + 1}.tmp", f".5.{here}-{2**22 + 1}@{start}@{boot}.tmp", *reused]
+    older = f".6.{here}-{os.getpid()}.tmp"  # than the process that has its pid by now
+    dead = [older, f".5.{here}-{2**22 + 1}.tmp", f".5.{here}-{2**22 + 1}@{start}@{boot}.tmp", *reused]
     for name in (*alive, *dead):
         (tmp_path / name).mkdir()
+    os.utime(tmp_path / older, (0, 0))
     made = []
     ExportFolder(tmp_path, sole=False).write(lambda folder: made.append(folder.name))
     assert set(alive) < set(names(tmp_path)) and not set(names(tmp_path)) & set(dead)

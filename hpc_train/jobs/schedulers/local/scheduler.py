@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_train.config.resources import Resources
-from hpc_train.distributed.world import nvidia_device_count
+from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission

@@ -1,0 +1,42 @@
+"""The devices of a rank: counted before CUDA starts, and set up for TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.lazy import tf
+
+if TYPE_CHECKING:
+    from hpc_train.distributed.world import World
+
+
+def nvidia_device_count() -> int:
+    """GPUs of this node, counted without starting CUDA."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def set_up_tensorflow(world: World) -> str:
+    """Gives TensorFlow this rank's threads and lets GPU memory grow. Local; returns the device's name.
+
+    A program that has used TensorFlow already has fixed its threads, which is left as it is.
+    """
+    with without_chatter():
+        gpus = tf.config.list_physical_devices("GPU")
+    try:
+        if "TF_NUM_INTRAOP_THREADS" not in os.environ:
+            tf.config.threading.set_intra_op_parallelism_threads(world.cores)
+        if "TF_NUM_INTEROP_THREADS" not in os.environ:
+            # By default as many as the machine has cores: operations of this rank would run on other ranks' cores.
+            tf.config.threading.set_inter_op_parallelism_threads(world.cores)
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        return f"{'GPU' if gpus else 'CPU'} (TensorFlow was already running)"
+    if not gpus:
+        return "CPU"
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    return f"{name} {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"
