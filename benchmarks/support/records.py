@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpc_train.telemetry.json_files import replace_text
+from hpc_train.files import replace_text
 from support.timing import paired_ratio
 
 

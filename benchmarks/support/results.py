@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hpc_train.telemetry.json_files import replace_text
+from hpc_train.files import replace_text
 from support import machine
 from support.launch import REPOSITORY
 from support.page import Report, Section, as_text

@@ -21,8 +21,8 @@ from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, 
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.files import replace_text
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
-from hpc_train.telemetry.json_files import replace_text
 
 BEST_FILE = "best.json"
 

@@ -57,8 +57,8 @@ def _check(job_dirs: list[Path], out: Path | None) -> None:
 
 def _write(job_dirs: list[Path], out: Path | None, as_markdown: bool) -> Path | None:
     """Where it was written; None: to standard output."""
+    from hpc_train.files import replace_text
     from hpc_train.jobdir.job_dir import JobDir
-    from hpc_train.telemetry.json_files import replace_text
 
     try:
         if as_markdown:

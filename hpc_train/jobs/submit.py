@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
+from hpc_train.files import replace_text
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
 from hpc_train.jobs.prepare import PreparedJob
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
@@ -21,7 +22,6 @@ from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
 from hpc_train.telemetry.files import STATUS_FILE
-from hpc_train.telemetry.json_files import replace_text
 from hpc_train.telemetry.status import mark_queued
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpc_train.files import replace_text
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.report import words
@@ -25,7 +26,6 @@ from hpc_train.report.numbers import (
 from hpc_train.report.page import state_of, steps_of
 from hpc_train.report.rendering import gallery, render
 from hpc_train.report.tables import Table
-from hpc_train.telemetry.json_files import replace_text
 
 MOST_JOBS = 36
 """As many curves can be distinguished."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpc_train.files import replace_text
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import REPORT_FILE
@@ -14,7 +15,6 @@ from hpc_train.report import tables, words
 from hpc_train.report.charts import charts_of
 from hpc_train.report.numbers import elapsed_of, metrics_of, mode_of, ranks_of, setting
 from hpc_train.report.rendering import gallery, render
-from hpc_train.telemetry.json_files import replace_text
 
 
 def write_report(job_dir: Path, out: Path | None = None) -> Path:

@@ -1,19 +1,24 @@
-"""Small JSON files that are replaced whole, so that a reader never sees half of one; and their reader."""
+"""Small JSON files, replaced whole so that a reader never sees half of one; and their reader."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from hpc_train.files import read_bytes, replace_text
+
 log = logging.getLogger(__name__)
 MAX_JSON_BYTES = 16 << 20
 """A larger file was not written by this package."""
+
+
+class UnreadableError(ValueError):
+    """A file does not hold what it should; the message ends a sentence that begins with its path."""
 
 
 class Lenient:
@@ -42,33 +47,30 @@ def write_json(path: Path, value: Any, to_disk: bool = True) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in the file `path`; empty where there is none, or it cannot be read, or is too large."""
-    with suppress(OSError, ValueError, RecursionError):
-        with open(path, "rb") as file:
-            raw = file.read(MAX_JSON_BYTES + 1)
-        fields = json.loads(raw.decode(errors="replace")) if len(raw) <= MAX_JSON_BYTES else None
-        return fields if isinstance(fields, dict) else {}
+    with suppress(OSError, UnreadableError):
+        return load_json(path)
     return {}
 
 
-def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
-    """Replaces `path` by `text` in one rename; with `to_disk`, waits until it is there.
+def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """The JSON object in the regular file `path`.
 
-    The temporary file beside it is a new one with a name that nobody can foresee, so that in a folder in which others
-    may write, no link of theirs is followed.
+    Raises:
+        OSError: It cannot be read, is no regular file, or is larger than `max_bytes`.
+        UnreadableError: It holds no JSON object, or one with a number of thousands of digits, or nested too deeply.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666)
+    raw = read_bytes(path, max_bytes)
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if to_disk:
-                os.fsync(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        fields = json.loads(raw.decode(errors="replace"))
+    except RecursionError:
+        raise UnreadableError("is nested too deeply") from None
+    except ValueError as error:
+        raise UnreadableError(
+            "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number of too many digits"
+        ) from None
+    if not isinstance(fields, dict):
+        raise UnreadableError("holds no JSON object")
+    return fields
 
 
 def finite(value: Any) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
-from hpc_train.telemetry.json_files import replace_text
+from hpc_train.files import replace_text
 
 VERSION = 1
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc_train.config.resources import Resources
 from hpc_train.errors import UserError
+from hpc_train.files import replace_text
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
@@ -19,7 +20,6 @@ from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
 from hpc_train.jobs.schedulers.slurm.script import render
-from hpc_train.telemetry.json_files import replace_text
 
 RANKS_SCRIPT = Path(__file__).parents[2] / "launch" / "scripts" / "ranks.sh"
 """slurm/ranks.sh of the checkout, which is installed with the package."""

@@ -148,7 +148,7 @@ def test_a_disk_that_takes_nothing_is_no_error(job_dir: Path, monkeypatch: pytes
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hpc_train.telemetry.json_files.os.replace", full)
+    monkeypatch.setattr("hpc_train.files.os.replace", full)
     monkeypatch.setattr(Path, "mkdir", full)
     assert record_end(job_dir, 137, None) == 0
     assert record_end(job_dir, 3, "warning") == 0
