@@ -26,6 +26,22 @@ _KINDS = {
 _WRITABLE_BY = ((stat.S_IWOTH, "all users"), (stat.S_IWGRP, "its group"))
 
 
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, follow: bool = False, mode: int = 0o666) -> int:
+    """A descriptor of a regular file, opened with `flags` and never waited for; errors as in `open_to_read`."""
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
+            _refuse(path, Path(path).stat(follow_symlinks=follow).st_mode, error)
+        raise
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return descriptor
+    os.close(descriptor)
+    _refuse(path, status.st_mode)
+
+
 def open_to_read(path: str | Path, follow: bool = False) -> BinaryIO:
     """Opens a regular file, buffered; waits for nothing but the file system.
 
@@ -35,7 +51,7 @@ def open_to_read(path: str | Path, follow: bool = False) -> BinaryIO:
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
-    return cast(BinaryIO, open(_regular(path, os.O_RDONLY, follow), "rb"))
+    return cast(BinaryIO, open(open_regular(path, follow=follow), "rb"))
 
 
 def read_bytes(path: str | Path, max_bytes: int, follow: bool = False) -> bytes:
@@ -57,7 +73,7 @@ def require_regular(path: str | Path, follow: bool = False) -> None:
     Raises:
         OSError: As `open_to_read`.
     """
-    os.close(_regular(path, os.O_RDONLY, follow))
+    os.close(open_regular(path, follow=follow))
 
 
 def open_to_append(path: str | Path, mode: int = 0o666) -> BinaryIO:
@@ -67,7 +83,7 @@ def open_to_append(path: str | Path, mode: int = 0o666) -> BinaryIO:
         OSError: It cannot be opened, or is no regular file.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return cast(BinaryIO, open(_regular(path, flags, False, mode), "ab", buffering=0))
+    return cast(BinaryIO, open(open_regular(path, flags, mode=mode), "ab", buffering=0))
 
 
 def open_to_lock(path: str | Path, mode: int = 0o600) -> int:
@@ -76,12 +92,12 @@ def open_to_lock(path: str | Path, mode: int = 0o600) -> int:
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
-    return _regular(path, os.O_RDWR | os.O_CREAT, False, mode)
+    return open_regular(path, os.O_RDWR | os.O_CREAT, mode=mode)
 
 
 def open_to_change(path: str | Path) -> int:
     """The same of a file that is there."""
-    return _regular(path, os.O_RDWR, False)
+    return open_regular(path, os.O_RDWR)
 
 
 def create(path: str | Path, mode: int = 0o666, readable: bool = False) -> int:
@@ -130,13 +146,18 @@ def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
         file.write(text.encode())
 
 
-def make_folder(path: Path, mode: int = 0o777) -> None:
+def make_folder(path: Path, mode: int = 0o777, top: Path | None = None) -> None:
     """Makes a folder, and those above it, unless it is there; a link in its place is refused.
+
+    Args:
+        top: A folder above it: of those below that none is a link, either.
 
     Raises:
         NotADirectoryError: There is something else of that name, a link to a folder included.
         OSError: It cannot be made.
     """
+    if top is not None and path.parent not in (top, *top.parents):
+        make_folder(path.parent, mode, top)
     try:
         path.mkdir(mode, parents=True)
     except FileExistsError:
@@ -162,22 +183,6 @@ def exposure(path: Path) -> str | None:
         return None
     by = next((who for bit, who in _WRITABLE_BY if status.st_mode & bit), None)
     return None if by is None else f"may be written by {by}"
-
-
-def _regular(path: str | Path, flags: int, follow: bool, mode: int = 0o666) -> int:
-    """A descriptor of a regular file."""
-    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    try:
-        descriptor = os.open(path, flags, mode)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
-            _refuse(path, Path(path).stat(follow_symlinks=follow).st_mode, error)
-        raise
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        return descriptor
-    os.close(descriptor)
-    _refuse(path, status.st_mode)
 
 
 def _refuse(path: str | Path, mode: int, error: OSError | None = None) -> NoReturn:

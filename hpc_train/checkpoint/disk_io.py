@@ -66,13 +66,13 @@ MAX_UNSYNCED_BYTES = 256 << 20
 
 
 def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], moved: Moved = idle) -> None:
-    """Writes the file `path` of `size` bytes, each piece at its offset, and waits until all is on the disk.
+    """Writes the new file `path` of `size` bytes, each piece at its offset, and waits until all is on the disk.
 
     Raises:
         OSError: With errno and path.
     """
     unsynced = 0
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW) as descriptor:
         os.ftruncate(descriptor, size)
         for offset, piece in pieces:
             while len(piece):

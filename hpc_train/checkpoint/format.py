@@ -34,6 +34,7 @@ from hpc_train.checkpoint.disk_io import Draft, Moved, idle, sync_to_disk, write
 from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, write_manifest
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from hpc_train.files import require_regular
 
 _GROUPS = ("model", "optimizer", "rng")
 COUNTER = r"_\d+(?=[/ _]|$)"
@@ -152,9 +153,14 @@ def read_progress(folder: Path) -> tuple[DataProgress, DataOrder | None]:
 @contextmanager
 def _opened(folder: Path) -> Iterator[h5py.File]:
     path = folder / STATE_FILE
+    require_regular(path, follow=True)
     try:
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
+    except DamagedError as error:
+        raise DamagedError(f"{path}: {error}") from None
+    except (AttributeError, MemoryError) as error:
+        raise DamagedError(f"{path}: not a checkpoint of this format") from error
     except HDF5_ERRORS as error:
         number = errno_of(error)
         if number is not None:  # which HDF5 reports in words alone
@@ -223,8 +229,25 @@ class _AttributeType:
 
 
 def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
-    datasets = sorted(group.values(), key=lambda dataset: int(dataset.attrs["index"]))
+    datasets = sorted(map(_own, [group] * len(group), group), key=lambda dataset: int(dataset.attrs["index"]))
+    left = group.file.id.get_filesize()
+    for dataset in datasets:
+        left -= dataset.nbytes
+        if left < 0:
+            raise DamagedError(f"{dataset.name} has more values than the file holds")
     return {str(d.attrs["path"]): _as_stored(d[()], str(d.attrs["dtype"])) for d in datasets}
+
+
+def _own(group: h5py.Group, name: str) -> h5py.Dataset:
+    """The dataset `name`, whose values lie in this file as `_lay_out` lays them out."""
+    hard = isinstance(group.get(name, getlink=True), h5py.HardLink)
+    dataset = group[name] if hard else None
+    if isinstance(dataset, h5py.Dataset) and dataset.dtype.kind in "biufc" and dataset.shape is not None:
+        layout = dataset.id.get_create_plist()
+        plain = layout.get_layout() == h5py.h5d.CONTIGUOUS and layout.get_external_count() == 0
+        if plain and dataset.id.get_storage_size() == dataset.nbytes:
+            return dataset
+    raise DamagedError(f"{group.name}/{name}: its values do not lie in the file as a checkpoint's do")
 
 
 def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -233,4 +256,7 @@ def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
         return array
     import ml_dtypes
 
-    return array.view(getattr(ml_dtypes, dtype))
+    try:
+        return array.view(np.dtype(getattr(ml_dtypes, dtype)))
+    except (AttributeError, TypeError, ValueError):
+        raise DamagedError(f"holds values of an unknown type {dtype[:40]!r}") from None

@@ -21,8 +21,9 @@ from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, 
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.files import replace_text
+from hpc_train.files import make_folder, open_regular, replace_text
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
+from hpc_train.telemetry.json_files import load_json
 
 BEST_FILE = "best.json"
 
@@ -137,9 +138,9 @@ class CheckpointManager:
             yield self.path(step)
 
     @contextmanager
-    def _locked(self, step: int, mode: int, lock: int) -> Iterator[None]:
+    def _locked(self, step: int, flags: int, lock: int) -> Iterator[None]:
         path = self.path(step)
-        descriptor = os.open(path / MANIFEST_FILE, mode)
+        descriptor = open_regular(path / MANIFEST_FILE, flags, follow=True)
         try:
             try:
                 fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
@@ -178,13 +179,13 @@ class CheckpointManager:
         return final
 
     def _save(self, snapshot: Snapshot, moved: Moved) -> Path:
-        if not self._folder.is_dir():
-            self._folder.mkdir(parents=True, exist_ok=True)
+        existed = self._folder.is_dir()
+        make_folder(self._folder)
+        if not existed:
             sync_to_disk(self._folder.parent)
         temporary, final = self._folder / names.passing_name(snapshot.step, _owner(), "tmp"), self.path(snapshot.step)
-        shutil.rmtree(temporary, ignore_errors=True)
         try:
-            temporary.mkdir(exist_ok=True)
+            temporary.mkdir()
             write_checkpoint(temporary, snapshot, moved)
             if final.exists():
                 replaced = self._folder / names.passing_name(snapshot.step, _owner(), "old")
@@ -226,9 +227,9 @@ class CheckpointManager:
     def best(self) -> Best | None:
         """The best evaluation of a checkpoint that is still there."""
         try:
-            found = json.loads((self._folder / BEST_FILE).read_text())
+            found = load_json(self._folder / BEST_FILE)
             best = Best(str(found["metric"]), found["mode"], float(found["value"]), int(found["step"]))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
             return None
         return best if best.mode in ("min", "max") and self.path(best.step).is_dir() else None
 
@@ -242,4 +243,5 @@ class CheckpointManager:
 
 
 def _owner() -> str:
-    return f"{os.uname().nodename}-{os.getpid()}"
+    """Who writes, for people, and what nobody can foresee."""
+    return f"{os.uname().nodename}-{os.getpid()}.{os.urandom(8).hex()}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.disk_io import sync_to_disk
+from hpc_train.files import make_folder
 from hpc_train.processes import identity, is_alive
 from hpc_train.telemetry.json_files import read_json
 
@@ -64,7 +65,7 @@ class ExportFolder:
             OSError, and what `fill` raises; nothing is left of the attempt.
         """
         existed = self.path.is_dir()
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, top=self.path.parents[1])
         self._clean()
         temporary = self.path / f".{int(time.time())}.{_owner()}.tmp"
         try:

@@ -17,6 +17,7 @@ from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
+from hpc_train.files import create, make_folder, open_to_read
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras
 from hpc_train.telemetry.json_files import read_json, write_json
@@ -213,8 +214,9 @@ class ExporterRunner:
             target = folder / "assets" / asset.name
             if target.exists():
                 raise ValueError(f"{asset}: the SavedModel has an asset called {asset.name} of its own")
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(asset, target)
+            make_folder(target.parent)
+            with open_to_read(asset, follow=True) as source, open(create(target), "wb") as copy:
+                shutil.copyfileobj(source, copy)
         about: dict[str, Any] = {**of_this, "time": time.time(), **self._about, "versions": versions()}
         about |= describe(function, self._signature if exporter.serving_fn is None else None)
         keras_error = save_keras_file(self._model, folder / KERAS_FILE)

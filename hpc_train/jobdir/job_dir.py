@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_train.config.yaml_loader import Document, read_yaml
 from hpc_train.errors import UserError
+from hpc_train.files import read_bytes
 from hpc_train.jobdir.history import History, with_runs
 from hpc_train.jobdir.paths import (
     CHECKPOINTS,
@@ -137,8 +138,8 @@ class JobDir:
     def history(self) -> History:
         """All of it, for the report."""
         text, job = "", {}
-        with suppress(OSError), open(self.path / JOB_FILE, "rb") as file:
-            text = file.read(MAX_JOB_BYTES).decode(errors="replace")
+        with suppress(OSError):
+            text = read_bytes(self.path / JOB_FILE, MAX_JOB_BYTES).decode(errors="replace")
         with suppress(UserError):
             job = self.job().value
         records, restarts = with_runs(self.records())

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_train.files import open_to_read
+
 NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs", "checkpoint_time", "what", "last"})
 """What the record of an evaluation holds beside the metrics."""
 MAX_LINE_BYTES = 4 << 20
@@ -66,7 +68,7 @@ def is_evaluation(kind: str) -> bool:
 
 def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file, without those that are too long; none where it cannot be read."""
-    with suppress(OSError), open(path, "rb") as file:
+    with suppress(OSError), open_to_read(path) as file:
         whole = True
         while line := file.readline(MAX_LINE_BYTES):
             began_here, whole = whole, line.endswith(b"\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
-from hpc_train.files import replace_text
+from hpc_train.files import make_folder, read_bytes, replacement
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
 from hpc_train.jobs.prepare import PreparedJob
 from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
@@ -22,6 +22,7 @@ from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
 from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import MAX_JSON_BYTES
 from hpc_train.telemetry.status import mark_queued
 
 
@@ -41,7 +42,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
             if prepared.plan is not None:
                 code = asdict(copy_snapshot(prepared.plan, job_dir / CODE))
                 submission = replace(submission, code=code)
-            (job_dir / LOG_FILE).parent.mkdir(exist_ok=True)
+            make_folder((job_dir / LOG_FILE).parent)
             submission.save(job_dir)
             (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
             mark_queued(job_dir)
@@ -95,14 +96,15 @@ def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
         if found is None or found.token != before:
             raise UserError(f"{job_dir.name}: somebody else has just resumed it")
         names = (SUBMISSION_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE)
-        kept = {name: (job_dir / name).read_text() for name in names if (job_dir / name).is_file()}
+        kept = {name: read_bytes(job_dir / name, MAX_JSON_BYTES) for name in names if (job_dir / name).is_file()}
         try:
             yield
         except BaseException:
             for name in names:
                 (job_dir / name).unlink(missing_ok=True)
-            for name, text in kept.items():
-                replace_text(job_dir / name, text)
+            for name, content in kept.items():
+                with replacement(job_dir / name, mode=0o600) as file:
+                    file.write(content)
             raise
     finally:
         os.close(folder)

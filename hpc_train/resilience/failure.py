@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 
 from hpc_train.errors import JobEndedError
+from hpc_train.files import create
 
 
 class FailureReport:
@@ -29,7 +30,7 @@ class FailureReport:
         else:
             report = f"rank {rank} failed:\n{''.join(traceback.format_exception(error))}"
         try:
-            with open(self.path, "x") as file:
+            with open(create(self.path), "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(report)
         except FileExistsError:
             return None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_train.errors import UserError
+from hpc_train.files import create, open_to_change, open_to_read
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.processes import identity
 
@@ -187,7 +188,7 @@ class JobLock:
                 time.sleep(min(1.0, WATCH_SECS / 10))
                 # Opened anew: NFS asks the server then, and else remembers the times of a file for up to a minute.
                 try:
-                    with open(self._path, "rb") as fresh:
+                    with open_to_read(self._path) as fresh:
                         touched, holder = os.fstat(fresh.fileno()).st_mtime_ns != before, _read(fresh.fileno())
                 except FileNotFoundError:
                     return False
@@ -243,10 +244,10 @@ def _open(path: Path) -> tuple[int, bool]:
     """`path` open for reading and writing, and whether this call has created it."""
     while True:
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), True
+            return create(path, 0o600, readable=True), True
         except FileExistsError:
             with suppress(FileNotFoundError):  # removed just now
-                return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+                return open_to_change(path), False
 
 
 def _flock(file: int) -> Literal["ours", "theirs", "unknown"]:
@@ -264,7 +265,7 @@ def _flock(file: int) -> Literal["ours", "theirs", "unknown"]:
 def _is_at(file: int, path: Path) -> bool:
     """Whether the open `file` is still what lies at `path`."""
     try:
-        there, here = path.stat(), os.fstat(file)
+        there, here = path.lstat(), os.fstat(file)
     except FileNotFoundError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
@@ -274,12 +275,12 @@ def _read(file: int) -> Record | None:
     """The record in the open `file`; None where there is no whole one (yet)."""
     try:
         record = json.loads(os.pread(file, 1 << 16, 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
 def _read_at(path: Path) -> Record | None:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
+    with suppress(FileNotFoundError), open_to_read(path) as file:
         return _read(file.fileno())
     return None

@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hpc_train.files import create, make_folder, open_to_read, read_bytes
 from hpc_train.resilience.stall import Report
-from hpc_train.telemetry.json_files import write_json
+from hpc_train.telemetry.json_files import MAX_JSON_BYTES, write_json
 
 _STALLED, _ANSWER = "rank", "answer"
 
@@ -83,7 +84,7 @@ class StallFolder:
     def claim(self, message: str) -> bool:
         """Writes the verdict; False if there is one."""
         try:
-            with open(self.path / "verdict.txt", "x") as file:
+            with open(create(self.path / "verdict.txt"), "w", encoding="utf-8") as file:
                 file.write(message + "\n")
         except FileExistsError:
             return False
@@ -92,7 +93,7 @@ class StallFolder:
     def verdict(self) -> str | None:
         """The verdict of whichever rank has claimed it."""
         with suppress(FileNotFoundError):
-            return (self.path / "verdict.txt").read_text().strip()
+            return read_bytes(self.path / "verdict.txt", MAX_JSON_BYTES).decode(errors="replace").strip()
         return None
 
     def withdraw(self) -> None:
@@ -105,7 +106,7 @@ class StallFolder:
         try:
             write_json(path, dict(fields))
         except FileNotFoundError:  # not there yet, or another rank has just taken it away
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             write_json(path, dict(fields))
         self._file(instead_of, self._rank).unlink(missing_ok=True)  # afterwards: a running rank always has a file
 
@@ -122,22 +123,21 @@ class StallFolder:
         """A report, aged to now; None if its rank runs no more."""
         try:
             # Opening it makes a network file system ask its server.
-            with open(path) as file:
+            with open_to_read(path) as file:
                 age = now - os.fstat(file.fileno()).st_mtime
-                report = json.load(file)
-        except (FileNotFoundError, ValueError):
+                report = json.loads(file.read(MAX_JSON_BYTES))
+            step, secs = report["step"], float(report["secs"]) + max(0.0, age)
+            found = Report(
+                int(report["rank"]),
+                str(report["host"]),
+                int(report["pid"]),
+                str(report["phase"]),
+                None if step is None else int(step),
+                secs,
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
-        if age > self._stale_secs:
-            return None
-        step, secs = report["step"], float(report["secs"]) + max(0.0, age)
-        return Report(
-            int(report["rank"]),
-            str(report["host"]),
-            int(report["pid"]),
-            str(report["phase"]),
-            None if step is None else int(step),
-            secs,
-        )
+        return None if age > self._stale_secs else found
 
     def _now(self) -> float:
         """The file system's time of this rank's own last report."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpc_train.distributed.world import World
+from hpc_train.files import create, make_folder
 from hpc_train.outcome import EXIT_STALLED
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.failure import FailureReport
@@ -253,8 +254,8 @@ def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
     def end(message: str, blamed: int | None) -> None:
         def claim() -> bool:
             try:
-                failure.path.parent.mkdir(parents=True, exist_ok=True)
-                with open(failure.path, "x") as file:
+                make_folder(failure.path.parent)
+                with open(create(failure.path), "w", encoding="utf-8") as file:
                     file.write(f"{message}\n")
             except FileExistsError:
                 return False

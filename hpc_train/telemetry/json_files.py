@@ -52,14 +52,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return {}
 
 
-def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def load_json(path: Path) -> dict[str, Any]:
     """The JSON object in the regular file `path`.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or is larger than `max_bytes`.
+        OSError: It cannot be read, is no regular file, or is larger than MAX_JSON_BYTES.
         UnreadableError: It holds no JSON object, or one with a number of thousands of digits, or nested too deeply.
     """
-    raw = read_bytes(path, max_bytes)
+    raw = read_bytes(path, MAX_JSON_BYTES)
     try:
         fields = json.loads(raw.decode(errors="replace"))
     except RecursionError:

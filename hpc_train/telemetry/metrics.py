@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.files import open_to_append, open_to_read
 from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.files import METRICS_FILE
 from hpc_train.telemetry.json_files import Lenient, finite
@@ -39,7 +40,7 @@ class MetricsWriter:
 
     def __init__(self, job_dir: Path, lenient: Lenient) -> None:
         self._job_dir, self._lenient, self._lock = job_dir, lenient, threading.Lock()
-        self._file = open(job_dir / METRICS_FILE, "ab", buffering=0)  # noqa: SIM115 (closed in __exit__)
+        self._file = open_to_append(job_dir / METRICS_FILE)  # closed in __exit__
         if _is_torn(job_dir / METRICS_FILE):
             self._file.write(b"\n")
         self._events = EventFiles(job_dir, lenient)
@@ -159,7 +160,7 @@ def _rounded(number: float | None) -> float | None:
 
 def _is_torn(path: Path) -> bool:
     """Whether the last line of a file lacks its end, as a machine that went down may leave it."""
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         return size > 0 and file.read(1) != b"\n"
@@ -170,5 +171,5 @@ def note_failed(job_dir: Path, error: BaseException) -> None:
     step = read_status(job_dir).get("step")
     reason = f"{type(error).__name__}: {error}"
     record = {"kind": "end", "step": step or 0, "time": time.time(), "state": "failed", "reason": reason}
-    with suppress(OSError), open(job_dir / METRICS_FILE, "ab", buffering=0) as file:
+    with suppress(OSError), open_to_append(job_dir / METRICS_FILE) as file:
         file.write((json.dumps(record) + "\n").encode())

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_train.files import create, make_folder
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.tensorboard_events import event_at
@@ -99,10 +100,11 @@ class EventFiles:
     def _new_file(self, folder: str, suffix: str = "") -> tf.io.TFRecordWriter:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        (self._job_dir / folder).mkdir(parents=True, exist_ok=True)
+        make_folder(self._job_dir / folder, top=self._job_dir)
         # Readers go through the files of a folder in the order of their names.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}{suffix}"
-        writer = tf.io.TFRecordWriter(str(self._job_dir / folder / name))
+        with open(create(self._job_dir / folder / name), "wb") as file:  # TensorFlow would follow a link of this name
+            writer = tf.io.TFRecordWriter(f"/proc/self/fd/{file.fileno()}")
         writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         return writer
 

@@ -13,7 +13,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import set_aside
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
-from hpc_train.files import replace_text
+from hpc_train.files import make_folder, replace_text
 from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment
@@ -61,10 +61,10 @@ def begin_job_dir(
     """
     job_dir = job.job_dir
     try:
-        job_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(job_dir.resolve(), 0o700)
         if not lock.held:
             lock.acquire()
-        (job_dir / LOGS).mkdir(exist_ok=True)
+        make_folder(job_dir / LOGS)
         manager.clean()
         set_aside(manager, plan.found)
         if manager.latest_step() != plan.found.step:

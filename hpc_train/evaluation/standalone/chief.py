@@ -17,6 +17,7 @@ from hpc_train.errors import UserError
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.evaluation.schedule import Checkpoint, EvaluationSchedule
 from hpc_train.evaluation.standalone.job_watcher import Ask, JobWatcher, Training
+from hpc_train.files import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import is_evaluation
 from hpc_train.model.model_state import ModelState
@@ -97,7 +98,7 @@ class EvaluatorChief:
         out = self._request.out
         self._job.averages = averages
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
         except OSError as error:
             raise UserError(f"{out}: cannot be made: {error.strerror}; choose another folder by --out") from None
         try:

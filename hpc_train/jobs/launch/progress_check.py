@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpc_train.files import make_folder, open_to_append, read_bytes
 from hpc_train.jobdir.paths import (
     CANCELLED_FILE,
     CHECKPOINTS,
@@ -25,6 +26,7 @@ from hpc_train.jobdir.paths import (
     checkpoint_name,
 )
 from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import MAX_JSON_BYTES
 from hpc_train.telemetry.status import job_fields, read_status
 
 MAX_IDLE_RUNS = 3
@@ -75,9 +77,9 @@ def why_not_again(job_dir: Path | None, step: int | None, program: bool, env: Ma
             saved = _saved_since(job_dir, step, runs)
         runs.append(CutRun(job, step, saved))
         with suppress(OSError):
-            (job_dir / REQUEUES_FILE).parent.mkdir(exist_ok=True)
-            with open(job_dir / REQUEUES_FILE, "a") as file:
-                file.write(json.dumps({**asdict(runs[-1]), "time": time.time()}) + "\n")
+            make_folder((job_dir / REQUEUES_FILE).parent)
+            with open_to_append(job_dir / REQUEUES_FILE) as file:
+                file.write((json.dumps({**asdict(runs[-1]), "time": time.time()}) + "\n").encode())
     idle = idle_runs(runs, queue["requeues"])
     if idle < MAX_IDLE_RUNS:
         return None
@@ -106,12 +108,12 @@ def idle_runs(runs: Sequence[CutRun], restarts: int) -> int:
 
 def _read_runs(job_dir: Path, job: str) -> list[CutRun]:
     try:
-        lines = (job_dir / REQUEUES_FILE).read_text().splitlines()
+        lines = read_bytes(job_dir / REQUEUES_FILE, MAX_JSON_BYTES).splitlines()
     except OSError:
         return []
     runs = []
     for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # such as a line that a full disk has cut off
             run = json.loads(line)
             if run["job"] == job:
                 runs.append(CutRun(job, run["step"], run["saved"]))
