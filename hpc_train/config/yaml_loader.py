@@ -7,6 +7,7 @@ dictionaries, lists, strings, numbers, booleans and null.
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 from hpc_train.errors import UserError
+from hpc_train.files import read_bytes
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -136,12 +138,11 @@ def read_yaml(path: Path, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALU
             limits of a job file, any file is refused or read within seconds and some 100 MB.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read(max_bytes + 1)
+        raw = read_bytes(path, max_bytes, follow=True)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no job file needs") from None
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(raw) > max_bytes:
-        raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no job file needs")
     try:
         node = _Loader(raw.decode("utf-8"), path, max_values).get_single_node()
     except UnicodeDecodeError as error:

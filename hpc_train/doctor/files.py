@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.doctor.tools import Finding, Outcome, emit
+from hpc_train.files import create, open_to_change, open_to_lock, replace_text
 from hpc_train.telemetry.units import size
 
 WRITE_BYTES, LITTLE_WRITE_BYTES = 256 << 20, 64 << 20
@@ -168,8 +169,8 @@ def _examine(job_dir: Path) -> None:
 
 def _try_rename(scratch: Path) -> None:
     """A file over another, as all small files are written, and a folder, as checkpoints are."""
-    (scratch / "old").write_text("old")
-    (scratch / "new").write_text("new")
+    replace_text(scratch / "old", "old")
+    replace_text(scratch / "new", "new")
     os.replace(scratch / "new", scratch / "old")
     (scratch / "folder.tmp").mkdir()
     os.replace(scratch / "folder.tmp", scratch / "folder")
@@ -179,7 +180,7 @@ def _try_rename(scratch: Path) -> None:
 
 def _try_flock(path: Path) -> str:
     """How two processes fare that lock `path` one after the other: "exclusive", "shared", or why there are no locks."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_to_lock(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         others = _flock_in_child(path)
@@ -200,7 +201,7 @@ def _flock_in_child(path: Path) -> bool:
     if child == 0:
         code = 1
         with suppress(BaseException):
-            fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(open_to_change(path), fcntl.LOCK_EX | fcntl.LOCK_NB)
             code = 0
         os._exit(code)
     return os.waitpid(child, 0)[1] == 0
@@ -210,7 +211,7 @@ def _write(path: Path, count: int) -> tuple[int, float]:
     """Bytes written and the seconds that took, `count` at most, in pieces that grow while there is time for more."""
     noise = memoryview(os.urandom(FIRST_PIECE_BYTES))  # a file system may compress, or leave out zeros
     written, piece, start = 0, min(FIRST_PIECE_BYTES, count), time.perf_counter()
-    with open(path, "wb", buffering=0) as file:
+    with open(create(path), "wb", buffering=0) as file:
         while written < count:
             began, end = time.perf_counter(), written + piece
             while written < end:

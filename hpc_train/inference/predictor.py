@@ -21,10 +21,13 @@ from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
+from hpc_train.files import read_bytes
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
 
 SIGNATURE = "serving_default"
+MAX_GRAPH_BYTES = 2 << 30
+"""A protocol buffer is no larger."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class LoadedExport:
         digest = hashlib.sha256()
         for name in ("saved_model.pb", "variables/variables.index"):
             if (self.path / name).exists():
-                digest.update((self.path / name).read_bytes())
+                digest.update(read_bytes(self.path / name, MAX_GRAPH_BYTES, follow=True))
         return digest.hexdigest()[:16]
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,11 +15,15 @@ from hpc_train.config.resources import Resources
 from hpc_train.config.yaml_loader import Location
 from hpc_train.data.hdf5.shards import matches
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.files import read_bytes
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobs.schedulers.base import AbsentError, ReportLine, Scheduler
 from hpc_train.strategies import strategy_of
 from hpc_train.training.data_check import checked_shards
 from hpc_train.warm_start.source import check_path
+
+MAX_CODE_BYTES = 16 << 20
+"""A larger file is no Python that anybody has written."""
 
 
 class Problems:
@@ -117,12 +121,14 @@ def check_files(job: JobConfig | ProgramConfig, job_dir: Path, after_dir: Path |
 
 def _check_function(key: str, path: Path, function: str) -> None:
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        tree = ast.parse(read_bytes(path, MAX_CODE_BYTES, follow=True), str(path))
     except OSError as error:
         raise UserError(f"{key}: {path}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         raise UserError(f"{key}: {path}{line}: not Python: {error.args[0]}") from None
+    except (RecursionError, MemoryError):
+        raise UserError(f"{key}: {path}: not Python: it is nested too deeply") from None
     if not any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in tree.body):
         names = set(_defined(tree.body))
         if function not in names:

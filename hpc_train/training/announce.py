@@ -12,6 +12,8 @@ from typing import Any
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.files import read_bytes
+from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
 from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -84,7 +86,7 @@ def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.
         "mixed_precision": config.mixed_precision,
     }
     metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
-    metrics.text("job", f"```yaml\n{(job.job_dir / JOB_FILE).read_text()}\n```")
+    metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
     with rng_state.unchanged():
         graph = _graph(model, x_spec)
     if graph is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from hpc_train.engine.training_input import saved_progress
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
 from hpc_train.jobdir.paths import DATA_FILE
+from hpc_train.telemetry.json_files import UnreadableError, load_json
 from hpc_train.training.data_check import checked_shards, parts_of
 
 log = logging.getLogger(__name__)
@@ -79,13 +79,12 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
 
 def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> None:
     try:
-        began = json.loads(record.read_text())
+        began = load_json(record)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return  # there is no job yet, or find_checkpoint has reported it
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{record}: cannot be read: {error}; remove it to go on with the data as they are now"
-        ) from None
+    except (OSError, UnreadableError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{record}: cannot be read: {why}; remove it to go on with the data as they are now") from None
     for part, found in shards.items():
         if found is not None and began.get(part) is not None:
             check_record(began[part], found, record)

@@ -14,6 +14,7 @@ from hpc_train.checkpoint.manifest import DamagedError, FormatError, read_manife
 from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.evaluation.schedule import Checkpoint
+from hpc_train.files import open_to_read
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.resilience.job_lock import WATCH_SECS
@@ -146,9 +147,9 @@ def _touched(path: Path) -> tuple[int, int] | None:
     """Which file lies at `path`, and when it was touched; None where there is none."""
     with suppress(OSError):
         try:
-            with open(path, "rb", buffering=0) as file:  # NFS asks its server then, and else remembers times
+            with open_to_read(path) as file:  # NFS asks its server then, and else remembers times
                 found = os.fstat(file.fileno())
         except PermissionError:
-            found = path.stat()
+            found = path.lstat()
         return found.st_ino, found.st_mtime_ns
     return None

@@ -16,6 +16,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.record.submission import DEFAULT_ROOT
 from hpc_train.jobs.snapshot.git import Git
@@ -177,7 +178,7 @@ def _patterns_in(folder: Path) -> GitIgnoreSpec | None:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return None
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             text = file.read(MAX_PATTERN_BYTES).decode("utf-8-sig", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None

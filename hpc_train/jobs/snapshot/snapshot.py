@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from hpc_train.errors import UserError
+from hpc_train.files import create, open_to_read
 from hpc_train.jobs.snapshot.code_files import CodeFiles, LeftOut, shown, unreadable
 from hpc_train.jobs.snapshot.ignore import Rules
 from hpc_train.telemetry.units import size
@@ -169,19 +169,14 @@ def _relative(folder: Path, path: Path) -> str:
 def _copy_file(source: Path, target: Path, allowed: int) -> int:
     """Copies one file; returns its bytes. UserError for what is wrong with `source`, OSError for `target`."""
     try:
-        # Should it be a FIFO by now, opening it does not wait for a writer.
-        opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_to_read(source, follow=True)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{shown(str(source))}: has vanished while the code was copied; submit again") from error
     except OSError as error:
         raise unreadable(source, error) from error
-    status = os.fstat(opened)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(opened)
-        raise UserError(f"{shown(str(source))}: is no longer a file; submit again")
-    with open(opened, "rb", buffering=0) as file:
-        copied = 0
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
+    with file:
+        status, copied = os.fstat(file.fileno()), 0
+        with open(create(target, 0o600), "wb") as copy:
             while chunk := _read(file, source):
                 copied += len(chunk)
                 if copied > allowed:
@@ -196,7 +191,7 @@ def _copy_file(source: Path, target: Path, allowed: int) -> int:
         return copied
 
 
-def _read(file: FileIO, path: Path) -> bytes:
+def _read(file: BinaryIO, path: Path) -> bytes:
     try:
         return file.read(_CHUNK_BYTES)
     except OSError as error:
