@@ -168,10 +168,13 @@ def make_folder(path: Path, mode: int = 0o777, top: Path | None = None) -> None:
             ) from None
 
 
-def exposure(path: Path) -> str | None:
+def exposure(path: Path, group: bool = True) -> str | None:
     """Who else may write in the folder `path`: "belongs to uid 1000", "may be written by all users"; None: nobody.
 
-    Folders of root's, and of others' with the sticky bit (as /tmp), count as nobody's.
+    Folders of root's, and those with the sticky bit (as /tmp), count as nobody's.
+
+    Args:
+        group: Whether those of its group count.
 
     Raises:
         OSError: It cannot be looked at.
@@ -181,7 +184,7 @@ def exposure(path: Path) -> str | None:
         return f"belongs to uid {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
         return None
-    by = next((who for bit, who in _WRITABLE_BY if status.st_mode & bit), None)
+    by = next((who for bit, who in _WRITABLE_BY[: 1 + group] if status.st_mode & bit), None)
     return None if by is None else f"may be written by {by}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,20 @@ def identity(pid: int | None = None) -> dict[str, Any]:
     process = _running(pid)
     start = _ticks(process) if process is not None else None
     return {"host": socket.gethostname(), "pid": pid, "process_start": start, "boot_id": _boot_id()}
+
+
+def user_name() -> str:
+    """This user's name; the number where the system knows none, as in containers. Local."""
+    with suppress(KeyError, OSError, ImportError):
+        return getpass.getuser()
+    return str(os.getuid())
+
+
+def home_folder() -> Path:
+    """This user's home; "/" where the system knows none, as in containers. Local."""
+    with suppress(RuntimeError):
+        return Path.home()
+    return Path("/")
 
 
 def is_alive(record: Mapping[str, Any], written: float | None = None) -> bool:

@@ -37,8 +37,8 @@ def list_jobs(
 ) -> None:
     """List jobs by name, with their status."""
     from hpc_train.jobs.inspect import inspect_jobs
+    from hpc_train.jobs.record.job_dirs import job_dirs, root_of
     from hpc_train.jobs.record.status import STATES
-    from hpc_train.jobs.record.submission import job_dirs, root_of
 
     with errors():
         under, wanted = root_of(root, os.environ), [text.upper() for text in state or []]

@@ -20,6 +20,7 @@ from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.job import Job
 from hpc_train.jobs.schedulers import SCHEDULERS, backend_named, choose
 from hpc_train.outcome import EXIT_AT_ONCE
+from hpc_train.processes import home_folder
 from hpc_train.telemetry.units import counted
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def submit(
     """Check a job, copy its code into a job-dir, and put it into the queue: Slurm's, or this machine's."""
     from hpc_train.config.resources import parse_memory
     from hpc_train.jobs.prepare import Placement, Request, prepare
-    from hpc_train.jobs.record.submission import root_of
+    from hpc_train.jobs.record.job_dirs import root_of
 
     def prepared() -> PreparedJob:
         try:
@@ -82,7 +83,7 @@ def resume(
 ) -> None:
     """Let a job that has ended go on in its job-dir, with the code that was copied when it was submitted."""
     from hpc_train.jobs.prepare import Placement, prepare_again
-    from hpc_train.jobs.record.submission import root_of
+    from hpc_train.jobs.record.job_dirs import root_of
 
     def prepared() -> PreparedJob:
         placement = Placement(root_of(root, os.environ), backend, after)
@@ -113,7 +114,7 @@ def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_jso
 
 
 def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> None:
-    from hpc_train.jobs.record.submission import root_of
+    from hpc_train.jobs.record.job_dirs import root_of
 
     if as_json:
         print(json.dumps({**_without_secrets(submission), "job_dir": str(job_dir)}), flush=True)
@@ -136,7 +137,7 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
     from hpc_train.jobs.tiers import describe_tiers, load_tiers, tiers_files
 
     with errors():
-        known = load_tiers(os.environ, Path.home())
+        known = load_tiers(os.environ, home_folder())
         limits: Limits = lambda _: []  # noqa: E731
         try:
             limits = choose(None, os.environ).limits()
@@ -150,7 +151,7 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
     from hpc_train.jobs.tables import tier_table
 
     screen = console()
-    files = (str(path.resolve()) for path in tiers_files(os.environ, Path.home()) if path.is_file())
+    files = (str(path.resolve()) for path in tiers_files(os.environ, home_folder()) if path.is_file())
     show(screen, tier_table(rows, screen.width), "from " + ", ".join(files))
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.files import exposure
 from hpc_train.jobdir.paths import CANCELLED_FILE
 from hpc_train.jobs.inspect import inspect_job, leftover
-from hpc_train.jobs.record.status import WAITING, JobStatus, State, read_record
+from hpc_train.jobs.record.status import WAITING, JobRecord, JobStatus, State, read_record
 from hpc_train.jobs.record.submission import note_cancelled
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler
+from hpc_train.processes import user_name
 
 
 @dataclass(frozen=True)
@@ -36,22 +37,23 @@ def cancel(job_dir: Path, save: bool) -> Cancellation:
     Writes CANCELLED_FILE, which distinguishes the end that is to come from others.
 
     Raises:
-        UserError: It is not this user's, or was started by hand.
+        UserError: It is not this user's, was started by hand, or `job_dir` is not the job's own folder.
         SchedulerError: Its queue does not answer; it was not cancelled.
     """
-    before = inspect_job(job_dir)
+    before, record = inspect_job(job_dir), read_record(job_dir)
+    _check_record(record, job_dir)
     if before.has_ended and not (before.state == "LOST" and leftover(job_dir)):
         return Cancellation(before, before.state)
     if before.note is not None:
         raise SchedulerError(f"{before.name}: not cancelled: {before.note}")
-    record = read_record(job_dir)
+    _check_identity(record, job_dir)
     scheduler, submission = backend_of(record), record.submission
     if not isinstance(scheduler, Scheduler):
         raise UserError(
             f"{before.name}: was started by hand, without a queue; stop the process that started it on {before.where}"
         )
     saves = save and before.state not in WAITING and not before.has_ended
-    note_cancelled(job_dir, submission.token if submission is not None else None, getpass.getuser())
+    note_cancelled(job_dir, submission.token if submission is not None else None, user_name())
     try:
         scheduler.cancel(record, save and not before.has_ended, waits=before.state in WAITING)
     except (UserError, SchedulerError):
@@ -62,3 +64,27 @@ def cancel(job_dir: Path, save: bool) -> Cancellation:
         if after in ("SUCCEEDED", "FAILED"):  # just before
             return Cancellation(before, after)
     return Cancellation(before, saves=saves)
+
+
+def _check_record(record: JobRecord, job_dir: Path) -> None:
+    """UserError where `job_dir` is not that of a job."""
+    if record.unreadable:
+        raise UserError(f"{job_dir}: is no record of a job: {'; '.join(record.unreadable)}")
+    if record.copied:
+        number = f"job {record.number}" if record.number else "a job"
+        raise UserError(f"{job_dir}: is a copy of the job-dir of {number}, not the job itself; nothing is cancelled")
+
+
+def _check_identity(record: JobRecord, job_dir: Path) -> None:
+    """UserError where it is not certain that the job whose number `job_dir` has is the one that made it."""
+    if record.number is None:
+        return
+    tool = backend_of(record).cancels_by
+    by_number = f"nothing is cancelled{f'; to cancel it by its number: {tool} {record.number}' if tool else ''}"
+    if record.folder is None:
+        raise UserError(
+            f"{job_dir}: does not record that it is the job-dir of job {record.number}, as older versions did not; "
+            f"{by_number}"
+        )
+    if (owner := exposure(job_dir, group=False)) is not None:
+        raise UserError(f"{job_dir}: {owner}, so that job {record.number} may be another one; {by_number}")

@@ -30,7 +30,9 @@ def leftover(job_dir: Path) -> list[int]:
     """Processes that still run of a job that has ended, or whose scheduler no longer knows it."""
     record = read_record(job_dir)
     backend, submission = backend_of(record), record.submission
-    return backend.leftover(submission) if isinstance(backend, Scheduler) and submission is not None else []
+    if submission is None or record.copied or not isinstance(backend, Scheduler):
+        return []
+    return backend.leftover(submission)
 
 
 def _explained(found: JobStatus) -> JobStatus:

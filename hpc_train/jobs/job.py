@@ -107,7 +107,7 @@ class Job:
         Raises:
             UserError: There is none, or there are several that have not ended.
         """
-        from hpc_train.jobs.record.submission import find_job
+        from hpc_train.jobs.record.job_dirs import find_job
         from hpc_train.jobs.schedulers import job_dir_in_queues
 
         return cls(find_job(str(job), _root(root), job_dir_in_queues))
@@ -274,7 +274,7 @@ def _queued(prepared: PreparedJob) -> Job:
 
 
 def _root(given: str | Path | None) -> Path:
-    from hpc_train.jobs.record.submission import root_of
+    from hpc_train.jobs.record.job_dirs import root_of
 
     return root_of(None if given is None else Path(given), os.environ)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import shlex
@@ -28,19 +27,13 @@ from hpc_train.jobs.checks import (
     least_ranks,
 )
 from hpc_train.jobs.inspect import inspect_job, leftover
-from hpc_train.jobs.record.submission import (
-    Submission,
-    check_name,
-    find_job,
-    in_full,
-    name_at,
-    name_in_use,
-    read_submission,
-)
+from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_at, name_in_use
+from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.processes import home_folder, user_name
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         kind="program" if isinstance(job, ProgramConfig) else "model",
         backend="",
         submitted=now,
-        user=getpass.getuser(),
+        user=user_name(),
         host=socket.gethostname(),
         job_file=str(job_file),
         entry=job_file.name,
@@ -163,7 +156,7 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         before,
         token=secrets.token_hex(8),
         submitted=time.time(),
-        user=getpass.getuser(),
+        user=user_name(),
         host=socket.gethostname(),
         settings=laid_over,
         version=__version__,
@@ -195,7 +188,7 @@ def _completed(
         chosen = choose(placement.backend, os.environ)
         done = replace(done, backend=chosen.name)
     with problems.gathered():
-        wants = resources_for(job.resources, load_tiers(os.environ, Path.home()))
+        wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
         ranks = wants.ranks
         if chosen is not None:
             wants = chosen.completed(wants, os.environ)

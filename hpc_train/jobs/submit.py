@@ -15,9 +15,11 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.files import make_folder, read_bytes, replacement
-from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SUBMISSION_FILE
+from hpc_train.jobdir.folder_identity import FolderIdentity
+from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SECRETS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.prepare import PreparedJob
-from hpc_train.jobs.record.submission import Submission, make_job_dir, read_submission
+from hpc_train.jobs.record.job_dirs import make_job_dir
+from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import scheduler
 from hpc_train.jobs.schedulers.base import ReportLine
 from hpc_train.jobs.snapshot.snapshot import copy_snapshot
@@ -43,6 +45,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
                 code = asdict(copy_snapshot(prepared.plan, job_dir / CODE))
                 submission = replace(submission, code=code)
             make_folder((job_dir / LOG_FILE).parent)
+            submission = replace(submission, folder=FolderIdentity.of(job_dir))
             submission.save(job_dir)
             (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
             mark_queued(job_dir)
@@ -95,7 +98,7 @@ def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
         found = read_submission(job_dir)
         if found is None or found.token != before:
             raise UserError(f"{job_dir.name}: somebody else has just resumed it")
-        names = (SUBMISSION_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE)
+        names = (SUBMISSION_FILE, SECRETS_FILE, SCRIPT_FILE, STATUS_FILE, CANCELLED_FILE)
         kept = {name: read_bytes(job_dir / name, MAX_JSON_BYTES) for name in names if (job_dir / name).is_file()}
         try:
             yield

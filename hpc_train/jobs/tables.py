@@ -25,6 +25,7 @@ COLOURS: dict[State, str] = {
     "CANCELLED": "magenta",
     "STOPPED": "magenta",
     "LOST": "red",
+    "UNREADABLE": "red",
 }
 GAP = 2
 """Blanks between columns."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,23 +13,52 @@ from typing import Any
 from hpc_train.errors import JobEndedError
 from hpc_train.processes import identity
 from hpc_train.telemetry.files import STATUS_FILE
-from hpc_train.telemetry.json_files import Lenient, read_json, write_json
+from hpc_train.telemetry.json_files import Lenient, load_json, read_json, write_json
 
 MIN_SECS_BETWEEN_UPDATES = 1.0
 LONGEST_TIME = 1e11
+JOB_NUMBER = re.compile("[0-9]{1,18}(_[0-9]{1,9})?")
+"""Of jobs in queues; that of a task of an array has two parts."""
 
-_NUMBER = (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("state", "host", "job_id", "boot_id"), (str,)),
-    **dict.fromkeys(
-        ("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid", "process_start"), (int,)
-    ),
-    **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
-    **dict.fromkeys(("evaluation", "error"), (dict,)),
-    "exports": (list,),
-    "program": (bool,),
+
+def _number(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _whole(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _text(longest: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and len(value) <= longest
+
+
+def _metrics(value: Any) -> bool:
+    fits = lambda one: one is None or isinstance(one, float) or _whole(-LARGEST, LARGEST)(one)  # noqa: E731
+    return isinstance(value, dict) and len(value) <= MOST and all(map(fits, value.values()))
+
+
+def _paths(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST and all(map(_text(LONGEST), value))
+
+
+LARGEST, LONGEST, MOST = 10**15, 4096, 10_000
+"""Of whole numbers, of texts, and of entries: what is larger was not written by this package."""
+_FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("state", "host", "boot_id"), _text(255)),
+    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid"), _whole(0, LARGEST)),
+    **dict.fromkeys(("secs_left", "started", "updated"), _number(0, LONGEST_TIME)),
+    **dict.fromkeys(("loss", "examples_per_sec"), _number(-sys.float_info.max, sys.float_info.max)),
+    "process_start": _whole(0, 2**63),
+    "exit_code": _whole(0, 255),
+    "job_id": lambda value: isinstance(value, str) and JOB_NUMBER.fullmatch(value) is not None,
+    "evaluation": _metrics,
+    "error": lambda value: isinstance(value, dict),
+    "exports": _paths,
+    "folder": lambda value: isinstance(value, dict),
+    "program": lambda value: isinstance(value, bool),
 }
-"""The types of what is read of status.json."""
+"""What is read of status.json, and whether a value of it can be used."""
 
 
 class StatusFile:
@@ -38,8 +69,9 @@ class StatusFile:
     `evaluation` (of the first set, the newest), `evaluations` (by set), `evaluation_lag` ({steps, secs}), `exports`,
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
     ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or in this machine's queue),
-    `requeues`, `restarts`, the chief's processes.identity (`host`, `pid`, `process_start`, `boot_id`), `ranks`,
-    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
+    `requeues`, `restarts`, `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
+    `process_start`, `boot_id`), `ranks`, `started` and `updated` (seconds since 1970); in an asynchronous job
+    `staleness` ({mean, max}) and `steps_by_rank`.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -64,30 +96,27 @@ class StatusFile:
                     write_json(self._path, {**self._fields, "updated": now}, to_disk="state" in fields)
 
 
+def load_status(job_dir: Path) -> dict[str, Any]:
+    """The content of status.json; errors as in json_files.load_json."""
+    return load_json(job_dir / STATUS_FILE)
+
+
 def read_status(job_dir: Path) -> dict[str, Any]:
     """The content of status.json; empty where there is none, or none that can be read."""
     return read_json(job_dir / STATUS_FILE)
 
 
-def sound(status: dict[str, Any]) -> dict[str, Any]:
-    """`status` without what is not of the type that this version writes: another version or program may have. Pure."""
-
-    def fits(name: str, value: Any) -> bool:
-        kinds = _KINDS.get(name, ())
-        if isinstance(value, int | float) and name in ("started", "updated", "secs_left"):
-            return not isinstance(value, bool) and 0 <= value < LONGEST_TIME
-        return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-    found = {name: value for name, value in status.items() if fits(name, value)}
-    if "exports" in found and not all(isinstance(path, str) for path in found["exports"]):
-        del found["exports"]
-    error = found.get("error")
-    if error is not None:
-        if not all(isinstance(line, str) for line in error.get("lines") or []):
-            error = {**error, "lines": []}
-        rank = error.get("rank")
-        message = str(error.get("message") or "unknown")
-        found["error"] = {**error, "message": message, "rank": rank if isinstance(rank, int) else None}
+def sound(status: Mapping[str, Any]) -> dict[str, Any]:
+    """`status` without what this version does not write: another version or program may have, or somebody. Pure."""
+    found = {name: status[name] for name, fits in _FITS.items() if name in status and fits(status[name])}
+    if (error := found.get("error")) is not None:
+        rank, signal, lines = error.get("rank"), error.get("signal"), error.get("lines")
+        known: dict[str, Any] = {"rank": rank if _whole(0, LARGEST)(rank) else None}
+        message = error.get("message")
+        known["message"] = message[:LONGEST] if isinstance(message, str) and message else "unknown"
+        known |= {"signal": signal} if _text(20)(signal) else {}
+        known |= {"lines": lines[:MOST]} if isinstance(lines, list) and all(map(_text(LONGEST), lines)) else {}
+        found["error"] = known
     return found
 
 
@@ -118,13 +147,13 @@ def mark_queued(job_dir: Path) -> None:
     _change(job_dir, state="queued", job_id=None, error=None, exit_code=None, secs_left=None)
 
 
-def mark_begun(job_dir: Path, ranks: int, pid: int, env: Mapping[str, str]) -> None:
+def mark_begun(job_dir: Path, ranks: int, pid: int, env: Mapping[str, str], **more: Any) -> None:
     """A program of the user's own is about to run. For what starts its ranks: the process `pid`, in `env`.
 
     Replaces the file; no error where it cannot be written.
     """
     now = time.time()
-    fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(env)}
+    fields = {"state": "running", "program": True, "ranks": ranks, **job_fields(env), **more}
     fields |= {**identity(pid), "started": now, "updated": now}
     with suppress(OSError):
         write_json(job_dir / STATUS_FILE, fields)

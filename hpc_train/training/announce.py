@@ -7,12 +7,14 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.files import read_bytes
+from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
 from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
 from hpc_train.lazy import keras, tf
@@ -50,6 +52,7 @@ def start_reporting(
         console().print(rank_table(ranks))
     job_dir, config, size = job.job_dir, job.config, plan.roles.size
     before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
+    fields["folder"] = asdict(FolderIdentity.of(job_dir))
     max_steps = job.train_spec.max_steps
     lists = StatusLists.of(before, plan.first_step)
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)

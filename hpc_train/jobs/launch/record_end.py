@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
+from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
@@ -50,7 +52,7 @@ def record_begin(job_dir: Path | None, submission: str | None, ranks: int, pid: 
     Replaces status.json; nothing where there is no job-dir, and no error for what cannot be written.
     """
     if job_dir is not None and job_dir.is_dir() and (submission is None or is_own(job_dir, submission)):
-        mark_begun(job_dir, ranks, pid, os.environ)
+        mark_begun(job_dir, ranks, pid, os.environ, folder=asdict(FolderIdentity.of(job_dir)))
 
 
 def record_end(

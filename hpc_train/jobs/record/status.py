@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from hpc_train.jobs.record.submission import Submission, cancelled_by, read_submission
-from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
-from hpc_train.telemetry.status import read_status, sound
+from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
+from hpc_train.jobdir.paths import SUBMISSION_FILE
+from hpc_train.jobs.record.job_dirs import is_copy
+from hpc_train.jobs.record.submission import Submission, cancelled_by, load_submission
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.json_files import UnreadableError
+from hpc_train.telemetry.status import load_status, sound
 
-State = Literal["QUEUED", "PREPARING", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"]
-STATES: tuple[State, ...] = get_args(State)
+Living = Literal["QUEUED", "PREPARING", "RUNNING", "REQUEUED"]
+Ended = Literal["SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST", "UNREADABLE"]
+State = Living | Ended
+STATES: tuple[State, ...] = (*get_args(Living), *get_args(Ended))
 WAITING: tuple[State, ...] = ("QUEUED", "REQUEUED")
-ENDED: tuple[State, ...] = ("SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST")
-"""States that last. STOPPED: it saved and left before its end. LOST: its queue has forgotten it, and it left no end."""
+ENDED: tuple[State, ...] = get_args(Ended)
+"""States that last. STOPPED: it saved and left before its end. LOST: its queue has forgotten it, and it left no end.
+UNREADABLE: its job-dir holds what is no record of a job."""
 
 Phase = Literal["waiting", "running", "ended", "forgotten", "unasked"]
 
@@ -29,12 +37,18 @@ class JobRecord:
         submission: None where the job was started without `hpc-train submit`.
         status: The content of status.json; it may be of an earlier submission or run.
         cancelled_by: Who has cancelled this submission.
+        folder: Which folder the job has; None where that was not recorded.
+        copied: The job-dir is another one: a copy, which is not the job.
+        unreadable: What of the records cannot be read, and why, each "FILE is …"; nothing is known of the job then.
     """
 
     job_dir: Path
     submission: Submission | None
     status: Mapping[str, Any]
     cancelled_by: str | None = None
+    folder: FolderIdentity | None = None
+    copied: bool = False
+    unreadable: tuple[str, ...] = ()
 
     @property
     def number(self) -> str | None:
@@ -44,6 +58,8 @@ class JobRecord:
     @property
     def has_reported_end(self) -> bool:
         """Whether the job-dir alone records how a submitted job ended, so that no queue need be asked of old jobs."""
+        if self.copied or self.unreadable:
+            return True
         if self.submission is None or self.number is None or self.status.get("job_id") != self.number:
             return False
         reported = self.status.get("state")
@@ -53,15 +69,34 @@ class JobRecord:
 
 
 def read_record(job_dir: Path) -> JobRecord:
-    """Reads it; what is missing or damaged is left out.
+    """Reads it; what is missing is left out, and where something cannot be read, nothing counts.
 
     A submission that was cut off before it had noted its number takes that of its ranks.
     """
-    submission, status = read_submission(job_dir), sound(read_status(job_dir))
-    by = cancelled_by(job_dir, submission)
+    submission, why = _loaded(load_submission, job_dir, SUBMISSION_FILE)
+    found, why_not = _loaded(load_status, job_dir, STATUS_FILE)
+    if unreadable := tuple(text for text in (why, why_not) if text is not None):
+        return JobRecord(job_dir, None, {}, unreadable=unreadable)
+    status, by = sound(found or {}), cancelled_by(job_dir, submission)
+    folder = submission.folder if submission is not None else identity_in(status)
     if submission is not None and submission.job_id is None and status.get("job_id"):
         submission = replace(submission, job_id=status["job_id"])
-    return JobRecord(job_dir, submission, status, by)
+    return JobRecord(job_dir, submission, status, by, folder, is_copy(job_dir, folder))
+
+
+T = TypeVar("T")
+
+
+def _loaded(load: Callable[[Path], T], job_dir: Path, name: str) -> tuple[T | None, str | None]:
+    """What `load` gives of a job-dir, None where it is not there; and why it cannot be read."""
+    try:
+        return load(job_dir), None
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"{name}: {error.strerror}"
+    except UnreadableError as error:
+        return None, f"{name}: {error}"
 
 
 @dataclass(frozen=True)
@@ -148,6 +183,10 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
     own = status if submission is None or status.get("job_id") == job_id else {}
     reported = own if int(own.get("requeues") or 0) >= seen.requeues else {}  # of this run, not of one before
     state, reason = _state(reported, record.cancelled_by, seen)
+    if record.unreadable:
+        state, reason = "UNREADABLE", "; ".join(record.unreadable)
+    elif record.copied and state == "LOST":
+        reason = f"a copy of the job-dir of {f'job {job_id}' if job_id else 'a job'}, not the job itself"
     ended = state in ENDED
     code = _exit_code(state, reported, seen) if ended else None
     error = reported.get("error") if state in ("FAILED", "STOPPED", "LOST") else None
@@ -242,6 +281,8 @@ def _exit_code(state: State, own: Mapping[str, Any], seen: QueueState) -> int:
         return EXIT_CANCELLED
     if state == "LOST":
         return EXIT_LOST
+    if state == "UNREADABLE":
+        return EXIT_BAD_INPUT
     code = own.get("exit_code")
     if isinstance(code, int) and code:
         return code

@@ -30,10 +30,12 @@ class Backend(ABC):
     Attributes:
         name: As in submission.json, in the JSON of the commands, and for `--backend`.
         words: What a job is called before its number, as in "Slurm job 17"; None: its jobs have no numbers.
+        cancels_by: Its own command that cancels a job by its number; None where it has none.
     """
 
     name: str
     words: str | None
+    cancels_by: str | None = None
 
     @abstractmethod
     def query(self, record: JobRecord) -> QueueState:

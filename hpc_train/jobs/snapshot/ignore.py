@@ -18,7 +18,7 @@ from pathspec import GitIgnoreSpec
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
 from hpc_train.jobdir.paths import SUBMISSION_FILE
-from hpc_train.jobs.record.submission import DEFAULT_ROOT
+from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.jobs.snapshot.git import Git
 
 NEVER = (".git", ".venv", "__pycache__")

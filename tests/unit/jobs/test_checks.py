@@ -119,7 +119,7 @@ def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
     assert str(caught.value).splitlines() == [
         f"model: {tmp_path}/deep/model.py: No such file or directory",
         f"map_fn: {tmp_path}/gone.py: No such file or directory",
-        f"map_fn: {tmp_path}/aug.py: Is a directory",
+        f"map_fn: {tmp_path}/aug.py: is a folder, not a regular file",
     ]
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
+from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobs.cancel import cancel
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs
 from hpc_train.jobs.prepare import PreparedJob
@@ -100,7 +101,7 @@ def test_a_job_whose_runner_was_killed_tells_of_what_is_left(job_dir: Path) -> N
 
 def test_what_is_left_of_a_job_can_be_cancelled(job_dir: Path) -> None:
     token = f"test-{os.getpid()}-cancelled"
-    a_submission(token=token).save(job_dir)
+    a_submission(token=token, folder=FolderIdentity.of(job_dir)).save(job_dir)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN_VARIABLE: token}) as left:
         done = cancel(job_dir, save=True)
         assert left.wait() < 0
@@ -149,7 +150,7 @@ def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(job_dir: Path, monke
 
 def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:
     """Both have looked at it before; the other one was faster."""
-    a_submission(token="that of the other").save(job_dir)
+    a_submission(token="theirs").save(job_dir)
     mine = PreparedJob(a_submission(token="mine"), job_dir, None, "", before="the one both have seen")
 
     with pytest.raises(UserError, match="somebody else has just resumed it"):
@@ -157,4 +158,4 @@ def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:
 
     found = read_submission(job_dir)
     assert found is not None
-    assert found.token == "that of the other"
+    assert found.token == "theirs"

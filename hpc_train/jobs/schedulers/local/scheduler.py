@@ -17,6 +17,7 @@ from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
 from hpc_train.jobs.schedulers.local.runner import kill_all, processes_of, start_of_job, start_runner, stop
+from hpc_train.processes import home_folder
 from hpc_train.telemetry.units import counted
 
 
@@ -47,7 +48,7 @@ def machine_shortfalls(resources: Resources, machine: Machine) -> list[str]:
 
 def this_queue() -> LocalQueue:
     """The queue of this machine's jobs."""
-    return LocalQueue(queue_folder(os.environ, Path.home()), *this_machine())
+    return LocalQueue(queue_folder(os.environ, home_folder()), *this_machine())
 
 
 class LocalScheduler(Scheduler):

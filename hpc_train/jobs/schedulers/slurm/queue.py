@@ -18,6 +18,7 @@ from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.schedulers.base import AbsentError
 from hpc_train.jobs.schedulers.slurm.limits import Partition, parse_sinfo, sinfo_command
 from hpc_train.jobs.schedulers.slurm.records import SlurmJob, job_dir_of, parse_accounting, parse_job, seen_of
+from hpc_train.telemetry.status import JOB_NUMBER
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,17 @@ def run(command: Sequence[str], secs: float = ASK_SECS) -> subprocess.CompletedP
     return done
 
 
+def checked(job_id: str) -> str:
+    """`job_id`, a job's number, which may come from a file.
+
+    Raises:
+        UserError: It is none; Slurm's commands would take it for an option, or for many jobs.
+    """
+    if not JOB_NUMBER.fullmatch(job_id):
+        raise UserError(f"{job_id[:40]!r} is not the number of a job; allowed: 17, or 17_3 of an array")
+    return job_id
+
+
 def partitions() -> list[Partition]:
     """What sinfo reports of the partitions.
 
@@ -114,7 +126,7 @@ def submit(
         SchedulerError: The controller does not answer; the job is not in the queue, as far as can be known.
         KeyboardInterrupt: `interrupted`.
     """
-    command = ["sbatch", "--parsable", *options, str(script), token]
+    command = ["sbatch", "--parsable", *options, "--", str(script), token]
     deadline = time.monotonic() + SUBMIT_SECS
     asked = 0
     while True:
@@ -140,7 +152,7 @@ def submit(
             continue
         if done.returncode != 0:
             raise UserError(f"sbatch refuses the job: {_messages(done.stderr)}")
-        job_id = done.stdout.strip().partition(";")[0]
+        job_id = checked(done.stdout.strip().partition(";")[0])
         try:
             if interrupted():
                 cancel_all(token)
@@ -198,7 +210,7 @@ def cancel_all(token: str, but: str | None = None) -> None:
     """
     for number in _jobs_of(token):
         if number != but:
-            run(["scancel", number])
+            run(["scancel", "--", checked(number)])
 
 
 def show(job_id: str) -> SlurmJob | None:
@@ -207,7 +219,7 @@ def show(job_id: str) -> SlurmJob | None:
     Raises:
         SchedulerError: It cannot be asked.
     """
-    done = run(["scontrol", "--oneliner", "show", "job", job_id])
+    done = run(["scontrol", "--oneliner", "show", "job", checked(job_id)])
     if done.returncode != 0:
         if _UNKNOWN.search(done.stderr + done.stdout):
             return None
@@ -242,7 +254,14 @@ def _from_accounting(job_id: str) -> QueueState:
     """What sacct knows of a job that slurmctld has forgotten, where there is a sacct and accounting."""
     if shutil.which("sacct") is None:
         return QueueState("forgotten")
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=State,ExitCode"]
+    command = [
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={checked(job_id)}",
+        "--format=State,ExitCode",
+    ]
     try:
         done = run(command)
     except SchedulerError as error:  # where there is no accounting, or its server is down
@@ -259,7 +278,7 @@ def cancel(job_id: str, save: bool = False) -> None:
         SchedulerError: It cannot be asked.
     """
     options = ["--batch", "--signal=TERM"] if save else []
-    done = run(["scancel", *options, job_id])
+    done = run(["scancel", *options, "--", checked(job_id)])
     if done.returncode != 0 and not _UNKNOWN.search(done.stderr):
         raise UserError(f"scancel refuses: {_messages(done.stderr)}")
 

@@ -34,7 +34,7 @@ BEING_SUBMITTED_SECS = 2 * queue.SUBMIT_SECS
 class SlurmScheduler(Scheduler):
     """Has Slurm run jobs on the nodes of its cluster."""
 
-    name, words = "slurm", "Slurm job"
+    name, words, cancels_by = "slurm", "Slurm job", "scancel"
 
     def absence(self) -> str | None:
         if queue.is_here():
@@ -107,7 +107,7 @@ class SlurmScheduler(Scheduler):
                 return QueueState("waiting", "it is being submitted")
             if number is None:
                 return QueueState("forgotten", "its submission was cut short")
-            with suppress(OSError):
+            with suppress(OSError):  # it may be another user's
                 submission.with_id(number).save(record.job_dir)
         return queue.seen(number, submission.token, known)
 

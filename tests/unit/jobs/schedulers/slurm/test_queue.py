@@ -108,7 +108,7 @@ def no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_submission(slurm: Stubs) -> None:
     assert slurm.submit("--dependency=afterok:5") == "11"
     script = slurm.folder / "my runs/a_1/job.sh"
-    assert slurm.calls() == [f"sbatch --parsable --dependency=afterok:5 {script} {TOKEN}"]
+    assert slurm.calls() == [f"sbatch --parsable --dependency=afterok:5 -- {script} {TOKEN}"]
     assert slurm.said == []
 
 
@@ -193,7 +193,7 @@ def test_of_two_that_were_queued_one_is_cancelled(slurm: Stubs) -> None:
     slurm.answer("sbatch", ENTER + unanswered(), ACCEPT)
     slurm.answer("squeue", SHOW_NOTHING, SHOW_NOTHING, SHOW)
     assert slurm.submit() == "13"
-    assert slurm.calls("scancel") == ["scancel 12"]
+    assert slurm.calls("scancel") == ["scancel -- 12"]
     assert slurm.queue() == ["3", "13"]
 
 
@@ -396,7 +396,7 @@ def test_who_interrupts_has_nothing_in_the_queue(slurm: Stubs, tmp_path: Path) -
     answers = iter([False, True])
     with pytest.raises(KeyboardInterrupt):
         slurm_queue.submit(tmp_path / "job.sh", "tok", interrupted=lambda: next(answers))
-    assert slurm.calls("scancel") == ["scancel 7"]
+    assert slurm.calls("scancel") == ["scancel -- 7"]
 
 
 @pytest.mark.parametrize("message", ["slurm_load_jobs error: Invalid job id specified", "Job 1_2 not found"])
@@ -446,7 +446,7 @@ def test_cancelling(slurm: Stubs) -> None:
     (slurm.folder / "queue").write_text("5 x\n")
     slurm_queue.cancel("5", save=True)
     slurm_queue.cancel("5")
-    assert slurm.calls() == ["scancel --batch --signal=TERM 5", "scancel 5"]
+    assert slurm.calls() == ["scancel --batch --signal=TERM -- 5", "scancel -- 5"]
 
 
 def test_a_job_that_is_gone_is_cancelled(slurm: Stubs) -> None:
