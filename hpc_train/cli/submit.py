@@ -156,15 +156,9 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
 
 
 def _without_secrets(submission: Submission) -> dict[str, Any]:
-    """For programs, and the logs they leave: of the environment the names alone. Pure."""
-    shown = asdict(replace(submission, code={}))
-    del shown["code"], shown["token"]
-    shown["resources"]["environment"] = sorted(submission.resources.get("environment") or {})
-    keys = [setting.partition("=")[0] for setting in submission.settings]
-    may_hold = [key.strip() == "resources" or key.strip().startswith("resources.environment") for key in keys]
-    shown["settings"] = [
-        key if hidden else setting for key, hidden, setting in zip(keys, may_hold, submission.settings, strict=True)
-    ]
+    """For programs, and the logs they leave. Pure."""
+    shown = asdict(replace(submission.masked, code={}))
+    del shown["code"], shown["token"], shown["folder"]
     return shown
 
 

@@ -39,7 +39,7 @@ def train(
         world = join_world(strategy_of(strategy_in(job_file, settings or [])).threads)
     try:
         job = JobConfig.model_validate(
-            world.on_chief(lambda: load_job(job_file, settings or [], data_root).model_dump(mode="json"))
+            world.on_chief(lambda: load_job(job_file, settings or [], data_root).masked().model_dump(mode="json"))
         )
         folder = job_file.absolute().parent
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
@@ -61,13 +61,14 @@ def launch(
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
     from hpc_train.config.job import load_job
+    from hpc_train.config.secrets import masked_settings
     from hpc_train.jobs.launch.mpirun import launch as launch_ranks
 
     with errors():
         job = load_job(job_file, settings or [])
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
-        more += [f"--set={setting}" for setting in settings or []]
+        more += [f"--set={setting}" for setting in masked_settings(settings or [])]
         sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
 
 

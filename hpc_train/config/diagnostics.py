@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from hpc_train.config.secrets import MASK
 from hpc_train.config.yaml_loader import Document, Location
 from hpc_train.errors import UserError, did_you_mean
 
@@ -85,6 +86,8 @@ def _describe(
     message = re.sub("(valid )?dictionary", "mapping", error["msg"].replace("Input should", "it should"))
     message = re.sub(r"mapping or (an )?instance of \w+", "mapping", message)
     shown = repr(given) if not isinstance(given, dict) else "a mapping"
+    if location[:2] == ("resources", "environment"):
+        shown = MASK
     return f"{dotted}: {shown} is not allowed; {message[0].lower()}{message[1:]}"
 
 

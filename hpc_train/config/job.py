@@ -29,6 +29,7 @@ from hpc_train.config.exporters import ExportersSection, refuse_same_names
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
+from hpc_train.config.secrets import masked
 from hpc_train.config.specs import (
     EvalInput,
     EvalOptions,
@@ -97,6 +98,11 @@ class JobConfig(_Section):
         if data is not None and train.max_steps is None and data.train.epochs is None:
             raise ValueError("training would never end: give `train.max_steps` or `data.train.epochs`")
         return train
+
+    def masked(self) -> JobConfig:
+        """The same without the values of `resources.environment`."""
+        environment = masked(self.resources.environment or {})
+        return self.model_copy(update={"resources": self.resources.model_copy(update={"environment": environment})})
 
     def train_spec(self) -> TrainSpec:
         """The TrainSpec that `data.train` and `train` describe."""

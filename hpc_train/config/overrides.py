@@ -24,7 +24,8 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
         key, equals, text = setting.partition("=")
         option = f"--set {key}"
         if not equals or not _KEY.fullmatch(key):
-            raise UserError(f"--set: {setting!r} is not allowed; allowed: KEY=VALUE, as in train.max_steps=500")
+            given = f"{key}=***" if key.startswith("resources") else setting  # which may hold secrets
+            raise UserError(f"--set: {given!r} is not allowed; allowed: KEY=VALUE, as in train.max_steps=500")
         location: Location = tuple(key.split("."))
         new = read_value(text, option)
         value = _with(value, location, new, option)

@@ -127,7 +127,7 @@ class ResourceOptions(BaseModel):
                     f"{name}: variables that begin with HPC_TRAIN_ are set by hpc_train itself; leave it out"
                 )
             if isinstance(value, dict | list) or value is None or re.search(r"[\0-\x1f\x7f]", str(value)):
-                raise ValueError(f"{name}: {value!r} is not allowed; allowed: text of one line, or a number")
+                raise ValueError(f"{name}: its value is not allowed; allowed: text of one line, or a number")
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
     @field_validator("sbatch")

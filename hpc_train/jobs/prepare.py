@@ -16,6 +16,7 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
     Problems,
     check_code,
@@ -165,6 +166,9 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
         job_id=None,
     )
     problems = Problems()
+    with problems.gathered():
+        if (warning := check_job_dir(job_dir)) is not None:
+            report(f"warning: {warning}")
     with problems.gathered():
         check_code(job, job_dir / CODE)
     placement = replace(placement, backend=placement.backend or before.backend)

@@ -8,13 +8,14 @@ import itertools
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+
+from hpc_train.git import Git
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "horovod", "mpi4py", "h5py", "numpy")
 RANK_COLUMNS = ("rank", "role", "host", "cores", "device", "shards", "seed")
@@ -47,6 +48,10 @@ _WORD = re.compile(r"(?<![A-Za-z0-9/+])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])|[A-Za-
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
+MASKED_VARIABLE = "HPC_TRAIN_MASKED"
+"""Names the variables, with blanks between them, that the job's `resources.environment` has set."""
+
+
 def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict[str, Any]:
     """Versions, the commit of the user's code, what each rank runs on, and this process's `noted_variables`."""
     return {
@@ -55,7 +60,7 @@ def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "mpi": _mpi_library(),
         "platform": platform.platform(),
-        "commit": _commit(code_folder),
+        "commit": Git(code_folder).commit(),
         "ranks": ranks,
         "environment": noted_variables(os.environ),
     }
@@ -63,8 +68,9 @@ def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict
 
 def noted_variables(env: Mapping[str, str]) -> dict[str, str]:
     """The variables of `env` that decide how a job runs, by name, without any that may hold a secret. Pure."""
+    masked = env.get(MASKED_VARIABLE, "").split()
     return {
-        name: value.encode(errors="surrogateescape").decode(errors="replace")
+        name: "***" if name in masked else value.encode(errors="surrogateescape").decode(errors="replace")
         for name, value in sorted(env.items())
         if _NOTED.fullmatch(name) and not looks_secret(name, value)
     }
@@ -110,13 +116,3 @@ def _version(package: str) -> str | None:
 def _mpi_library() -> str | None:
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi.Get_library_version().splitlines()[0].strip("\0 ") if mpi else None
-
-
-def _commit(folder: Path) -> str | None:
-    try:
-        git = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return git.stdout.strip() if git.returncode == 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpc_train.distributed.world import World, join_world
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
+from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.model.job_model import JobModel
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -24,6 +26,8 @@ from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.plan import plan
+
+log = logging.getLogger(__name__)
 
 Result = tuple[dict[str, float], list[Path]]
 
@@ -92,8 +96,15 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     lock = JobLock(job.job_dir)  # the chief takes it at once where the job-dir is there, else when it is made
     with ExitStack() as stack:
         stack.callback(lock.release)
-        world.each(lambda: lock.acquire() if world.is_chief and job.job_dir.is_dir() else None)
+        world.each(lambda: _claim(job.job_dir, lock) if world.is_chief and job.job_dir.is_dir() else None)
         run = plan(world, job, strategy, manager)
         context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
         metrics, exports = context.training(context)
         return metrics, [Path(path) for path in exports]
+
+
+def _claim(job_dir: Path, lock: JobLock) -> None:
+    """Takes the lock of a job-dir that is there, and looks who else may write in it. For the chief."""
+    if (warning := check_job_dir(job_dir)) is not None:
+        log.warning(warning)
+    lock.acquire()

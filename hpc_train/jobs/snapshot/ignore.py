@@ -17,9 +17,9 @@ from pathspec import GitIgnoreSpec
 
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
+from hpc_train.git import Git
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
-from hpc_train.jobs.snapshot.git import Git
 
 NEVER = (".git", ".venv", "__pycache__")
 MAX_PATTERN_BYTES = 1 << 20

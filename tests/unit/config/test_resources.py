@@ -81,7 +81,7 @@ def test_what_is_no_memory(value: Any) -> None:
         ({"environment": {"A B": "1"}}, "'A B' is not the name of a variable"),
         ({"environment": {"A": "1\n2"}}, "A: .* is not allowed; allowed: text of one line"),
         ({"environment": {"HPC_TRAIN_X": 1}}, "HPC_TRAIN_X: variables that begin with HPC_TRAIN_ are set by hpc_train"),
-        ({"environment": {"A": None}}, "A: None is not allowed"),
+        ({"environment": {"A": None}}, "A: its value is not allowed"),
         ({"environment": ["A=1"]}, "valid dictionary"),
         ({"sbatch": ["-p test"]}, "allowed: --option or --option=value"),
         ({"sbatch": ["--mail-user=a\n#SBATCH --x"]}, "on one line"),

@@ -15,8 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from hpc_train.errors import UserError
+from hpc_train.files import create, exposure, make_folder, open_to_change, open_to_lock, read_bytes
 from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.telemetry.json_files import write_json
@@ -25,6 +29,10 @@ from hpc_train.telemetry.units import counted
 READ_AGAIN_SECS = 0.02
 READ_TIMES = 10
 """A ticket is written in place, since its lock belongs to the file; a reader may meet half of one."""
+
+
+MAX_TICKET_BYTES, MAX_NUMBER_BYTES = 1 << 16, 20
+Count = Annotated[int, Field(ge=0, lt=1 << 60)]
 
 
 @dataclass(frozen=True)
@@ -42,17 +50,20 @@ class Ticket:
         devices: The GPUs that it was given.
     """
 
-    number: int
-    position: int
+    number: Count
+    position: Count
     job_dir: str
-    cores: int
-    gpus: int = 0
-    pid: int = 0
-    requeues: int = 0
+    cores: Count
+    gpus: Count = 0
+    pid: Count = 0
+    requeues: Count = 0
     waits_for: str | None = None
     started: float | None = None
     limit: float | None = None
-    devices: tuple[int, ...] = ()
+    devices: tuple[Count, ...] = ()
+
+
+_TICKET = TypeAdapter(Ticket)
 
 
 def queue_folder(env: Mapping[str, str], home: Path) -> Path:
@@ -75,16 +86,19 @@ class LocalQueue:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with open(self.folder / "lock", "a") as file:
+        file = open_to_lock(self.folder / "lock")
+        try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(file)
 
     def _next(self) -> int:
         """A number that was never given out before."""
         counter = self.folder / "next.json"
         number = 1
         with suppress(FileNotFoundError, ValueError):
-            number = int(json.loads(counter.read_text()))
+            number = int(read_bytes(counter, MAX_NUMBER_BYTES))
         write_json(counter, number + 1)
         return number
 
@@ -95,19 +109,37 @@ class LocalQueue:
             UserError: The queue cannot be written.
         """
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.folder, 0o700)
+            self._check_folder()
+            with self._locked():
+                number = self._next()
+                ticket = Ticket(number, number, str(job_dir), min(cores, self.cores), gpus, waits_for=waits_for)
+                return ticket, self._new_file(ticket)
         except OSError as error:
-            raise UserError(
-                f"{self.folder}: the queue of this machine cannot be kept there: {error.strerror}; set XDG_STATE_HOME "
-                "to a folder that can be written"
-            ) from None
-        with self._locked():
-            number = self._next()
-            ticket = Ticket(number, number, str(job_dir), min(cores, self.cores), gpus, waits_for=waits_for)
-            file = os.open(self._path(ticket), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            raise self._unusable(f"cannot be kept there: {error.strerror}") from None
+
+    def _new_file(self, ticket: Ticket) -> int:
+        """The file of a new ticket, open and locked."""
+        file = create(self._path(ticket), 0o600, readable=True)
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_ticket(file, ticket)
-        return ticket, file
+        except BaseException:
+            self._path(ticket).unlink(missing_ok=True)
+            os.close(file)
+            raise
+        return file
+
+    def _check_folder(self) -> None:
+        """UserError where others may write in the folder: what its tickets say is signalled and killed."""
+        if (by := exposure(self.folder)) is not None:
+            raise self._unusable(f"{by}; chmod go-w it")
+
+    def _unusable(self, why: str) -> UserError:
+        return UserError(
+            f"{self.folder}: the queue of this machine {why}; or set XDG_STATE_HOME to a folder of your own that can "
+            "be written and has file locks"
+        )
 
     def go_back(self, file: int, ticket: Ticket) -> Ticket:
         """The ticket of a job that goes back to the end of the queue. Its file gets the new position's name."""
@@ -140,8 +172,12 @@ class LocalQueue:
         """The jobs that wait or run, in their order. Tickets that dead runners have left are removed."""
         if not self.folder.is_dir():
             return []
-        with self._locked():  # a ticket may just be made, or moved
-            return self._tickets()
+        self._check_folder()
+        try:
+            with self._locked():  # a ticket may just be made, or moved
+                return self._tickets()
+        except OSError as error:
+            raise self._unusable(f"cannot be read: {error.strerror}") from None
 
     def job_dir_of(self, number: str) -> Path | None:
         """That of a job in the queue."""
@@ -150,11 +186,15 @@ class LocalQueue:
     def _tickets(self) -> list[Ticket]:
         found = []
         for path in sorted(self.folder.glob("ticket-*.json")):
-            with suppress(FileNotFoundError, ValueError, TypeError), open(path, "r+") as file:
-                if _is_free(file.fileno()):
-                    path.unlink()
-                elif ticket := _read_ticket(path):
-                    found.append(ticket)
+            with suppress(FileNotFoundError, ValueError):
+                file = open_to_change(path)
+                try:
+                    if _is_free(file):
+                        path.unlink()
+                    elif ticket := _read_ticket(path):
+                        found.append(ticket)
+                finally:
+                    os.close(file)
         return sorted(found, key=lambda ticket: ticket.position)
 
     def _path(self, ticket: Ticket) -> Path:
@@ -209,18 +249,18 @@ def write_ticket(file: int, ticket: Ticket) -> None:
 
 def read_ticket(file: int) -> Ticket:
     """The ticket in an open file."""
-    return _ticket_in(os.pread(file, 1 << 16, 0))
+    return _ticket_in(os.pread(file, MAX_TICKET_BYTES, 0))
 
 
 def _ticket_in(text: bytes) -> Ticket:
-    fields = json.loads(text)
-    return Ticket(**{**fields, "devices": tuple(fields.get("devices", ()))})
+    """ValueError where it is none."""
+    return _TICKET.validate_json(text)
 
 
 def _read_ticket(path: Path) -> Ticket | None:
     for _ in range(READ_TIMES):
         with suppress(ValueError):
-            return _ticket_in(path.read_bytes())
+            return _ticket_in(read_bytes(path, MAX_TICKET_BYTES))
         time.sleep(READ_AGAIN_SECS)
     return None
 

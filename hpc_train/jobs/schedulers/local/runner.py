@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from hpc_train.errors import UserError
+from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, report, run_supervised, start_of
@@ -30,6 +32,7 @@ from hpc_train.jobs.schedulers.query import query
 from hpc_train.outcome import EXIT_TERMINATED, is_requeued
 from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.telemetry.environment import MASKED_VARIABLE
 from hpc_train.telemetry.status import JOB_VARIABLE, REQUEUES_VARIABLE
 from hpc_train.telemetry.units import counted
 
@@ -51,8 +54,7 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue) -> Su
     numbered = submission.with_id(str(ticket.number))
     try:
         numbered.save(job_dir)
-        log = os.open(job_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with open_to_append(job_dir / LOG_FILE, 0o600) as log:
             subprocess.Popen(
                 [sys.executable, "-m", __package__, str(job_dir), str(file)],
                 stdin=subprocess.DEVNULL,
@@ -63,12 +65,12 @@ def start_runner(job_dir: Path, submission: Submission, queue: LocalQueue) -> Su
                 cwd=job_dir,
                 env={**os.environ, TOKEN_VARIABLE: submission.token},
             )
-        finally:
-            os.close(log)
         os.close(file)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             queue.leave(file, ticket)
+        if isinstance(error, OSError):
+            raise UserError(f"{error.filename or job_dir}: cannot be written: {error.strerror}") from None
         raise
     return numbered
 
@@ -203,6 +205,7 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
         "OMP_NUM_THREADS": str(wants.cores_per_rank),
         "PYTHONUNBUFFERED": "1",
         PROGRESS: "lines",
+        MASKED_VARIABLE: " ".join(wants.environment),
         **wants.environment,
     }
     if devices:

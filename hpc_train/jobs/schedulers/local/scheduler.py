@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpc_train.config.resources import Resources
 from hpc_train.distributed.devices import nvidia_device_count
-from hpc_train.errors import SchedulerError
+from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
@@ -64,7 +64,7 @@ class LocalScheduler(Scheduler):
         return lambda wants: machine_shortfalls(wants, machine)
 
     def script(self, submission: Submission, job_dir: Path) -> str:
-        start = start_of_job(job_dir, submission, job_dir / "logs/run-0")
+        start = start_of_job(job_dir, submission.masked, job_dir / "logs/run-0")
         words = ["env", *(f"{name}={value}" for name, value in start.settings.items()), *start.command]
         return f"cd {shlex.quote(str(start.cwd))}\n{shlex.join(words)}\n"
 
@@ -79,12 +79,16 @@ class LocalScheduler(Scheduler):
 
     def query(self, record: JobRecord) -> QueueState:
         assert record.submission is not None, "no other job is in this queue"
-        return this_queue().seen(record.submission, socket.gethostname())
+        try:
+            return this_queue().seen(record.submission, socket.gethostname())
+        except UserError as error:  # the queue cannot be read
+            return QueueState("unasked", note=str(error))
 
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         assert record.submission is not None, "no other job is in this queue"
         token = record.submission.token
-        mine = next((ticket for ticket in this_queue().tickets() if ticket.job_dir == str(record.job_dir)), None)
+        places = (record.number, str(record.job_dir))  # which may have been renamed, or has no number yet
+        mine = next((t for t in this_queue().tickets() if str(t.number) in places or t.job_dir in places), None)
         if mine is not None and mine.started is None:
             return  # its runner finds that it is cancelled
         ended = stop(mine, token, save) if mine is not None else kill_all(token)

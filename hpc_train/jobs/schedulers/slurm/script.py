@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CODE, LOG_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
+from hpc_train.telemetry.environment import MASKED_VARIABLE
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 """What Python makes of bytes in names of files that are not UTF-8."""
@@ -93,7 +94,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         "    exit 2",
         "fi",
         *_modules(wants.modules),
-        *(f"export {name}={shlex.quote(value)}" for name, value in wants.environment.items()),
+        *_environment(job_dir, wants.environment),
         f"PATH={shlex.quote(str(python.parent))}:$PATH",
         "export PYTHONUNBUFFERED=1 HPC_TRAIN_PROGRESS=lines",
         f"export HPC_TRAIN_WARNING_SECS={wants.warns_secs}",
@@ -104,10 +105,25 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"log_dir={shlex.quote(str(job_dir / 'logs'))}",
         f"program={1 if program else ''}",
         f"alone={1 if program and wants.ranks == 1 else ''}",
-        f"threads={shlex.quote(wants.environment.get('OMP_NUM_THREADS', ''))}",
+        'threads="${OMP_NUM_THREADS:-}"' if "OMP_NUM_THREADS" in wants.environment else "threads=",
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
+
+
+def _environment(job_dir: Path, environment: Mapping[str, str]) -> list[str]:
+    """Sets the variables of the job, whose values are in SECRETS_FILE alone."""
+    if not environment:
+        return []
+    names = " ".join(environment)
+    return [
+        "# shellcheck source=/dev/null",
+        f"if ! source {shlex.quote(str(job_dir / SECRETS_FILE))}; then # sets {names}",
+        f"    echo 'hpc-train: {SECRETS_FILE} of the job-dir cannot be read: submit the job again' >&2",
+        "    exit 2",
+        "fi",
+        f"export {MASKED_VARIABLE}='{names}'",
+    ]
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

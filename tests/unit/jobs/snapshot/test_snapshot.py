@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_train import git as module
 from hpc_train.errors import UserError
 from hpc_train.jobs.snapshot import code_files
-from hpc_train.jobs.snapshot import git as module
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LeftOut, check_outside, copy_snapshot, plan_snapshot
 
 GIT_ENV = {
