@@ -51,6 +51,9 @@ def submit(
     max_code_size: Annotated[
         str, typer.Option(metavar="SIZE", help="What the copy of the code may take; 64M are 64 MiB.")
     ] = "64M",
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="Copy files that look like secrets, too: .env, *.pem, id_* …")
+    ] = False,
     wait: Wait = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -66,7 +69,8 @@ def submit(
         except ValueError:
             raise UserError(f"--max-code-size: {max_code_size!r} is not a size; allowed: such as 500M or 2G") from None
         placement = Placement(root_of(root, os.environ), backend, after)
-        return prepare(Request(job_file, placement, tuple(settings or ()), name, job_dir, max_bytes), warn)
+        request = Request(job_file, placement, tuple(settings or ()), name, job_dir, max_bytes, with_secrets)
+        return prepare(request, warn)
 
     _queue(prepared, wait, dry_run, as_json)
 

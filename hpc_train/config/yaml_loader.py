@@ -130,15 +130,15 @@ def read_value(text: str, name: str) -> Any:
     return value
 
 
-def read_yaml(path: Path, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES) -> Document:
-    """Reads one YAML document.
+def read_yaml(path: Path, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALUES, follow: bool = True) -> Document:
+    """Reads one YAML document; without `follow`, none that a link leads to.
 
     Raises:
         UserError: The file cannot be read, is too large or too deep, uses aliases, or is not YAML. With the
             limits of a job file, any file is refused or read within seconds and some 100 MB.
     """
     try:
-        raw = read_bytes(path, max_bytes, follow=True)
+        raw = read_bytes(path, max_bytes, follow)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no job file needs") from None

@@ -79,7 +79,7 @@ class JobDir:
         path = self.path / JOB_FILE
         if not path.is_file():
             raise UserError(f"{path}: no such file; JOBDIR is where a job keeps everything")
-        document = read_yaml(path, MAX_JOB_BYTES, MAX_JOB_VALUES)
+        document = read_yaml(path, MAX_JOB_BYTES, MAX_JOB_VALUES, follow=False)
         if not isinstance(document.value, dict):
             raise UserError(f"{path}: is no mapping, as a job's is; it was not written by hpc-train")
         return document

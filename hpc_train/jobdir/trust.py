@@ -28,8 +28,9 @@ def check_job_dir(job_dir: Path) -> str | None:
         )
     links = [entry.path for entry in os.scandir(job_dir) if entry.is_symlink() and _FOLDERS.fullmatch(entry.name)]
     if links:
+        first = min(links)
         raise UserError(
-            f"{min(links)}: is a symbolic link to {os.readlink(min(links))}, where the job would write and remove files; "
-            "move the folder here, or put the whole job-dir there (--job-dir)"
+            f"{first}: is a symbolic link to {os.readlink(first)}, where the job would write and remove files; move the "
+            "folder here, or put the whole job-dir there (--job-dir)"
         )
     return None if by is None else f"{job_dir}: the job-dir {by}, who could replace what the job writes"

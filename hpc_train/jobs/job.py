@@ -54,6 +54,7 @@ def submit(
     root: str | Path | None = None,
     backend: str | None = None,
     after: str | Job | None = None,
+    with_secrets: bool = False,
 ) -> Job:
     """Checks a job, copies its code into a job-dir and puts it into a queue, as `hpc-train submit` does.
 
@@ -64,6 +65,7 @@ def submit(
         root: The folder of job-dirs; None: $HPC_TRAIN_ROOT, or `runs`.
         backend: `slurm` or `local`; None: $HPC_TRAIN_BACKEND, or Slurm where there is an sbatch, else this machine.
         after: A job that has to succeed before.
+        with_secrets: Copies files that look like secrets (.env, *.pem, id_* …), too.
 
     Writes the job-dir; what goes wrong but does not hinder the job is logged as a warning.
 
@@ -75,7 +77,7 @@ def submit(
 
     placement = Placement(_root(root), backend, _named(after))
     directory = None if job_dir is None else Path(job_dir)
-    request = Request(Path(job_file), placement, tuple(settings), name, directory)
+    request = Request(Path(job_file), placement, tuple(settings), name, directory, with_secrets=with_secrets)
     return _queued(prepare(request, _report))
 
 

@@ -32,9 +32,12 @@ from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_a
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
-from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, Plan, check_outside, plan_snapshot
+from hpc_train.jobs.snapshot.code_files import shown
+from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LOOKS_SECRET, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder, user_name
+
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Request:
         settings: `KEY=VALUE` each, laid over the job file.
         name, job_dir: One of them names the job; neither: the job file's name and the time.
         max_code_bytes: What the copy of the code may take.
+        with_secrets: Whether files that look like secrets are copied, too.
     """
 
     job_file: Path
@@ -68,6 +72,7 @@ class Request:
     name: str | None = None
     job_dir: Path | None = None
     max_code_bytes: int = DEFAULT_MAX_BYTES
+    with_secrets: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +108,13 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         check_code(job, folder)
     plan = None
     with problems.gathered():
-        plan = plan_snapshot(folder, request.max_code_bytes, [Path(job_file.name), *code_files(job)], data_files(job))
+        always = [Path(job_file.name), *code_files(job)]
+        plan = plan_snapshot(folder, request.max_code_bytes, always, data_files(job), with_secrets=request.with_secrets)
         check_outside(folder, job_dir, plan.rules)
+        if secret := [one.path for one in plan.left_out if one.why == LOOKS_SECRET]:
+            more = f" and {len(secret) - MAX_NAMED} more" if len(secret) > MAX_NAMED else ""
+            named = ", ".join(map(shown, secret[:MAX_NAMED])) + more
+            report(f"not copied, since it looks like secrets (--with-secrets copies it): {named}")
         if plan.rules.note is not None:
             report(plan.rules.note)
     draft = Submission(

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import warnings
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
@@ -24,6 +25,23 @@ from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 NEVER = (".git", ".venv", "__pycache__")
 MAX_PATTERN_BYTES = 1 << 20
 """Of a .gitignore file, so many bytes are read."""
+
+
+SECRET_FOLDERS = frozenset((".ssh", ".aws", ".gnupg", ".kube", ".docker"))
+SECRET_NAMES = (
+    *(".env", ".env.*", ".netrc", ".pgpass", ".git-credentials", ".npmrc", ".pypirc"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "id_*", "credentials*"),
+)
+HARMLESS_NAMES = ("*.py", "*.pub", ".env.example", ".env.sample", ".env.template")
+
+
+def looks_secret(path: str) -> bool:
+    """Whether the file `path`, relative to the code's folder, looks like one of keys or passwords. Pure."""
+    *folders, name = path.split("/")
+    if not SECRET_FOLDERS.isdisjoint(folders):
+        return True
+    named = any(fnmatchcase(name, pattern) for pattern in SECRET_NAMES)
+    return named and not any(fnmatchcase(name, pattern) for pattern in HARMLESS_NAMES)
 
 
 class Rules:

@@ -14,12 +14,13 @@ from typing import BinaryIO
 from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_read
 from hpc_train.jobs.snapshot.code_files import CodeFiles, LeftOut, shown, unreadable
-from hpc_train.jobs.snapshot.ignore import Rules
+from hpc_train.jobs.snapshot.ignore import Rules, looks_secret
 from hpc_train.telemetry.units import size
 
 DEFAULT_MAX_BYTES = 64 << 20
 MAX_FILES = 20_000
 MAX_LEFT_OUT = 20
+LOOKS_SECRET = "it looks like a secret"
 """So many of what was left out are listed in Snapshot."""
 
 _CHUNK_BYTES = 1 << 20
@@ -67,6 +68,7 @@ def plan_snapshot(
     always: Sequence[Path] = (),
     data: Sequence[Path] = (),
     max_files: int = MAX_FILES,
+    with_secrets: bool = False,
 ) -> Plan:
     """Lists the code in `folder`: its files but those that Git ignores, and what Rules leaves out besides.
 
@@ -76,6 +78,7 @@ def plan_snapshot(
     Args:
         always: Files in `folder` that are part of it whatever Git ignores; relative to `folder`, or absolute.
         data: Files that are not code, and are left out; absolute.
+        with_secrets: Whether files that look like secrets are part of it.
 
     Raises:
         UserError: There is more than is allowed, or something cannot be read; or one of `always` is not a file there.
@@ -88,6 +91,9 @@ def plan_snapshot(
             code.add_file(path)
     for one in data:
         code.sizes.pop(os.path.relpath(one.resolve(), rules.folder), None)
+    for path in [] if with_secrets else [path for path in code.sizes if looks_secret(path)]:
+        del code.sizes[path]
+        code.left_out.append(LeftOut(path, LOOKS_SECRET))
     for path in (_relative(folder, one) for one in always):
         if not code.add_file(path):
             raise UserError(f"{rules.folder / path}: is not a file; the job needs it")
