@@ -83,10 +83,15 @@ def settings_before_mpi(
     On one node without GPUs, tensors larger than HOROVOD_FUSION_BYTES are not copied into Horovod's fusion buffer and
     out again: there a copy costs more than one more allreduce (two ranks: +11 %). Between nodes, and with NCCL, each
     allreduce costs its latency, and Horovod's default stays.
+
+    Ranks that are all on one node do not listen on the network: Open MPI's TCP, which they do not need, would on all
+    interfaces.
     """
     settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     if place.launched:
         settings["HOROVOD_CYCLE_TIME"] = HOROVOD_CYCLE_TIME_MS
+        if place.local_size == place.size:
+            settings["OMPI_MCA_btl"] = "^tcp"
         if place.local_size == place.size and not gpus:
             settings["HOROVOD_FUSION_THRESHOLD"] = HOROVOD_FUSION_BYTES
         threads = threads_wanted(env) or max(1, allowed_cores // place.local_size)
