@@ -1,0 +1,190 @@
+"""Job-dirs that others have prepared: each is listed by itself, none stops a command, and no other job is cancelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_train.jobdir.folder_identity import FolderIdentity
+from tests.hostile.commands import contents_of, faults_of, run_commands
+from tests.unit.jobs.submissions import a_submission
+
+HUGE = "9" * 400
+Maker = Callable[[Path], object]
+
+
+def holds(content: str | bytes) -> Maker:
+    data = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+    return lambda path: path.write_bytes(data)
+
+
+def _link(target: str) -> Maker:
+    return lambda path: path.symlink_to(target)
+
+
+def _socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # names of sockets are short
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 100 << 30)
+
+
+NO_FILES: dict[str, Maker] = {
+    "fifo": os.mkfifo,
+    "socket": _socket,
+    "folder": Path.mkdir,
+    "zero": _link("/dev/zero"),
+    "link": _link("{outside}/victim.json"),
+    "loop": _link("{name}"),
+    "sparse": _sparse,
+}
+NO_JSON: dict[str, Maker] = {
+    "deep": holds("[" * 200_000),
+    "deep_object": holds('{"a":' * 200_000),
+    "aliases": holds("['*" + "a" * 200_000),
+    "many_digits": holds('{"state": "running", "step": ' + "9" * 5000 + "}"),
+    "half": holds('{"state": "run'),
+    "list": holds('["running"]'),
+    "binary": holds(bytes(range(256)) * 50),
+    "utf16": holds('{"state": "running"}'.encode("utf-16")),
+    "empty": holds(""),
+    "large": holds('{"state": "running", "x": "' + "x" * (17 << 20) + '"}'),
+}
+
+
+def status(**fields: Any) -> Maker:
+    return holds(json.dumps({"state": "running", "job_id": "7", **fields}))
+
+
+ODD_STATUS: dict[str, Maker] = {
+    "types": status(state=3, step="many", max_steps=[], loss={}, evaluation=[1], exports={"a": 1}, error=7, ranks=1.5),
+    "long_numbers": holds(
+        f'{{"state": "running", "step": {HUGE}, "loss": -{HUGE}, "started": {HUGE}, "updated": -{HUGE}, '
+        f'"secs_left": {HUGE}, "examples_per_sec": {HUGE}, "ranks": {HUGE}, "pid": {HUGE}, "requeues": {HUGE}, '
+        f'"evaluation": {{"loss": {HUGE}, "step": {HUGE}}}, "exit_code": {HUGE}, "restarts": {HUGE}}}'
+    ),
+    "not_finite": holds('{"state": "running", "loss": NaN, "secs_left": 1e999, "started": -1e999, "step": Infinity}'),
+    "nested": status(error={"message": {"a": [1]}, "rank": "x", "lines": [{}]}, evaluation={"a": {"b": 1}}),
+    "ended": status(state="failed", exit_code=-5, error={"message": "x" * 100_000, "lines": ["y" * 100_000] * 9}),
+    "process": status(job_id=None, host=socket.gethostname(), pid=1, process_start=-1, boot_id=4),
+}
+ODD_SUBMISSION: dict[str, dict[str, Any]] = {
+    "option": {"job_id": "-uroot"},
+    "options": {"job_id": "--user=root"},
+    "all": {"job_id": "7 8 9"},
+    "digits": {"job_id": "٧"},
+    "newline": {"job_id": "7\n8"},
+    "number": {"job_id": 7},
+    "token": {"token": "-x"},
+    "name": {"name": "../../up"},
+    "entry": {"entry": "../../outside.yaml"},
+    "root": {"entry": "/etc/passwd"},
+    "settings": {"settings": ["a=1"] * 20_000},
+    "resources": {"resources": {"tier": "BASIC", "nodes": 10**30}},
+    "submitted": {"submitted": 1e300},
+    "backend": {"backend": "-x"},
+    "folder": {"folder": {"device": -1, "inode": "x"}},
+}
+
+
+def make_job_dir(root: Path, name: str, **fields: Any) -> Path:
+    """A job that runs, as its records say."""
+    job_dir = root / name
+    (job_dir / "logs").mkdir(parents=True)
+    a_submission(name=name, folder=FolderIdentity.of(job_dir), **fields).save(job_dir)
+    (job_dir / "status.json").write_text(json.dumps({"state": "running", "step": 3, "job_id": "7"}))
+    (job_dir / "logs/job.out").write_text("hello\n")
+    (job_dir / "metrics.jsonl").write_text('{"kind": "start", "step": 0, "time": 1.0}\n')
+    return job_dir
+
+
+def put(outside: Path, path: Path, maker: Maker) -> None:
+    """Puts what `maker` makes into the place of `path`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    maker(path)
+    if path.is_symlink():
+        target = os.readlink(path).format(outside=outside, name=path.name)
+        path.unlink()
+        path.symlink_to(target)
+
+
+def corpus(root: Path, outside: Path) -> dict[str, str]:
+    """Job-dirs under `root`, by name: what is wrong with each; "unreadable" those of which nothing is known."""
+    outside.mkdir()
+    (outside / "victim.json").write_text('{"state": "succeeded", "secret": "of the victim"}')
+    (outside / "folder").mkdir()
+    found: dict[str, str] = {}
+
+    def add(name: str, kind: str, file: str, maker: Maker) -> None:
+        put(outside, make_job_dir(root, name) / file, maker)
+        found[name] = kind
+
+    for name, maker in (NO_FILES | NO_JSON).items():
+        add(f"status_{name}", "unreadable", "status.json", maker)
+        add(f"submission_{name}", "unreadable", "submission.json", maker)
+        add(f"cancelled_{name}", "readable", "cancelled.json", maker)
+        for file in ("metrics.jsonl", "job.yaml", "logs/job.out", "lock.json", "environment.json", "early_stop.json"):
+            add(f"{file.replace('/', '_').partition('.')[0]}_{name}", "readable", file, maker)
+    for name, maker in ODD_STATUS.items():
+        add(f"odd_{name}", "readable", "status.json", maker)
+    for name, fields in ODD_SUBMISSION.items():
+        job_dir = make_job_dir(root, f"given_{name}")
+        text = json.dumps({**json.loads((job_dir / "submission.json").read_text()), **fields})
+        (job_dir / "submission.json").write_text(text)
+        found[job_dir.name] = "unreadable" if name != "folder" else "unreadable"
+    for folder in ("checkpoints", "logs", "export", "eval"):
+        add(f"{folder}_is_a_link", "readable", folder, _link("{outside}/folder"))
+        add(f"{folder}_is_a_fifo", "readable", folder, os.mkfifo)
+    return found
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> dict[str, str]:
+    """An environment with commands of Slurm that note how they were called and know nothing."""
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "scancel", "squeue", "scontrol", "sacct", "sinfo"):
+        path = tmp_path / "bin" / name
+        path.write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/calls\n')
+        path.chmod(0o755)
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "HPC_TRAIN_ROOT": str(tmp_path / "runs")}
+    return {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", **state}
+
+
+def test_each_bad_job_dir_is_listed_by_itself(tmp_path: Path, stubs: dict[str, str]) -> None:
+    root, outside = tmp_path / "runs", tmp_path / "outside"
+    kinds = corpus(root, outside)
+    (root / "good").mkdir()
+    a_submission(name="good", folder=FolderIdentity.of(root / "good")).save(root / "good")
+    (root / "good/status.json").write_text('{"state": "succeeded", "job_id": "7", "exit_code": 0}')
+    before = contents_of(outside)
+
+    listed, table = run_commands([["list", "--json"], ["list"]], tmp_path, stubs)
+
+    assert not faults_of([listed, table])
+    assert (listed.code, table.code) == (0, 0), listed.err
+    jobs = {job["name"]: job for job in map(json.loads, listed.out.splitlines())}
+    assert set(jobs) >= {*kinds, "good"} - {"given_name"}
+    assert jobs["good"]["state"] == "SUCCEEDED"
+    wrong = []
+    for name, kind in kinds.items():
+        if (jobs[name]["state"] == "UNREADABLE") != (kind == "unreadable"):
+            wrong.append(f"{name}: {jobs[name]['state']}: {jobs[name]['reason']}")
+    assert not wrong, "\n".join(wrong)
+    assert contents_of(outside) == before
