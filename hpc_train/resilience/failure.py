@@ -29,7 +29,7 @@ class FailureReport:
         else:
             report = f"rank {rank} failed:\n{''.join(traceback.format_exception(error))}"
         try:
-            with open(self.path, "x") as file:
+            with open(self.path, "x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(report)
         except FileExistsError:
             return None

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -23,7 +24,8 @@ class JobStopped(SystemExit):
 
 def leave_at_once() -> None:
     """What a second Ctrl-C does: ends this process with EXIT_AT_ONCE, saving nothing."""
-    os.write(2, b"hpc-train: interrupted twice: leaving at once, without saving\n")
+    with suppress(OSError):  # nobody may read it
+        os.write(2, b"hpc-train: interrupted twice: leaving at once, without saving\n")
     os._exit(EXIT_AT_ONCE)
 
 
