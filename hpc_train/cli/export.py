@@ -74,7 +74,7 @@ def predict(
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
-        print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
+        say(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
 
 
 COMMANDS = (

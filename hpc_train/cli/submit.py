@@ -21,7 +21,7 @@ from hpc_train.jobs.job import Job
 from hpc_train.jobs.schedulers import SCHEDULERS, backend_named, choose
 from hpc_train.outcome import EXIT_AT_ONCE
 from hpc_train.telemetry.units import counted
-from hpc_train.text import visible
+from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
     from hpc_train.jobs.prepare import PreparedJob
@@ -100,7 +100,8 @@ def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_jso
             prepared = prepare()
             if dry_run:
                 with answer():
-                    sys.stdout.write(prepared.script)
+                    script = prepared.script
+                    sys.stdout.write(visible(script, LINES) if sys.stdout.isatty() else script)
                 return
             job = Job(prepared.job_dir)
             output = job.output()
