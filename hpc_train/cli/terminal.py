@@ -69,28 +69,29 @@ def show(screen: Console, *what: RenderableType) -> None:
     sys.stdout.flush()
 
 
+def report_lost_output() -> None:
+    """Warns where something of what was printed is lost, unless nobody reads it."""
+    lost = stdio.lost_output()
+    if lost is not None and not lost.left:
+        warn(f"{lost}; what was printed is incomplete")
+
+
 class Verbs(TyperGroup):
-    """The commands of hpc-train."""
+    """The commands of hpc-train: what is wrong with their words can be shown, whatever these are."""
 
     def make_context(self, *args: Any, **named: Any) -> Any:
-        """As all groups."""
+        """Of the options before the command."""
         with _visible_mistakes():
             return super().make_context(*args, **named)
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command, and reports where something of what it printed is lost."""
-        try:
-            with _visible_mistakes():
-                return super().invoke(ctx)
-        finally:
-            lost = stdio.lost_output()
-            if lost is not None and not lost.left:
-                warn(f"{lost}; what was printed is incomplete")
+        """Runs the command."""
+        with _visible_mistakes():
+            return super().invoke(ctx)
 
 
 @contextmanager
 def _visible_mistakes() -> Iterator[None]:
-    """What is wrong with the words of a command can be shown."""
     try:
         yield
     except Exception as error:
