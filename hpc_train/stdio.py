@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -94,6 +94,12 @@ def required() -> Iterator[None]:
     finally:
         if _output is not None:
             _output.is_required = False
+
+
+def write_directly(text: str) -> None:
+    """Writes a line to descriptor 2 past the streams, whose locks another thread may hold; it may be lost."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def _as_text(raw: _Output, before: Any) -> io.TextIOWrapper:

@@ -6,10 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from hpc_train import stdio
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 
 STOP_SIGNALS = tuple(signal.Signals[name] for name in STOP_CODES)
@@ -24,8 +24,7 @@ class JobStopped(SystemExit):
 
 def leave_at_once() -> None:
     """What a second Ctrl-C does: ends this process with EXIT_AT_ONCE, saving nothing."""
-    with suppress(OSError):  # nobody may read it
-        os.write(2, b"hpc-train: interrupted twice: leaving at once, without saving\n")
+    stdio.write_directly("hpc-train: interrupted twice: leaving at once, without saving")
     os._exit(EXIT_AT_ONCE)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from contextlib import suppress
 from functools import cache
 
 from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, ROOT, parse_levels
@@ -41,8 +40,7 @@ class ConsoleHandler(logging.Handler):
     """Prints records on `console()`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # nothing that is shown is worth a job
-            console().print(self.format(record), highlight=False, markup=False, emoji=False)
+        console().print(self.format(record), highlight=False, markup=False, emoji=False)
 
 
 def set_up_logging(is_chief: bool, rank: int) -> None:

@@ -177,6 +177,29 @@ def test_nor_that_of_launched_ranks(make_job: MakeJob, tmp_path: Path, redirecti
     assert json.loads((job.job_dir / "status.json").read_text())["state"] == "succeeded"
 
 
+@pytest.mark.parametrize("redirection", [">/dev/full", "| true"])
+def test_nor_that_of_a_program_of_the_users(tmp_path: Path, redirection: str) -> None:
+    """Which has set up its streams itself."""
+    program = """
+import time
+from pathlib import Path
+from hpc_train.telemetry.logs import log, set_up_logging
+set_up_logging(True, 0)
+for _ in range(20):
+    log.info("a line")
+    time.sleep(0.05)  # by then a pipe has lost its reader
+Path("went_on").touch()
+"""
+    redirected([sys.executable, "-c", program], redirection, tmp_path)
+    assert (tmp_path / "went_on").exists()
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_a_second_ctrl_c_ends_a_job_that_cannot_report_it(tmp_path: Path, redirection: str) -> None:
+    program = "from hpc_train.resilience.signals import leave_at_once; leave_at_once()"
+    assert redirected([sys.executable, "-c", program], redirection, tmp_path).returncode == 130
+
+
 @pytest.mark.parametrize("locale", LOCALES)
 def test_a_locale_that_cannot_show_it(tmp_path: Path, job_dir: Path, locale: str) -> None:
     """Names that are not UTF-8 among them."""
