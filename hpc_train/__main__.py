@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 
+from hpc_train import stdio
 from hpc_train.resilience.signals import StopSignals
 
 
 def main() -> None:
     """Entry point of the console script; stop signals are handled from here on, where the command takes them."""
+    stdio.set_up()
     signals = StopSignals()
     with signals if _command(sys.argv[1:]) in ("train", "evaluate") else nullcontext():
         from hpc_train.cli.app import run

@@ -13,10 +13,16 @@ say what to do. Hence the standard library only, and no newer syntax.
 """
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
+    for descriptor in range(3):  # as hpc_train/stdio.py: what is closed would be the next file that is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     # A package of its own: hpc_train itself needs what is not installed yet.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     sys.exit(importlib.import_module("bootstrap.set_up").main())

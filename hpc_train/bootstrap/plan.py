@@ -217,8 +217,11 @@ def stamp_of(plan: Plan) -> Dict[str, str]:
 
 
 def report(line: str) -> None:
-    """Prints a line for the user."""
-    print(line, flush=True)
+    """Prints a line for the user; where that fails, this one and those that follow are lost."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def output_of(command: List[str], stderr: int = subprocess.DEVNULL) -> str:

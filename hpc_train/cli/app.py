@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import all_commands
-from hpc_train.cli.terminal import Verbs, complain
+from hpc_train.cli.terminal import Verbs, complain, report_lost_output
 from hpc_train.errors import UserError
 from hpc_train.resilience.signals import StopSignals
 
@@ -51,4 +51,7 @@ for command in all_commands():
 
 def run(signals: StopSignals) -> None:
     """Runs the command that the arguments name; `train` stops when `signals` has received one."""
-    app(prog_name="hpc-train", obj=signals)
+    try:
+        app(prog_name="hpc-train", obj=signals)
+    finally:
+        report_lost_output()

@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import Command, JobDir
-from hpc_train.cli.terminal import complain
+from hpc_train.cli.terminal import answer, complain, console, say, show
 from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.outcome import EXIT_FAILED
+from hpc_train.text import visible
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Entry:
     path: str
 
 
+@answer()
 def checkpoints(
     job_dir: JobDir,
     verify: Annotated[bool, typer.Option("--verify", help="Read all of each checkpoint and compare digests.")] = False,
@@ -83,12 +85,12 @@ def list_checkpoints(folder: Path, verify: bool) -> list[Entry]:
 
 def _print_table(folder: Path, entries: list[Entry]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    from hpc_train.telemetry.progress import make_console
     from hpc_train.telemetry.units import size
 
     if not entries:
-        print(f"no checkpoints in {folder}")
+        say(f"no checkpoints in {folder}")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("step", "time", "size", "ranks", "whole", ""):
@@ -97,8 +99,9 @@ def _print_table(folder: Path, entries: list[Entry]) -> None:
         time = datetime.fromtimestamp(entry.time).astimezone().isoformat(" ", "seconds") if entry.time else "–"
         whole = ("yes, verified" if entry.verified else "yes") if entry.whole else "no"
         notes = [entry.why] if entry.why else ["best evaluation"] if entry.best else []
-        table.add_row(str(entry.step), time, size(entry.bytes), str(entry.ranks or "–"), whole, *notes)
-    make_console().print(table)
+        cells = (str(entry.step), time, size(entry.bytes), str(entry.ranks or "–"), whole, *notes)
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    show(console(), table)
 
 
 COMMANDS = (Command("checkpoints", checkpoints, "Models"),)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import show
+from hpc_train.cli.terminal import answer, say, show
 from hpc_train.outcome import EXIT_FAILED
+from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not here": "dim"}
 
 
+@answer()
 def doctor(
     job_dir: Annotated[
         Path | None,
@@ -52,7 +54,7 @@ def doctor(
         with _progress(console) as report:
             findings = list(examine(folder, report))
         show(console, _table(findings))
-        print("", _summary(findings), sep="\n", flush=True)
+        say(f"\n{_summary(findings)}")
     sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
 
 
@@ -87,10 +89,10 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column("result", no_wrap=True)
     table.add_column("found, and → what to do")
     for finding in findings:
-        cell = Text(finding.found)
+        cell = Text(visible(finding.found, LINES))
         if finding.advice:
-            cell.append(f"\n→ {finding.advice}", "bold" if finding.result == "fails" else "")
-        table.add_row(finding.check, Text(finding.result, _STYLES[finding.result]), cell)
+            cell.append(visible(f"\n→ {finding.advice}", LINES), "bold" if finding.result == "fails" else "")
+        table.add_row(Text(visible(finding.check)), Text(finding.result, _STYLES[finding.result]), cell)
     return table
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hpc_train.cli.command import Command, JobDir
-from hpc_train.cli.terminal import errors
+from hpc_train.cli.terminal import errors, say
 from hpc_train.errors import UserError
 
 
@@ -38,7 +37,7 @@ def export(
         made = export_checkpoint(job_dir, step, name, out)
     except Exception as error:
         sys.exit(report_error(world, error))
-    print(f"export of step {made.step}: {made.path}")
+    say(f"export of step {made.step}: {made.path}")
 
 
 def predict(
@@ -69,14 +68,13 @@ def predict(
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        report = partial(print, flush=True)
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, report)
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, say)
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
-        print(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
+        say(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
 
 
 COMMANDS = (

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import complain, console, errors, show, warn
+from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.job import Job
 from hpc_train.outcome import EXIT_AT_ONCE
+from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
     from hpc_train.jobs.logs import JobOutput
@@ -30,6 +31,7 @@ Root = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
 
 
+@answer()
 def list_jobs(
     root: Root = None,
     state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; can be given again.")] = None,
@@ -52,7 +54,7 @@ def list_jobs(
         for status in jobs:
             print(json.dumps(asdict(status)))
     elif not jobs:
-        print(f"no jobs in {under}" + (" in that state" if wanted else ""))
+        say(f"no jobs in {under}" + (" in that state" if wanted else ""))
     else:
         from hpc_train.jobs.tables import job_table
 
@@ -60,6 +62,7 @@ def list_jobs(
         show(screen, job_table(jobs, screen.width))
 
 
+@answer()
 def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     """Show all that is known of a job."""
     with errors():
@@ -72,6 +75,7 @@ def describe(job: JobName, root: Root = None, as_json: AsJson = False) -> None:
     show(console(), description(status))
 
 
+@answer()
 def logs(
     job: JobName,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
@@ -88,7 +92,7 @@ def logs(
         why = f" ({status.reason})" if status.reason else ""
         warn(f"{status.name} is {status.state}{why}, and has printed nothing that is kept in its job-dir")
         return
-    with _interruptible(f"stopped showing; {status.name} goes on"):
+    with errors(), _interruptible(f"stopped showing; {status.name} goes on"):
         _print_lines(found, output, follow, tail, as_json)
 
 
@@ -122,16 +126,16 @@ def cancel(
             fields = {"name": before.name, "job_dir": before.job_dir, "was": before.state}
             print(json.dumps({**fields, "cancelled": done.ended is None}))
         elif done.ended is not None:
-            print(f"{before.name}: nothing to cancel: {done.ended}")
+            say(f"{before.name}: nothing to cancel: {done.ended}")
         else:
             how = "saves, and is cancelled then" if done.saves else "cancelled"
-            print(f"{before.name}: {how} (it was {before.state})")
+            say(f"{before.name}: {how} (it was {before.state})")
     sys.exit(code)
 
 
 def follow_to_end(job: Job, output: JobOutput, as_json: bool) -> NoReturn:
     """Shows what a job prints until it has ended, and exits as it did. For `hpc-train submit --wait`."""
-    with _interruptible(f"stopped waiting; the job goes on: hpc-train describe {job.job_dir}"):
+    with errors(), _interruptible(f"stopped waiting; the job goes on: hpc-train describe {job.job_dir}"):
         _print_lines(job, output, True, None, as_json)
         status = job.wait(watch=_Notes(waiting=False))
     _exit_as(status, as_json)
@@ -161,7 +165,7 @@ def _print_lines(job: Job, output: JobOutput, follow: bool, tail: int | None, as
         if line is None:
             sys.stdout.flush()
         else:  # asdict is slow, and lines can be millions
-            print(json.dumps(vars(line)) if as_json else line.text)
+            print(json.dumps(vars(line)) if as_json else visible(line.text.replace("\r", "\n"), LINES, colours=True))
 
 
 def _exit_as(status: JobStatus, as_json: bool) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import errors
+from hpc_train.cli.terminal import answer, errors, say
 from hpc_train.errors import UserError
 
 COMPARISON_FILE = Path("compare.html")
@@ -33,7 +33,7 @@ def report(
         _check(job_dirs, out)
         written = _write(job_dirs, out, as_markdown)
     if written is not None:
-        print(written)
+        say(str(written))
 
 
 def _check(job_dirs: list[Path], out: Path | None) -> None:
@@ -66,7 +66,8 @@ def _write(job_dirs: list[Path], out: Path | None, as_markdown: bool) -> Path | 
 
             text = markdown([JobDir(job_dir).history() for job_dir in job_dirs])
             if out is None:
-                sys.stdout.write(text)
+                with answer():
+                    sys.stdout.write(text)
             else:
                 replace_text(out, text)
             return out

@@ -13,9 +13,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hpc_train.cli.command import Command
-from hpc_train.cli.terminal import complain, errors
+from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
+from hpc_train.text import visible
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
@@ -124,10 +125,11 @@ def make(
     shown = ", ".join(names if len(names) <= 12 else [*names[:5], f"… ({len(names)} columns)"])
     last = f" … {done.paths[-1].name}" if len(done.paths) > 1 else ""
     kept = f" ({done.kept} of them from an earlier run)" if done.kept else ""
-    print(f"{done.rows} rows of {shown} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
+    say(f"{done.rows} rows of {shown} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
 
 
 @app.command()
+@answer()
 def inspect(
     files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Shards, or any HDF5 files.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -148,11 +150,9 @@ def inspect(
 
 
 def _show(reports: list[FileReport]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     groups: dict[Any, list[FileReport]] = {}
     for found in reports:
         if found.datasets:
@@ -163,7 +163,7 @@ def _show(reports: list[FileReport]) -> None:
         most = "" if len(set(rows)) == 1 else f" to {max(rows)}"
         each = f" ({min(rows)}{most} each)" if len(files) > 1 else ""
         names = files[0].path if len(files) == 1 else f"{files[0].path} … {files[-1].path}: {len(files)} files"
-        console.print(f"{names}: {sum(rows)} rows{each}, {size(sum(report.bytes for report in files))}", markup=False)
+        summary = f"{names}: {sum(rows)} rows{each}, {size(sum(report.bytes for report in files))}"
         table = Table(box=None, pad_edge=False)
         for heading in ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by"):
             table.add_column(heading, overflow="fold", justify="right" if heading in ("bytes", "raw") else "left")
@@ -177,12 +177,8 @@ def _show(reports: list[FileReport]) -> None:
                 size(sum(report.datasets[i].raw_bytes for report in files)),
                 dataset.read_by + (f": {dataset.reason}" if dataset.reason else ""),
             )
-            table.add_row(*map(escape, cells))
-        if sys.stdout.isatty():
-            console.print(table)
-        else:
-            Console(width=10_000, highlight=False).print(table)
-        console.print()
+            table.add_row(*(Text(visible(cell)) for cell in cells))
+        show(console(), visible(summary), table, "")
 
 
 @contextmanager
@@ -195,14 +191,14 @@ def _progress() -> Iterator[Report]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         *(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
         def report(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total or None)
+            progress.update(task, description=visible(what), completed=done, total=total or None)
 
         yield report
 
@@ -216,7 +212,7 @@ def _lines() -> Report:
             return
         last = time.monotonic()
         share = f" of {size(total)} ({done / total:.0%})" if total else ""
-        print(f"hpc-train: {what}: {size(done)}{share}", file=sys.stderr, flush=True)
+        warn(f"{what}: {size(done)}{share}")
 
     return report
 

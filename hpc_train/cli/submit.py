@@ -15,13 +15,14 @@ import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.jobs import AsJson, JobName, Root, follow_to_end
-from hpc_train.cli.terminal import console, errors, show, warn
+from hpc_train.cli.terminal import answer, console, errors, say, show, warn
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.job import Job
 from hpc_train.jobs.schedulers import SCHEDULERS, backend_named, choose
 from hpc_train.outcome import EXIT_AT_ONCE
 from hpc_train.processes import home_folder
 from hpc_train.telemetry.units import counted
+from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
     from hpc_train.jobs.prepare import PreparedJob
@@ -103,7 +104,9 @@ def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_jso
         try:
             prepared = prepare()
             if dry_run:
-                sys.stdout.write(prepared.script)
+                with answer():
+                    script = prepared.script
+                    sys.stdout.write(visible(script, LINES) if sys.stdout.isatty() else script)
                 return
             job = Job(prepared.job_dir)
             output = job.output()
@@ -128,13 +131,14 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
         sizes += [f"{wants.gpus_per_node} GPUs a node"] if wants.gpus_per_node else []
         sizes += [wants.time] if wants.time else []
         words = backend_named(submission.backend).words
-        print(f"submitted {submission.name}: {words} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")
-        print(f"job-dir {job_dir}")
+        say(f"submitted {submission.name}: {words} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")
+        say(f"job-dir {job_dir}")
         named = submission.name if job_dir.parent == root_of(None, os.environ) else shlex.quote(str(job_dir))
-        print(f"next: hpc-train describe {named}", f"hpc-train logs -f {named}", f"hpc-train cancel {named}", sep=" │ ")
+        say(f"next: hpc-train describe {named} │ hpc-train logs -f {named} │ hpc-train cancel {named}")
         sys.stdout.flush()
 
 
+@answer()
 def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a tier and line.")] = False) -> None:
     """List the tiers that `resources.tier` can name, and what this cluster cannot give of them."""
     from hpc_train.jobs.schedulers.base import Limits
@@ -156,7 +160,7 @@ def tiers(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
 
     screen = console()
     files = (str(path.resolve()) for path in tiers_files(os.environ, home_folder()) if path.is_file())
-    show(screen, tier_table(rows, screen.width), "from " + ", ".join(files))
+    show(screen, tier_table(rows, screen.width), visible("from " + ", ".join(files)))
 
 
 def _without_secrets(submission: Submission) -> dict[str, Any]:

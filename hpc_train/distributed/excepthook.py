@@ -9,6 +9,7 @@ from types import TracebackType
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, RankError, UserError
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
+from hpc_train.text import LINES, visible
 
 
 def report_error(world: World, error: BaseException) -> int:
@@ -22,12 +23,12 @@ def report_error(world: World, error: BaseException) -> int:
         code = error.code
     if isinstance(error, UserError | JobEndedError):
         if world.is_chief or not known:
-            for line in str(error).splitlines():
+            for line in visible(str(error), LINES).split("\n"):
                 print(f"hpc-train: error: {line}", file=sys.stderr)
     elif not isinstance(error, RankError):
         if world.size > 1:
             print(f"rank {world.rank} failed:", file=sys.stderr)
-        traceback.print_exception(error)
+        print(visible("".join(traceback.format_exception(error)), LINES), end="", file=sys.stderr)
     if not known:
         world.abort(code)
     return code

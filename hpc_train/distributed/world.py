@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -231,8 +231,9 @@ class World:
 
     def abort(self, code: int) -> NoReturn:
         """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         if self.comm is not None:
             from mpi4py import MPI
 

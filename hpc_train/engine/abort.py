@@ -16,6 +16,7 @@ from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.telemetry.metrics import note_failed
 from hpc_train.telemetry.status import mark_failed
+from hpc_train.text import LINES, visible
 
 OTHERS_REPORT_SECS = 10.0
 """The time that the rank which reports a failure has before another one ends all ranks."""
@@ -39,7 +40,7 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
             report = None if isinstance(error, RankError) else failure.claim(world.rank, error)
             if report is not None:
                 if world.size > 1:
-                    sys.stderr.write(report)
+                    sys.stderr.write(visible(report, LINES))
                     sys.stderr.flush()
                 mark_failed(job_dir, world.rank, error)
                 note_failed(job_dir, error)

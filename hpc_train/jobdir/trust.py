@@ -30,7 +30,7 @@ def check_job_dir(job_dir: Path) -> str | None:
     if links:
         first = min(links)
         raise UserError(
-            f"{first}: is a symbolic link to {os.readlink(first)}, where the job would write and remove files; move the "
-            "folder here, or put the whole job-dir there (--job-dir)"
+            f"{first}: is a symbolic link to {os.readlink(first)}, where the job would write and remove files; move "
+            "the folder here, or put the whole job-dir there (--job-dir)"
         )
     return None if by is None else f"{job_dir}: the job-dir {by}, who could replace what the job writes"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
-from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
+from hpc_train.jobs.launch.error_excerpt import MAX_LINE_CHARS, MAX_LINES, RunOutput, end_of, last_words
 from hpc_train.jobs.record.status import JobStatus, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler
@@ -53,7 +53,8 @@ def _failure_lines(job_dir: Path, found: JobStatus) -> list[str]:
     try:
         newest = max((job_dir / LOGS).glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
         if newest is not None and found.started is not None and newest.stat().st_mtime >= found.started:
-            return newest.read_text(errors="replace").splitlines()[-20:]
+            lines = end_of(newest).decode(errors="replace").rstrip("\n").split("\n")
+            return [line[:MAX_LINE_CHARS] for line in lines[-MAX_LINES:]]
     except OSError:
         pass
     return list(last_words(RunOutput(job_dir / LOG_FILE)).lines)

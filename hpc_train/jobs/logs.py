@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
+from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
 
 POLL_SECS = 0.2
@@ -16,7 +22,9 @@ ASK_EVERY_SECS = 2.0
 """How often it is asked at first whether the job has ended, while its output is looked at every POLL_SECS."""
 ASK_SELDOM_SECS = 10.0
 """And in the end: a job may run for days, and Slurm's controller serves everybody."""
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+LONGEST_LINE = 1 << 16
+"""In bytes; a longer line is cut into several."""
 _RUN = re.compile(r"run-(\d+)")
 _RANK = re.compile(r"rank\.(\d+)")
 
@@ -32,7 +40,7 @@ class Line:
 
 @dataclass
 class _Tail:
-    """Reads whole lines from a file that grows."""
+    """Reads lines from a file that grows, in bounded memory."""
 
     path: Path
     rank: int | None
@@ -42,23 +50,75 @@ class _Tail:
 
     def read(self, last: bool) -> Iterator[Line]:
         """The lines that have come; with `last`, one without an end too."""
-        try:
-            with open(self.path, "rb") as file:
-                if file.seek(0, 2) < self.offset:  # it was begun anew
-                    self.offset, self._part = 0, b""
-                file.seek(self.offset)
-                while data := file.read(CHUNK_BYTES):
-                    self.offset += len(data)
-                    *lines, self._part = (self._part + data).split(b"\n")
-                    yield from (self._line(line) for line in lines)
-        except FileNotFoundError:
-            return
+        with self._opened() as file:
+            if file.seek(0, os.SEEK_END) < self.offset:  # it was begun anew
+                self.offset, self._part = 0, b""
+            file.seek(self.offset)
+            while data := file.read(CHUNK_BYTES):
+                self.offset += len(data)
+                *lines, rest = (self._part + data).split(b"\n")
+                *begun, self._part = _pieces(rest)
+                yield from map(self._line, chain(*map(_pieces, lines), begun))
         if last and self._part:
             part, self._part = self._part, b""
             yield self._line(part)
 
+    def go_to_last(self, count: int, last: bool) -> int:
+        """Goes where the last `count` lines begin that `read` would give, and returns how many there are."""
+        with self._opened() as file:
+            self.offset, found = _begin_of_last(file, count, last)
+        self._part = b""
+        return found
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """The file; an empty one where it is not there."""
+        try:
+            with open_to_read(self.path) as file:
+                yield file
+        except FileNotFoundError:
+            yield io.BytesIO()
+        except OSError as error:
+            raise UserError(f"{self.path}: {error.strerror}") from None
+
     def _line(self, data: bytes) -> Line:
         return Line(data.decode(errors="replace").rstrip("\r"), self.rank, self.stream)
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    """A line in pieces of LONGEST_LINE bytes at most, none of which ends within a character. Pure."""
+    begin = 0
+    while len(line) - begin > LONGEST_LINE:
+        end = begin + LONGEST_LINE
+        while line[end] & 0xC0 == 0x80 and begin + LONGEST_LINE - end < 3:  # goes on a character of UTF-8
+            end -= 1
+        yield line[begin:end]
+        begin = end
+    yield line[begin:]
+
+
+def _begin_of_last(file: BinaryIO, count: int, last: bool) -> tuple[int, int]:
+    """Where the last `count` lines begin, and how many there are; with `last`, one that has no end is one.
+
+    Reads little more than these lines.
+    """
+    begin, found = file.seek(0, os.SEEK_END), 0
+    if not last:
+        low = max(0, begin - LONGEST_LINE)
+        file.seek(low)
+        ended = low + file.read(LONGEST_LINE).rfind(b"\n") + 1
+        begin = ended if ended > low or low == 0 else begin
+    while found < count and begin > 0:
+        low = max(0, begin - LONGEST_LINE)
+        file.seek(low)
+        block = file.read(begin - low)
+        end, before = len(block), found
+        while found < count and (newline := block.rfind(b"\n", 0, end - 1)) >= 0:
+            end, found = newline + 1, found + 1
+        if found == before:  # the first line of the file, or the end of one that is longer than the block
+            end, found = 0, found + 1
+        begin = low + end
+    return begin, found
 
 
 class JobOutput:
@@ -81,16 +141,27 @@ class JobOutput:
 
     def skip(self) -> None:
         """Leaves out what there is now."""
-        for _ in self.new_lines(last=True):
-            pass
+        self.go_to_last(0, last=True)
+
+    def go_to_last(self, count: int, last: bool) -> None:
+        """Leaves out all that there is now but its last `count` lines; with `last`, one without an end is one."""
+        for tail in reversed(self._all_tails()):
+            count -= tail.go_to_last(count, last)
 
     def new_lines(self, last: bool = False) -> Iterator[Line]:
-        """What has come since the last call; with `last`, also a line that has no end."""
-        for path in self.files():
-            if path not in self._tails:
-                stream = path.name if self._rank is not None else None
-                self._tails[path] = _Tail(path, self._rank, stream)
-            yield from self._tails[path].read(last)
+        """What has come since the last call; with `last`, also a line that has no end.
+
+        Raises:
+            UserError: A file cannot be read.
+        """
+        for tail in self._all_tails():
+            yield from tail.read(last)
+
+    def _all_tails(self) -> list[_Tail]:
+        def tail(path: Path) -> _Tail:
+            return _Tail(path, self._rank, path.name if self._rank is not None else None)
+
+        return [self._tails.setdefault(path, tail(path)) for path in self.files()]
 
 
 def rank_files(job_dir: Path) -> list[tuple[int, Path]]:
@@ -105,8 +176,9 @@ def rank_files(job_dir: Path) -> list[tuple[int, Path]]:
 
 def last_lines(output: JobOutput, count: int | None, last: bool) -> Iterator[Line]:
     """What there is now: the last `count` lines, or all; with `last`, also a line that has no end."""
-    lines = output.new_lines(last)
-    yield from lines if count is None else deque(lines, maxlen=count)
+    if count is not None:
+        output.go_to_last(count, last)
+    yield from output.new_lines(last)
 
 
 def follow(output: JobOutput, has_ended: Callable[[], bool]) -> Iterator[Line | None]:

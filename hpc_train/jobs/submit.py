@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hpc_train import stdio
 from hpc_train.errors import UserError
 from hpc_train.files import make_folder, read_bytes, replacement
 from hpc_train.jobdir.folder_identity import FolderIdentity
@@ -39,6 +40,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
         KeyboardInterrupt: After Ctrl-C, SIGTERM or SIGHUP.
     """
     submission, job_dir = prepared.submission, prepared.job_dir
+    stdio.open_closed()  # of the program that calls it; else a ticket or lock could get what it prints
     with _signals_noted() as interrupted, _new_or_as_before(job_dir, prepared.before):
         try:
             if prepared.plan is not None:

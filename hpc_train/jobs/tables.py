@@ -14,6 +14,7 @@ from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
 from hpc_train.telemetry.units import counted
+from hpc_train.text import LINES, visible
 
 COLOURS: dict[State, str] = {
     "QUEUED": "yellow",
@@ -61,7 +62,7 @@ def job_table(jobs: Sequence[JobStatus], width: int) -> Table:
     """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
 
     def column(title: str, values: Iterator[str], right: bool = True) -> Column:
-        return Column(title, tuple(Text(value) for value in values), right)
+        return Column(title, tuple(_text(value) for value in values), right)
 
     rates = [job.examples_per_sec if job.state == "RUNNING" else None for job in jobs]
     columns = [
@@ -125,7 +126,7 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
         ("", lambda row: row.about, False),
     ]
     columns = [
-        Column(title, tuple(Text("" if value(row) is None else str(value(row))) for row in rows), right)
+        Column(title, tuple(_text("" if value(row) is None else str(value(row))) for row in rows), right)
         for title, value, right in named
     ]
     columns = [column for column in columns if any(column.cells)]
@@ -140,7 +141,7 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
     lacking.add_column(no_wrap=True, style="red")
     lacking.add_column(overflow="fold")
     for name, problem in problems:
-        lacking.add_row(name, Text(problem))
+        lacking.add_row(_text(name), _text(problem))
     return Group(table, Text("\nnot to be had here:", "bold"), lacking)
 
 
@@ -155,20 +156,27 @@ def description(job: JobStatus) -> RenderableType:
     if not lines:
         return table
     return Group(
-        table, Text("last lines:", "bold"), *(Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in lines)
+        table,
+        Text("last lines:", "bold"),
+        *(Text("  " + visible(line, "\t"), no_wrap=True, overflow="ellipsis") for line in lines),
     )
 
 
+def _text(text: str, style: str = "") -> Text:
+    """A cell, of one line; what of it would be markup or act on a terminal is shown as it is."""
+    return Text(visible(text), style)
+
+
 def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
-    why = f" ({job.reason})" if job.reason else ""
-    yield "name", Text(job.name)
+    why = f" ({visible(job.reason)})" if job.reason else ""
+    yield "name", _text(job.name)
     yield "state", Text.assemble((job.state, COLOURS[job.state]), why)
     if job.note:
-        yield "note", Text(job.note, "yellow")
+        yield "note", _text(job.note, "yellow")
     if job.error:
         rank = job.error.get("rank")
         by = f"rank {rank}: " if rank is not None else ""
-        message = str(job.error.get("message")).strip().splitlines() or [""]
+        message = visible(str(job.error.get("message")).strip(), LINES).split("\n")
         shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
         yield "error", Text(by + "\n".join(shown), "red")
     if job.exit_code is not None:
@@ -178,25 +186,25 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         loss = f", loss {job.loss:.4g}" if job.loss is not None else ""
         yield "step", Text(f"{step}{rate}{loss}")
     if evaluation := evaluation_of(job, short=False):
-        yield "evaluation", Text(evaluation)
+        yield "evaluation", _text(evaluation)
     if job.secs_left is not None:
         yield "time left", Text(f"about {duration(job.secs_left)}")
     if job.limit_secs_left is not None:
         yield "time limit in", Text(duration(job.limit_secs_left))
     for export in job.exports:
-        yield "export", Text(export)
+        yield "export", _text(export)
     size = f", tier {job.tier}" if job.tier else ""
     ranks = counted(job.ranks, "rank") if job.ranks else "ranks unknown"
-    yield "runs", Text(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
+    yield "runs", _text(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
     if job.requeues or job.restarts > job.requeues:
         times = max(job.requeues, job.restarts)
         yield "started again", Text("once" if times == 1 else f"{times} times")
-    yield "queue", Text(_queue(job))
+    yield "queue", _text(_queue(job))
     started = job.started if _has_run(job) else None
     for name, when in (("submitted", job.submitted), ("started", started), ("updated", job.updated)):
         if when:
             yield name, Text(moment(when))
-    yield "job-dir", Text(job.job_dir)
+    yield "job-dir", _text(job.job_dir)
 
 
 def _queue(job: JobStatus) -> str:

@@ -26,6 +26,7 @@ from hpc_train.report.numbers import (
 from hpc_train.report.page import state_of, steps_of
 from hpc_train.report.rendering import gallery, render
 from hpc_train.report.tables import Table
+from hpc_train.text import LINES, visible
 
 MOST_JOBS = 36
 """As many curves can be distinguished."""
@@ -177,7 +178,7 @@ def markdown(histories: Sequence[History]) -> str:
     if len(histories) > 1 and (differences := differences_table(histories, labels)).rows:
         parts += ["Settings that differ:", as_markdown(differences)]
     text = "\n\n".join(parts) + "\n"
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return visible(text, LINES)
 
 
 def as_markdown(table: Table) -> str:

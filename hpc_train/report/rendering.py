@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from hpc_train.report.drawing import draw, drawing, look
 from hpc_train.report.figure import Chart, LineChart
+from hpc_train.text import LINES, visible
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def render(template: str, **values: Any) -> str:
     )
     templates.filters["breakable"] = breakable
     page = templates.get_template(template).render(**values)
-    return page.encode("utf-8", "replace").decode("utf-8").encode("ascii", "xmlcharrefreplace").decode("ascii")
+    return visible(page, LINES).encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def breakable(text: str) -> Markup:

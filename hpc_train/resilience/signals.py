@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from hpc_train import stdio
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 
 STOP_SIGNALS = tuple(signal.Signals[name] for name in STOP_CODES)
@@ -23,7 +24,7 @@ class JobStopped(SystemExit):
 
 def leave_at_once() -> None:
     """What a second Ctrl-C does: ends this process with EXIT_AT_ONCE, saving nothing."""
-    os.write(2, b"hpc-train: interrupted twice: leaving at once, without saving\n")
+    stdio.write_directly("hpc-train: interrupted twice: leaving at once, without saving")
     os._exit(EXIT_AT_ONCE)
 
 

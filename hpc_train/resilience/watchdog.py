@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpc_train import stdio
 from hpc_train.distributed.world import World
 from hpc_train.files import create, make_folder
 from hpc_train.outcome import EXIT_STALLED
@@ -28,6 +29,7 @@ from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.stall import WAITS, Verdict, doing, judge
 from hpc_train.resilience.stall_folder import StallFolder
 from hpc_train.telemetry.status import mark_ended
+from hpc_train.text import LINES, visible
 
 T = TypeVar("T")
 End = Callable[[str, "int | None"], None]
@@ -255,7 +257,7 @@ def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
         def claim() -> bool:
             try:
                 make_folder(failure.path.parent)
-                with open(create(failure.path), "w", encoding="utf-8") as file:
+                with open(create(failure.path), "w", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(f"{message}\n")
             except FileExistsError:
                 return False
@@ -269,7 +271,7 @@ def end_job(world: World, job_dir: Path, failure: FailureReport) -> End:
             time.sleep(GRACE_SECS)  # a rank that has reported a failure is ending this one
         _leave_after(GRACE_SECS)
         if first:
-            os.write(2, f"hpc-train: error: {message}\n".encode())
+            stdio.write_directly(f"hpc-train: error: {visible(message, LINES)}")
         world.abort(EXIT_STALLED)
 
     return end

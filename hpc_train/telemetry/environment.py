@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from hpc_train.git import Git
+from hpc_train.text import visible
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "horovod", "mpi4py", "h5py", "numpy")
 RANK_COLUMNS = ("rank", "role", "host", "cores", "device", "shards", "seed")
@@ -102,7 +104,7 @@ def rank_table(ranks: list[dict[str, Any]]) -> Table:
     for name in RANK_COLUMNS:
         table.add_column(name, justify="right" if name in ("rank", "cores") else "left", no_wrap=True)
     for rank in ranks:
-        table.add_row(*(str(rank[name]) for name in RANK_COLUMNS))
+        table.add_row(*(Text(visible(str(rank[name]))) for name in RANK_COLUMNS))
     return table
 
 

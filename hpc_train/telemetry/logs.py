@@ -13,6 +13,7 @@ from functools import cache
 
 from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, ROOT, parse_levels
 from hpc_train.telemetry.progress import make_console
+from hpc_train.text import LINES, visible
 
 log = logging.getLogger(ROOT)
 
@@ -32,14 +33,14 @@ class LineFormatter(logging.Formatter):
         if record.levelno != logging.INFO:
             name = f"{record.name}: " if record.levelno < logging.INFO else ""
             text = f"{record.levelname.lower()}: {name}{text}"
-        return f"{self._prefix}{text}"
+        return visible(f"{self._prefix}{text}", LINES)
 
 
 class ConsoleHandler(logging.Handler):
     """Prints records on `console()`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        console().print(self.format(record), highlight=False, markup=False)
+        console().print(self.format(record), highlight=False, markup=False, emoji=False)
 
 
 def set_up_logging(is_chief: bool, rank: int) -> None:

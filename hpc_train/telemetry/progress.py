@@ -7,7 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -42,9 +44,20 @@ def is_live(environment: Mapping[str, str] = os.environ) -> bool:
         return False
 
 
+class _Console(Console):
+    """One that is in no way of a job: what cannot be written is lost."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **how)
+
+    def on_broken_pipe(self) -> None:
+        pass
+
+
 def make_console() -> Console:
     """A console on standard output: as wide as the terminal, or wide enough for a table in a log."""
-    return Console() if is_live() else Console(width=LOG_WIDTH, force_terminal=False, no_color=True, soft_wrap=True)
+    return _Console() if is_live() else _Console(width=LOG_WIDTH, force_terminal=False, no_color=True, soft_wrap=True)
 
 
 class TrainingProgress:

@@ -148,7 +148,7 @@ def corpus(root: Path, outside: Path) -> dict[str, str]:
         job_dir = make_job_dir(root, f"given_{name}")
         text = json.dumps({**json.loads((job_dir / "submission.json").read_text()), **fields})
         (job_dir / "submission.json").write_text(text)
-        found[job_dir.name] = "unreadable" if name != "folder" else "unreadable"
+        found[job_dir.name] = "unreadable"
     for folder in ("checkpoints", "logs", "export", "eval"):
         add(f"{folder}_is_a_link", "readable", folder, _link("{outside}/folder"))
         add(f"{folder}_is_a_fifo", "readable", folder, os.mkfifo)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpc_train import stdio
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout
@@ -126,7 +127,7 @@ def _deadline(world: World) -> Iterator[None]:
 
     def give_up() -> None:
         text = _advice(f"rank {world.rank} ({world.host}) got no answer within {TEST_SECS:.0f} s")
-        os.write(2, f"hpc-train: error: {text}\n".encode())
+        stdio.write_directly(f"hpc-train: error: {text}")
         os._exit(EXIT_BAD_INPUT)
 
     timer = threading.Timer(TEST_SECS, give_up)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.distributed.silence import CHATTER
+from hpc_train.files import open_to_read
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput
 
 READ_BYTES = 1 << 16
@@ -53,7 +54,7 @@ def last_words(printed: RunOutput, rank: int | None = None) -> LastWords:
 
     `rank` is the one that failed, where that is known otherwise than by what mpirun has printed.
     """
-    text = _tail(printed.log, printed.begin)
+    text = end_of(printed.log, printed.begin)
     output = MpirunOutput()
     ranks_text = output.feed(text) + output.flush()
     end, abort = output.end, _ABORT.search(text)
@@ -61,7 +62,7 @@ def last_words(printed: RunOutput, rank: int | None = None) -> LastWords:
         rank = int(abort[1])
     elif end is not None and end.rank is not None:
         rank = end.rank
-    own = _tail(_stderr_of(printed.rank_logs, rank))
+    own = end_of(stderr) if (stderr := _stderr_of(printed.rank_logs, rank)) is not None else b""
     lines, message = error_in((own or ranks_text).decode(errors="replace"))
     if abort or end is None:
         return LastWords(rank, None, message, lines)
@@ -101,15 +102,13 @@ def _stderr_of(rank_logs: Path | None, rank: int | None) -> Path | None:
     return None
 
 
-def _tail(path: Path | None, begin: int = 0) -> bytes:
-    """The last READ_BYTES from `begin` on, from the beginning of a line."""
-    if path is None:
-        return b""
+def end_of(path: Path, begin: int = 0) -> bytes:
+    """The last READ_BYTES from `begin` on, from the beginning of a line if there is one; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             first = max(begin, file.seek(0, 2) - READ_BYTES)
             file.seek(first)
             text = file.read(READ_BYTES)
     except OSError:
         return b""
-    return text if first == begin else text.partition(b"\n")[2]
+    return text if first == begin else text.partition(b"\n")[2] or text

@@ -25,6 +25,7 @@ from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import mark_ended, read_status
+from hpc_train.text import visible
 
 log = logging.getLogger(__name__)
 
@@ -229,4 +230,4 @@ def _run_in(status: dict[str, Any]) -> tuple[Any, ...]:
 
 def report(text: str) -> None:
     """Prints a line for the user."""
-    print(f"hpc-train: {text}", file=sys.stderr, flush=True)
+    print(f"hpc-train: {visible(text)}", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hpc_train.outcome import signal_name
@@ -138,7 +139,10 @@ class MpirunOutput:
 
 
 def pump(source: int, output: MpirunOutput, target: int) -> None:
-    """Writes what comes from the descriptor `source` to `target` through `output`, until its end; closes `source`."""
+    """Writes what comes from the descriptor `source` to `target` through `output`, until its end; closes `source`.
+
+    What cannot be written is lost: the ranks go on.
+    """
     try:
         while True:
             if output.holding and not select.select([source], [], [], HOLD_SECS)[0]:
@@ -153,5 +157,6 @@ def pump(source: int, output: MpirunOutput, target: int) -> None:
 
 
 def _write_all(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
+    with suppress(OSError):
+        while data:
+            data = data[os.write(target, data) :]

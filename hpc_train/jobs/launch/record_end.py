@@ -19,6 +19,7 @@ from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
 from hpc_train.telemetry.json_files import read_json
 from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status
+from hpc_train.text import visible
 
 Requeue = Literal["warning", "preemption", "lost-node"]
 """Why a job is to be started again."""
@@ -88,7 +89,7 @@ def record_end(
     if requeue not in (None, "preemption"):
         step = newest_step(job_dir) if job_dir is not None else None
         if (problem := why_not_again(job_dir, step, program, os.environ)) is not None:
-            print(f"hpc-train: {problem}", flush=True)
+            print(f"hpc-train: {visible(problem)}", flush=True)
             if job_dir is not None:
                 mark_outcome(job_dir, "stopped", EXIT_NOT_REQUEUED, _error(problem), run)
             return EXIT_NOT_REQUEUED

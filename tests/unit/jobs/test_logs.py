@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_train.errors import UserError
 from hpc_train.jobs import logs
 from hpc_train.jobs.logs import JobOutput, Line, follow, last_lines, rank_files
 
@@ -195,7 +196,55 @@ def test_following_a_job_that_prints_nothing(job_dir: Path) -> None:
     assert list(follow(JobOutput(job_dir / "absent", None), lambda: True)) == []
 
 
-def test_a_line_of_megabytes(job_dir: Path) -> None:
-    prints(job_dir, b"x" * (3 << 20) + b"\n" + b"short\n" * 10)
-    found = list(last_lines(JobOutput(job_dir, None), 11, True))
-    assert [len(line.text) for line in found] == [3 << 20, *[5] * 10]
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bcd", b"\n", b"\n\n", b"efghijk"]), max_size=12),
+    st.integers(0, 9),
+    st.booleans(),
+)
+def test_the_last_lines_are_the_last_of_all(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], count: int, last: bool
+) -> None:
+    """They are looked for in blocks from the end, which here are little longer than the longest line."""
+    job_dir = tmp_path_factory.getbasetemp() / "last"
+    log = job_dir / "logs/job.out"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"".join(pieces))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "LONGEST_LINE", len(" and more") + max(map(len, b"".join(pieces).split(b"\n"))))
+        every = texts(last_lines(JobOutput(job_dir, None), None, last))
+        output = JobOutput(job_dir, None)
+        assert texts(last_lines(output, count, last)) == every[len(every) - min(count, len(every)) :]
+        prints(job_dir, b" and more\n")
+        rest = b"" if last else b"".join(pieces).rpartition(b"\n")[2]
+        assert texts(output.new_lines()) == [(rest + b" and more").decode()]
+
+
+def test_the_last_lines_of_several_files(job_dir: Path) -> None:
+    for run in (0, 1, 2):
+        rank_prints(job_dir, run, "0", "stdout", f"{run} a\n{run} b\n".encode())
+    for count, expected in (
+        (1, ["2 b"]),
+        (3, ["1 b", "2 a", "2 b"]),
+        (9, [f"{r} {t}" for r in (0, 1, 2) for t in "ab"]),
+    ):
+        assert texts(last_lines(JobOutput(job_dir, 0), count, True)) == expected
+
+
+def test_a_long_line_comes_in_pieces(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A character is in one of them, and nothing is lost; the last line of -n may be the end of a longer one."""
+    monkeypatch.setattr(logs, "LONGEST_LINE", 10)
+    prints(job_dir, "äöü€äöü€äöü€\nshort\n".encode())
+    found = texts(last_lines(JobOutput(job_dir, None), None, True))
+    assert "".join(found[:-1]) == "äöü€äöü€äöü€" and found[-1] == "short"
+    assert max(len(piece.encode()) for piece in found) <= 10
+    prints(job_dir, b"x" * 95)
+    output = JobOutput(job_dir, None)
+    assert texts(last_lines(output, 2, False)) == ["x" * 10], "the rest may go on"
+    prints(job_dir, b"y" * 5)
+    assert texts(output.new_lines(last=True)) == ["x" * 10, "y" * 5]
+
+
+def test_what_is_no_file_is_refused(job_dir: Path) -> None:
+    (job_dir / "logs/job.out").symlink_to("/etc/passwd")
+    with pytest.raises(UserError, match=r"job\.out: is a symbolic link, not a regular file"):
+        list(JobOutput(job_dir, None).new_lines())

@@ -12,17 +12,20 @@ from hpc_train.errors import UserError
 from hpc_train.telemetry.log_levels import parse_levels
 from tests.support import environment
 
-PROGRAM = """
+PROGRAM = r"""
 import logging, sys
 from hpc_train.telemetry.logs import set_up_logging
 rank = int(sys.argv[1])
 set_up_logging(rank == 0, rank)
 log = logging.getLogger("hpc_train.checkpoint.manager")
 log.debug("looked")
-log.info("[bold]as it is[/bold]")
+log.info("[bold]as it is[/bold] :warning: \x1b[2J")
 log.warning("slow")
 logging.getLogger("hpc_train.engine").debug("a step")
 """
+
+
+AS_IT_IS = r"[bold]as it is[/bold] :warning: \x1b[2J"
 
 
 def shown(rank: int, levels: str = "") -> tuple[list[str], list[str]]:
@@ -38,7 +41,7 @@ def shown(rank: int, levels: str = "") -> tuple[list[str], list[str]]:
 
 
 def test_the_chief_shows_information_on_standard_output_as_it_is() -> None:
-    assert shown(0) == (["[bold]as it is[/bold]", "warning: slow"], [])
+    assert shown(0) == ([AS_IT_IS, "warning: slow"], [])
 
 
 def test_other_ranks_show_warnings_alone_on_standard_error() -> None:
@@ -48,7 +51,7 @@ def test_other_ranks_show_warnings_alone_on_standard_error() -> None:
 def test_levels_of_all_and_of_one_logger() -> None:
     assert shown(0, "warning") == (["warning: slow"], [])
     lines, _ = shown(0, "warning,hpc_train.checkpoint=debug")
-    assert lines == ["debug: hpc_train.checkpoint.manager: looked", "[bold]as it is[/bold]", "warning: slow"]
+    assert lines == ["debug: hpc_train.checkpoint.manager: looked", AS_IT_IS, "warning: slow"]
     assert shown(0, "debug")[0][-1] == "debug: hpc_train.engine: a step"
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hpc_train import stdio
 from hpc_train.jobs.schedulers.local.runner import run_queued
 from hpc_train.jobs.schedulers.local.scheduler import this_queue
 
 if __name__ == "__main__":
+    stdio.set_up()
     sys.exit(run_queued(Path(sys.argv[1]), int(sys.argv[2]), this_queue()))
