@@ -17,6 +17,8 @@ NOT_METRICS = frozenset({"kind", "step", "time", "secs", "lag_steps", "lag_secs"
 """What the record of an evaluation holds beside the metrics."""
 MAX_LINE_BYTES = 4 << 20
 """Longer lines are passed over; a line with shares of the time for each of 60,000 ranks is shorter."""
+MAX_WITHOUT_END = 64 << 20
+"""A file with so many bytes and no end of a line was not written by this package; what comes after is not read."""
 MAX_STEP, MAX_TIME = 10**15, 10**11
 """Larger numbers are no steps, and no seconds since 1970."""
 
@@ -69,9 +71,10 @@ def is_evaluation(kind: str) -> bool:
 def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file, without those that are too long; none where it cannot be read."""
     with suppress(OSError), open_to_read(path) as file:
-        whole = True
-        while line := file.readline(MAX_LINE_BYTES):
+        whole, without_end = True, 0
+        while without_end < MAX_WITHOUT_END and (line := file.readline(MAX_LINE_BYTES)):
             began_here, whole = whole, line.endswith(b"\n")
+            without_end = 0 if whole else without_end + len(line)
             if began_here and (whole or len(line) < MAX_LINE_BYTES):
                 yield line.decode(errors="replace")
 

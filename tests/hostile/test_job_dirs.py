@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from tests.hostile.commands import contents_of, faults_of, run_commands
+from tests.support import run_program, wait_for
 from tests.unit.jobs.submissions import a_submission
 
 HUGE = "9" * 400
@@ -188,3 +191,113 @@ def test_each_bad_job_dir_is_listed_by_itself(tmp_path: Path, stubs: dict[str, s
             wrong.append(f"{name}: {jobs[name]['state']}: {jobs[name]['reason']}")
     assert not wrong, "\n".join(wrong)
     assert contents_of(outside) == before
+
+
+def test_no_command_breaks_on_a_bad_job_dir(tmp_path: Path, stubs: dict[str, str]) -> None:
+    root, outside = tmp_path / "runs", tmp_path / "outside"
+    kinds = corpus(root, outside)
+    before, commands = contents_of(outside), []
+    for name in kinds:
+        of_records = name.startswith(("status", "submission", "cancelled", "odd", "given"))
+        verbs = [["describe"], ["cancel"]] if of_records else [["report"], ["checkpoints"]]
+        verbs += [["logs", "-n", "3"]] if name.startswith(("logs", "status")) else []
+        commands += [[*verb, root / name] for verb in verbs]
+
+    done = run_commands(commands, tmp_path, stubs)
+
+    assert len(done) == len(commands)
+    assert not faults_of(done)
+    assert contents_of(outside) == before
+    assert not (tmp_path / "calls").exists(), "Slurm was asked to do something"
+    said = {(Path(one.args[-1]).name, one.args[0]): one for one in done}
+    for name, kind in kinds.items():
+        if kind == "unreadable":
+            assert said[name, "cancel"].code == 2, said[name, "cancel"].err
+            assert "is no record of a job" in said[name, "cancel"].err
+    assert not [one for one in done if "of the victim" in one.out + one.err], "a link was followed"
+
+
+def test_an_option_for_a_number_cancels_nothing(tmp_path: Path, stubs: dict[str, str]) -> None:
+    for name, number in {"user": "-uroot", "words": "1 2", "all": "--state=RUNNING"}.items():
+        job_dir = make_job_dir(tmp_path / "runs", name, backend="slurm", job_id="7")
+        for file in ("submission.json", "status.json"):
+            (job_dir / file).write_text((job_dir / file).read_text().replace('"7"', json.dumps(number)))
+        by_hand = tmp_path / "runs" / f"{name}_by_hand"
+        by_hand.mkdir()
+        fields = {"state": "running", "job_id": number, "folder": asdict(FolderIdentity.of(by_hand))}
+        (by_hand / "status.json").write_text(json.dumps(fields))
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+
+    done = run_commands([["cancel", name] for name in names], tmp_path, stubs)
+
+    assert not faults_of(done)
+    assert {one.code for one in done} == {2, 12}  # 12: started on another host, as it says
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_number_that_somebody_else_may_have_put_there_cancels_nothing(tmp_path: Path, stubs: dict[str, str]) -> None:
+    """A job that sbatch was given by hand is known by its status.json alone."""
+    root = tmp_path / "runs"
+    (tmp_path / "bin/scontrol").write_text("#!/bin/sh\necho JobId=7 JobState=RUNNING Restarts=0 Command=x WorkDir=/\n")
+    for name in ("mine", "older", "copied", "open"):
+        (root / name).mkdir(parents=True)
+        folder = {"folder": asdict(FolderIdentity.of(root / ("mine" if name == "copied" else name)))}
+        fields = {"state": "running", "job_id": "7", **({} if name == "older" else folder)}
+        (root / name / "status.json").write_text(json.dumps(fields))
+    (root / "open").chmod(0o777)
+
+    done = run_commands([["cancel", name] for name in ("older", "copied", "open", "mine")], tmp_path, stubs)
+
+    assert not faults_of(done)
+    assert [one.code for one in done[:3]] == [2, 2, 2], [one.err for one in done]
+    assert "does not record that it is the job-dir of job 7" in done[0].err
+    assert "to cancel it by its number: scancel 7" in done[0].err
+    assert "is a copy of the job-dir of job 7, not the job itself; nothing is cancelled" in done[1].err
+    assert "may be written by all users, so that job 7 may be another one" in done[2].err
+    calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("scancel")]
+    assert calls == ["scancel -- 7"], done[3].err
+
+
+PROGRAM = """
+import pathlib, time
+pathlib.Path("begun").touch()
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_copy_is_not_the_job_and_a_job_dir_that_was_renamed_is(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state"), "HPC_TRAIN_ROOT": str(tmp_path / "runs")}
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/main.py").write_text(PROGRAM)
+    (tmp_path / "job/job.yaml").write_text("name: p\nmodule: main\nresources: {cores_per_rank: 1}\n")
+
+    def command(*words: object, code: int = 0) -> str:
+        args = [sys.executable, "-m", "hpc_train", *map(str, words)]
+        done = run_program(args, tmp_path, **env)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def state(name: str) -> dict[str, Any]:
+        return json.loads(command("describe", name, "--json"))
+
+    command("submit", "job/job.yaml", "--backend", "local", "--name", "a")
+    runs = tmp_path / "runs"
+    try:
+        wait_for((runs / "a/code/begun").exists, "it runs")
+        shutil.copytree(runs / "a", runs / "b")
+
+        refused = command("cancel", "b", code=2)
+
+        assert "b: is a copy of the job-dir of job 1, not the job itself; nothing is cancelled" in refused
+        assert (state("b")["state"], state("a")["state"]) == ("LOST", "RUNNING")
+        assert state("b")["reason"] == "a copy of the job-dir of job 1, not the job itself"
+        assert state("1")["job_dir"] == str(runs / "a"), "the number is the job's"
+        assert not (runs / "b/cancelled.json").exists()
+        (runs / "a").rename(runs / "c")  # its runner finds that its job-dir is gone, and ends the ranks; or this does
+        assert "cancel" in command("cancel", "c")
+    finally:
+        for name in ("a", "c"):
+            if (runs / name).exists():
+                run_program([sys.executable, "-m", "hpc_train", "cancel", name], tmp_path, **env)
+    wait_for(lambda: not list((tmp_path / "state").rglob("ticket-*.json")), "its runner has left")
