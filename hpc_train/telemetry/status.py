@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,9 @@ from hpc_train.telemetry.json_files import Lenient, read_json, write_json
 
 MIN_SECS_BETWEEN_UPDATES = 1.0
 LONGEST_TIME = 1e11
-
-_NUMBER = (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("state", "host", "job_id", "boot_id"), (str,)),
-    **dict.fromkeys(
-        ("step", "max_steps", "ranks", "requeues", "restarts", "exit_code", "pid", "process_start"), (int,)
-    ),
-    **dict.fromkeys(("loss", "examples_per_sec", "secs_left", "started", "updated"), _NUMBER),
-    **dict.fromkeys(("evaluation", "error"), (dict,)),
-    "exports": (list,),
-    "program": (bool,),
-}
-"""The types of what is read of status.json."""
+LARGEST_COUNT = 1 << 62
+"""More than any step, process id or number of ranks."""
+LARGEST_NUMBER = sys.float_info.max
 
 
 class StatusFile:
@@ -69,26 +60,86 @@ def read_status(job_dir: Path) -> dict[str, Any]:
     return read_json(job_dir / STATUS_FILE)
 
 
-def sound(status: dict[str, Any]) -> dict[str, Any]:
-    """`status` without what is not of the type that this version writes: another version or program may have. Pure."""
+def sound(status: Mapping[str, Any]) -> dict[str, Any]:
+    """`status` without what this version would not write: another version or program may have. Pure.
 
-    def fits(name: str, value: Any) -> bool:
-        kinds = _KINDS.get(name, ())
-        if isinstance(value, int | float) and name in ("started", "updated", "secs_left"):
-            return not isinstance(value, bool) and 0 <= value < LONGEST_TIME
-        return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    Every value is what StatusFile says it is: whole numbers are counts, other numbers are finite, an evaluation has
+    numbers alone, an error its message; and all text can be printed.
+    """
+    found = {name: _SOUND[name](value) for name, value in status.items() if name in _SOUND}
+    return {name: value for name, value in found.items() if value is not None}
 
-    found = {name: value for name, value in status.items() if fits(name, value)}
-    if "exports" in found and not all(isinstance(path, str) for path in found["exports"]):
-        del found["exports"]
-    error = found.get("error")
-    if error is not None:
-        if not all(isinstance(line, str) for line in error.get("lines") or []):
-            error = {**error, "lines": []}
-        rank = error.get("rank")
-        message = str(error.get("message") or "unknown")
-        found["error"] = {**error, "message": message, "rank": rank if isinstance(rank, int) else None}
-    return found
+
+def _printable(text: str) -> str:
+    """JSON can name halves of characters, which no terminal takes."""
+    return text.encode(errors="replace").decode()
+
+
+def _text(value: Any) -> str | None:
+    return _printable(value) if isinstance(value, str) else None
+
+
+def _count(value: Any) -> int | None:
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+    return value if is_one else None
+
+
+def _exit_code(value: Any) -> int | None:
+    code = _count(value)
+    return code if code is None or code <= 255 else None
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -LARGEST_NUMBER <= value <= LARGEST_NUMBER else None
+
+
+def _time(value: Any) -> int | float | None:
+    number = _number(value)
+    return number if number is None or 0 <= number < LONGEST_TIME else None
+
+
+def _evaluation(value: Any) -> dict[str, Any] | None:
+    """None stands for a number that is not finite."""
+    if not isinstance(value, dict):
+        return None
+    return {_printable(name): number for name, number in value.items() if number is None or _number(number) is not None}
+
+
+def _error(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    known = {"signal": _text(value.get("signal")), "lines": _texts(value.get("lines"))}
+    return {
+        "rank": _count(value.get("rank")),
+        "message": _text(value.get("message")) or "unknown",
+        **{name: part for name, part in known.items() if part is not None},
+    }
+
+
+def _texts(value: Any) -> list[str] | None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return None
+    return [_printable(item) for item in value]
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+_SOUND: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("state", "host", "job_id", "boot_id"), _text),
+    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid", "process_start"), _count),
+    **dict.fromkeys(("started", "updated", "secs_left"), _time),
+    **dict.fromkeys(("loss", "examples_per_sec"), _number),
+    "exit_code": _exit_code,
+    "evaluation": _evaluation,
+    "error": _error,
+    "exports": _texts,
+    "program": _flag,
+}
+"""What is read of status.json: a field's value as this version writes it, None where it is none."""
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
