@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import socket
 import sys
@@ -228,6 +229,19 @@ class World:
         Raises: As `each`.
         """
         return self.broadcast(self.each(lambda: action() if self.is_chief else None))  # type: ignore[return-value]
+
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process with `code`, whatever its threads do; for one that the others do not wait for any more."""
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._horovod is not None:
+            self._horovod.shutdown()
+        if self.comm is not None:
+            from mpi4py import MPI
+
+            MPI.Finalize()
+        os._exit(code)
 
     def abort(self, code: int) -> NoReturn:
         """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
