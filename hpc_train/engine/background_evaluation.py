@@ -107,7 +107,7 @@ class BackgroundEvaluation:
     def __exit__(self, *_: object) -> None:
         self._dropped = True
         if self._pending is not None:
-            _, late = wait([self._pending], DROP_SECS)
+            late = wait([self._pending], DROP_SECS).not_done
             _left_behind.extend(late)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._context.manager.wanted = tuple

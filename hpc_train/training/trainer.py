@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,8 @@ from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.plan import plan
+
+log = logging.getLogger(__name__)
 
 Result = tuple[dict[str, float], list[Path]]
 
@@ -87,6 +90,9 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     """What train_and_evaluate does, once the world is joined. Collective."""
     config = job.config
     world.each(lambda: set_up_logging(world.is_chief, world.rank))
+    if world.is_chief:
+        for note in world.notes:
+            log.warning(note)
     strategy = strategy_of(config.strategy)
     retention = Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     manager = CheckpointManager(job.job_dir / CHECKPOINTS, retention)
