@@ -21,6 +21,10 @@ HOROVOD_CYCLE_TIME_MS = "0.1"
 """Horovod looks for work so often. Its default of 1 ms costs two ranks of a small model 10 % (measured on two
 cores together with the yield below; without the yield a short cycle is worse than the default)."""
 
+SHARED_FOLDER = "/dev/shm"
+MESSAGE_BYTES = (4 << 20) + 8
+"""What Open MPI wants to be free in SHARED_FOLDER for the messages of a rank to others of its node, at its start."""
+
 
 @dataclass(frozen=True)
 class LaunchPlace:
@@ -71,8 +75,18 @@ def fair_cores(masks: list[list[int]], mine: int) -> int:
     return max(1, int(sum(1 / users[core] for core in masks[mine]) + 1e-9))
 
 
+def lacks_shared_memory(env: Mapping[str, str], place: LaunchPlace, free_bytes: int | None) -> bool:
+    """Whether ranks of this node have no room to exchange messages in memory, so that Open MPI has to do without.
+
+    Args:
+        free_bytes: In SHARED_FOLDER; None: there is none.
+    """
+    wanted = "OMPI_COMM_WORLD_SIZE" in env and place.local_size > 1 and "OMPI_MCA_btl" not in env
+    return wanted and free_bytes is not None and free_bytes < MESSAGE_BYTES
+
+
 def settings_before_mpi(
-    env: Mapping[str, str], allowed_cores: int, place: LaunchPlace, gpus: int = 0
+    env: Mapping[str, str], allowed_cores: int, place: LaunchPlace, gpus: int = 0, shared_free: int | None = None
 ) -> dict[str, str]:
     """Variables that have to be there before MPI and TensorFlow start; a value that the user has set wins.
 
@@ -86,6 +100,9 @@ def settings_before_mpi(
 
     Ranks that are all on one node do not listen on the network: Open MPI's TCP, which they do not need, would on all
     interfaces.
+
+    Without room in SHARED_FOLDER (`shared_free`, as in lacks_shared_memory), Open MPI is not to try: it would find out
+    by itself, with ten lines of its own.
     """
     settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     if place.launched:
@@ -97,6 +114,8 @@ def settings_before_mpi(
         threads = threads_wanted(env) or max(1, allowed_cores // place.local_size)
         if place.local_size * (threads + 1) > allowed_cores:
             settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        if lacks_shared_memory(env, place, shared_free):
+            settings["OMPI_MCA_btl"] = "^vader"
     return settings
 
 

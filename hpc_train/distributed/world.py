@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import socket
 import sys
@@ -19,6 +20,7 @@ from hpc_train.distributed import launch_env
 from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.errors import RankError, UserError
+from hpc_train.telemetry import units
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -28,6 +30,8 @@ Threads = Literal["multiple", "serialized"]
 
 PIECE_BYTES = 1 << 30
 """MPI-3 counts are 32-bit."""
+NODES_NAMED = 8
+"""Nodes that a note lists; the rest are counted."""
 ASLEEP_SECS = 0.005
 """Between two looks of a rank that waits asleep."""
 
@@ -47,6 +51,7 @@ class World:
         on_wait: Called with True before a method waits for the other ranks, and with False afterwards.
         cores: Cores that this rank may keep busy; TensorFlow is given as many threads.
         process_sets: Horovod's, by their ranks, once it runs.
+        notes: What the user should know of how the ranks were joined; the same on all.
     """
 
     def __init__(self, comm: MPI.Intracomm | None, local_rank: int, local_size: int) -> None:
@@ -58,6 +63,7 @@ class World:
         self.on_wait: Callable[[bool], None] = lambda begins: None
         self._horovod: Any = None
         self.process_sets: dict[tuple[int, ...], Any] = {}
+        self.notes: list[str] = []
         self._known: BaseException | None = None
 
     @staticmethod
@@ -229,6 +235,19 @@ class World:
         """
         return self.broadcast(self.each(lambda: action() if self.is_chief else None))  # type: ignore[return-value]
 
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process with `code`, whatever its threads do; for one that the others do not wait for any more."""
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._horovod is not None:
+            self._horovod.shutdown()
+        if self.comm is not None:
+            from mpi4py import MPI
+
+            MPI.Finalize()
+        os._exit(code)
+
     def abort(self, code: int) -> NoReturn:
         """Ends all ranks at once with exit status `code`; MPI's own way out of a job that cannot go on."""
         with suppress(OSError):
@@ -282,7 +301,9 @@ def join_world(threads: Threads = "multiple") -> World:
     place = launch_env.launch_place(os.environ)
     mask = sorted(os.sched_getaffinity(0))
     gpus = nvidia_device_count()
-    for name, value in launch_env.settings_before_mpi(os.environ, len(mask), place, gpus).items():
+    free = _free_bytes(Path(launch_env.SHARED_FOLDER))
+    lacking = launch_env.lacks_shared_memory(os.environ, place, free)
+    for name, value in launch_env.settings_before_mpi(os.environ, len(mask), place, gpus, free).items():
         os.environ.setdefault(name, value)
     device = launch_env.visible_device(os.environ, gpus, place)
     if device is not None:
@@ -293,8 +314,31 @@ def join_world(threads: Threads = "multiple") -> World:
     fair = launch_env.fair_cores([masks[rank] for rank in here], here.index(world.rank))
     world.cores = launch_env.threads_wanted(os.environ) or fair
     os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
+    lacks = world.all_gather(lacking)
+    world.notes += _notes([host for host, lacking in zip(hosts, lacks, strict=True) if lacking])
     _joined = world
     return world
+
+
+def _notes(without_memory: Sequence[str]) -> list[str]:
+    """What to tell of the hosts whose ranks have no room to exchange messages in memory."""
+    nodes = sorted(set(without_memory))
+    if not nodes:
+        return []
+    shown = ", ".join(nodes[:NODES_NAMED]) + (f" and {len(nodes) - NODES_NAMED} more" if nodes[NODES_NAMED:] else "")
+    wanted = units.size(launch_env.MESSAGE_BYTES)
+    return [
+        f"{launch_env.SHARED_FOLDER} has less than {wanted} free on {shown}: ranks of one node exchange messages over "
+        "the network, which is slower; free some of it, or make it larger (docker run --shm-size=2g)"
+    ]
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def _start_mpi(place: launch_env.LaunchPlace, threads: Threads) -> MPI.Intracomm | None:

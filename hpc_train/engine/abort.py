@@ -42,8 +42,9 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
                 if world.size > 1:
                     sys.stderr.write(visible(report, LINES))
                     sys.stderr.flush()
-                mark_failed(job_dir, world.rank, error)
-                note_failed(job_dir, error)
+                if lock.taken_by is None:  # else the job-dir is another job's
+                    mark_failed(job_dir, world.rank, error)
+                    note_failed(job_dir, error)
             elif world.size > 1:
                 _leave_it_to_others(failure)
         finally:

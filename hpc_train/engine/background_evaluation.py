@@ -25,6 +25,14 @@ DROP_SECS = 30.0
 """How long a batch of an evaluation that is dropped may take."""
 
 
+_left_behind: list[Future[list[EvaluationResult]]] = []
+
+
+def hangs() -> bool:
+    """Whether an evaluation that was dropped goes on in this process, in a batch that does not end. Local."""
+    return any(not evaluation.done() for evaluation in _left_behind)
+
+
 class _DroppedError(Exception):
     """Nobody wants the result."""
 
@@ -99,7 +107,8 @@ class BackgroundEvaluation:
     def __exit__(self, *_: object) -> None:
         self._dropped = True
         if self._pending is not None:
-            wait([self._pending], DROP_SECS)
+            late = wait([self._pending], DROP_SECS).not_done
+            _left_behind.extend(late)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._context.manager.wanted = tuple
 

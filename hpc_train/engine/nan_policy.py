@@ -47,7 +47,9 @@ class NanPolicy:
         """
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         where = f"of rank {shown} are" if ranks else "are, averaged over the ranks,"
-        what = f"step {step}: loss or gradients {where} not finite (NaN or infinity)"
+        what, rank = f"step {step}: loss or gradients {where} not finite (NaN or infinity)", None
+        if len(ranks) == 1:
+            rank = ranks[0]
         self._in_a_row += 1
         if self._policy == "halt":
             ways = "`on_nan: skip` or `rollback` leave" if self._can_go_back else "`on_nan: skip` leaves"
@@ -55,10 +57,12 @@ class NanPolicy:
                 f"{what}; training ends before they reach the model (on_nan: halt). What was saved stays. A "
                 f"smaller learning rate or gradient clipping may help, and {ways} such batches out",
                 EXIT_NOT_FINITE,
-                ranks[0] if len(ranks) == 1 else None,
+                rank,
             )
         if self._in_a_row > MAX_IN_A_ROW:
-            raise JobEndedError(f"{what}, as were the {MAX_IN_A_ROW} steps before; training ends", EXIT_NOT_FINITE)
+            raise JobEndedError(
+                f"{what}, as were the {MAX_IN_A_ROW} steps before; training ends", EXIT_NOT_FINITE, rank
+            )
         if self._policy == "skip":
             return "skip", f"{what}; the step is left out (on_nan: skip)"
         self._rollbacks = 0 if step > self._furthest else self._rollbacks + 1
@@ -67,6 +71,7 @@ class NanPolicy:
             raise JobEndedError(
                 f"{what}; training ends, having gone back {MAX_ROLLBACKS} times without getting any further",
                 EXIT_NOT_FINITE,
+                rank,
             )
         self.left_out.add(step)
         return "rollback", f"{what}; going back to the last checkpoint, this batch left out (on_nan: rollback)"

@@ -21,6 +21,10 @@ _JOIN_SECS = 1.0
 class JobStopped(SystemExit):
     """All ranks leave together, having saved after a signal."""
 
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
 
 def leave_at_once() -> None:
     """What a second Ctrl-C does: ends this process with EXIT_AT_ONCE, saving nothing."""

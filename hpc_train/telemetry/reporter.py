@@ -56,11 +56,16 @@ class StatusLists:
     @classmethod
     def of(cls, status: Mapping[str, Any], first_step: int) -> StatusLists:
         """What earlier runs have noted up to `first_step`, where this one goes on."""
+
+        def counts(found: Any) -> bool:  # the file may be another program's
+            step = found.get("step", 0) if isinstance(found, dict) else None
+            return isinstance(step, int) and step <= first_step
+
         evaluations, errors = status.get("evaluations"), status.get("export_errors")
         known = evaluations.items() if isinstance(evaluations, dict) else ()
         return cls(
-            {kind: found for kind, found in known if isinstance(found, dict) and found.get("step", 0) <= first_step},
-            [e for e in errors if isinstance(e, dict) and e.get("step", 0) <= first_step] if errors else [],
+            {kind: found for kind, found in known if counts(found)},
+            [error for error in errors if counts(error)] if isinstance(errors, list) else [],
         )
 
 

@@ -17,48 +17,13 @@ from hpc_train.telemetry.json_files import Lenient, load_json, read_json, write_
 
 MIN_SECS_BETWEEN_UPDATES = 1.0
 LONGEST_TIME = 1e11
+LARGEST_COUNT = 1 << 62
+"""More than any step, process id or number of ranks."""
+LARGEST_NUMBER = sys.float_info.max
+LONGEST_TEXT, MOST_ENTRIES = 4096, 10_000
+"""What is longer, or more, was not written by this package."""
 JOB_NUMBER = re.compile("[0-9]{1,18}(_[0-9]{1,9})?")
 """Of jobs in queues; that of a task of an array has two parts."""
-
-
-def _number(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
-def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _text(longest: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and len(value) <= longest
-
-
-def _metrics(value: Any) -> bool:
-    fits = lambda one: one is None or isinstance(one, float) or _whole(-LARGEST, LARGEST)(one)  # noqa: E731
-    return isinstance(value, dict) and len(value) <= MOST and all(map(fits, value.values()))
-
-
-def _paths(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= MOST and all(map(_text(LONGEST), value))
-
-
-LARGEST, LONGEST, MOST = 10**15, 4096, 10_000
-"""Of whole numbers, of texts, and of entries: what is larger was not written by this package."""
-_FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("state", "host", "boot_id"), _text(255)),
-    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid"), _whole(0, LARGEST)),
-    **dict.fromkeys(("secs_left", "started", "updated"), _number(0, LONGEST_TIME)),
-    **dict.fromkeys(("loss", "examples_per_sec"), _number(-sys.float_info.max, sys.float_info.max)),
-    "process_start": _whole(0, 2**63),
-    "exit_code": _whole(0, 255),
-    "job_id": lambda value: isinstance(value, str) and JOB_NUMBER.fullmatch(value) is not None,
-    "evaluation": _metrics,
-    "error": lambda value: isinstance(value, dict),
-    "exports": _paths,
-    "folder": lambda value: isinstance(value, dict),
-    "program": lambda value: isinstance(value, bool),
-}
-"""What is read of status.json, and whether a value of it can be used."""
 
 
 class StatusFile:
@@ -107,17 +72,95 @@ def read_status(job_dir: Path) -> dict[str, Any]:
 
 
 def sound(status: Mapping[str, Any]) -> dict[str, Any]:
-    """`status` without what this version does not write: another version or program may have, or somebody. Pure."""
-    found = {name: status[name] for name, fits in _FITS.items() if name in status and fits(status[name])}
-    if (error := found.get("error")) is not None:
-        rank, signal, lines = error.get("rank"), error.get("signal"), error.get("lines")
-        known: dict[str, Any] = {"rank": rank if _whole(0, LARGEST)(rank) else None}
-        message = error.get("message")
-        known["message"] = message[:LONGEST] if isinstance(message, str) and message else "unknown"
-        known |= {"signal": signal} if _text(20)(signal) else {}
-        known |= {"lines": lines[:MOST]} if isinstance(lines, list) and all(map(_text(LONGEST), lines)) else {}
-        found["error"] = known
-    return found
+    """`status` without what this version would not write: another version or program may have. Pure.
+
+    Every value is what StatusFile says it is: whole numbers are counts, other numbers are finite, an evaluation has
+    numbers alone, an error its message; and all text can be printed.
+    """
+    found = {name: _SOUND[name](value) for name, value in status.items() if name in _SOUND}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _printable(text: str) -> str:
+    """JSON can name halves of characters, which no terminal takes."""
+    return text.encode(errors="replace").decode()
+
+
+def _text(value: Any) -> str | None:
+    return _printable(value[:LONGEST_TEXT]) if isinstance(value, str) else None
+
+
+def _job_id(value: Any) -> str | None:
+    return value if isinstance(value, str) and JOB_NUMBER.fullmatch(value) else None
+
+
+def _mapping(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _count(value: Any) -> int | None:
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
+    return value if is_one else None
+
+
+def _exit_code(value: Any) -> int | None:
+    code = _count(value)
+    return code if code is None or code <= 255 else None
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -LARGEST_NUMBER <= value <= LARGEST_NUMBER else None
+
+
+def _time(value: Any) -> int | float | None:
+    number = _number(value)
+    return number if number is None or 0 <= number < LONGEST_TIME else None
+
+
+def _evaluation(value: Any) -> dict[str, Any] | None:
+    """None stands for a number that is not finite."""
+    if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
+        return None
+    return {_printable(name): number for name, number in value.items() if number is None or _number(number) is not None}
+
+
+def _error(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    known = {"signal": _text(value.get("signal")), "lines": _texts(value.get("lines"))}
+    return {
+        "rank": _count(value.get("rank")),
+        "message": _text(value.get("message")) or "unknown",
+        **{name: part for name, part in known.items() if part is not None},
+    }
+
+
+def _texts(value: Any) -> list[str] | None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return None
+    return [_printable(item[:LONGEST_TEXT]) for item in value[:MOST_ENTRIES]]
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+_SOUND: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("state", "host", "boot_id"), _text),
+    "job_id": _job_id,
+    "folder": _mapping,
+    **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid", "process_start"), _count),
+    **dict.fromkeys(("started", "updated", "secs_left"), _time),
+    **dict.fromkeys(("loss", "examples_per_sec"), _number),
+    "exit_code": _exit_code,
+    "evaluation": _evaluation,
+    "error": _error,
+    "exports": _texts,
+    "program": _flag,
+}
+"""What is read of status.json: a field's value as this version writes it, None where it is none."""
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"

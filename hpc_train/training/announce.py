@@ -26,7 +26,7 @@ from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.reporter import Reporter, StatusLists
-from hpc_train.telemetry.status import StatusFile, job_fields, read_status
+from hpc_train.telemetry.status import StatusFile, job_fields, read_status, sound
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WarmStartResult
 
@@ -64,7 +64,7 @@ def start_reporting(
         status.update(state="running")
         log.info(first_line(job, plan))
         log.info(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
-        for line in [*of_the_run_before(before), *(line for done in warm for line in done.lines)]:
+        for line in [*of_the_run_before(sound(before)), *(line for done in warm for line in done.lines)]:
             log.info(line)
         for done in warm:
             if done.warning is not None:

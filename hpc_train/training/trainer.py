@@ -14,13 +14,14 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.world import World, join_world
+from hpc_train.engine import background_evaluation
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.model.job_model import JobModel
 from hpc_train.resilience.job_lock import JobLock
-from hpc_train.resilience.signals import StopSignals
+from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
@@ -90,17 +91,25 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     """What train_and_evaluate does, once the world is joined. Collective."""
     config = job.config
     world.each(lambda: set_up_logging(world.is_chief, world.rank))
+    if world.is_chief:
+        for note in world.notes:
+            log.warning(note)
     strategy = strategy_of(config.strategy)
     retention = Retention(config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours)
     manager = CheckpointManager(job.job_dir / CHECKPOINTS, retention)
     lock = JobLock(job.job_dir)  # the chief takes it at once where the job-dir is there, else when it is made
-    with ExitStack() as stack:
-        stack.callback(lock.release)
-        world.each(lambda: _claim(job.job_dir, lock) if world.is_chief and job.job_dir.is_dir() else None)
-        run = plan(world, job, strategy, manager)
-        context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
-        metrics, exports = context.training(context)
-        return metrics, [Path(path) for path in exports]
+    try:
+        with ExitStack() as stack:
+            stack.callback(lock.release)
+            world.each(lambda: _claim(job.job_dir, lock) if world.is_chief and job.job_dir.is_dir() else None)
+            run = plan(world, job, strategy, manager)
+            context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
+            metrics, exports = context.training(context)
+            return metrics, [Path(path) for path in exports]
+    except JobStopped as stopped:
+        if background_evaluation.hangs():  # Python would wait for its thread
+            world.leave(stopped.exit_code)
+        raise
 
 
 def _claim(job_dir: Path, lock: JobLock) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -94,20 +95,28 @@ class Launched:
     """`hpc-train launch -n RANKS` of a job, in a session of its own. At the end nothing of it runs any more.
 
     `name` tells two of one job apart: what they print goes to the files <name>.out and <name>.err. `anew`: the ranks
-    do not begin in forks, see tests/forks.py: all that is done to their processes is done to themselves.
+    do not begin in forks, see tests/forks.py: all that is done to their processes is done to themselves. `below`:
+    words before those of the command; then they begin anew, too.
     """
 
     def __init__(
-        self, job: Job, *arguments: str, ranks: int = 2, name: str = "launch", anew: bool = False, **env: str
+        self,
+        job: Job,
+        *arguments: str,
+        ranks: int = 2,
+        name: str = "launch",
+        anew: bool = False,
+        below: Sequence[str] = (),
+        **env: str,
     ) -> None:
         self.job, self.started, self._others = job, time.time(), processes(job.folder)
         command = [sys.executable, "-m", "hpc_train", "launch", "-n", str(ranks), str(job.file)]
         self._out, self._err = (job.folder / f"{name}.{end}" for end in ("out", "err"))
         with open(self._out, "w") as out, open(self._err, "w") as err:
             self.process = subprocess.Popen(
-                [*command, "--job-dir", str(job.job_dir), *arguments],
+                [*below, *command, "--job-dir", str(job.job_dir), *arguments],
                 cwd=job.folder,
-                env=environment(**({} if anew else forks(environment())), **env),
+                env=environment(**({} if anew or below else forks(environment())), **env),
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
+from tests.support import LIMIT_SECS
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,24 @@ class Injector:
         lines = self.log.read_text().splitlines()
         self.log.unlink()
         return [(line.split(" ", 1)[0], *line.split(" ", 1)[1].rsplit(" ", 1)) for line in lines]
+
+
+def namespace(kind: str, preparation: str) -> list[str]:
+    """The words before those of a command that is to run in a namespace of its own, once `preparation` (sh) is done.
+
+    The test is skipped where that is not allowed (no root), except where CI=true.
+
+    Args:
+        kind: An option of unshare: --uts for another host name, --mount for other file systems.
+    """
+    words = ["unshare", kind, "sh", "-c", f'{preparation} && exec "$@"', "sh"]
+    tried = subprocess.run([*words, "true"], capture_output=True, text=True, timeout=LIMIT_SECS)
+    if tried.returncode != 0:
+        reason = f"no namespace of its own: {tried.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return words
 
 
 def snapshot_of(step: int) -> Snapshot:

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import yaml
 
-from tests.faults.launched import STUCK, Launched, faulty, processes
+from tests.faults.launched import MPIRUN, STUCK, Launched, faulty, processes
 from tests.ranks import train
-from tests.support import Job, merge, variables, wait_for
+from tests.support import Job, is_gone, merge, records_of, variables, wait_for
 
 MakeJob = Callable[..., Job]
 HOST = os.uname().nodename
@@ -133,6 +133,131 @@ def test_a_worker_that_hangs_is_named(make_job: MakeJob) -> None:
     assert run.status["state"] == "failed"
     assert run.status["error"]["rank"] == 2
     assert newest(job) >= 40, "24 gradients of the worker that hangs, and at least as many of the other but three"
+
+
+TELLS_ITS_PID = """
+Path(f"pid-{rank}.tmp").write_text(str(os.getpid()))
+Path(f"pid-{rank}.tmp").rename(f"pid-{rank}")
+"""
+
+
+def pids_of(job: Job, ranks: int) -> list[int]:
+    """The ranks' own processes, as they have told them."""
+    return [int((job.folder / f"pid-{rank}").read_text()) for rank in range(ranks)]
+
+
+def test_a_stopped_server_is_named_and_no_process_stays(make_job: MakeJob) -> None:
+    """The second of two servers: the worker waits for it, and the chief for gradients."""
+    job = make_job(
+        model=faulty("pass", pause=0.02, first=2) + TELLS_ITS_PID,
+        run={**TWO_SERVERS, "save_checkpoints_steps": 10, "stall_timeout_secs": STALL_SECS},
+        train={"max_steps": 10**6},
+        eval=EVAL,
+    )
+    with Launched(job, ranks=RANKS, anew=True) as run:
+        wait_for(lambda: newest(job) or run.process.poll() is not None, lambda: str(run))
+        pids = pids_of(job, RANKS)
+        assert {pid: rank for pid, rank in processes(job.folder).items() if rank != MPIRUN} == {
+            pid: rank for rank, pid in enumerate(pids)
+        }
+        os.kill(pids[1], signal.SIGSTOP)
+        stopped = time.time()
+        assert run.end() == 6, str(run)
+        assert time.time() - stopped > STALL_SECS - 1
+        wait_for(lambda: all(map(is_gone, pids)), "all ranks have ended, the stopped one too")
+    assert run.err.count("hpc-train: error:") == 1, run.err
+    assert f"hpc-train: error: rank 1 (host {HOST}, pid {pids[1]}) stopped answering: no word of it for " in run.err
+    assert "waiting for" in run.err.partition("no word of it")[2], "what the others do"
+    assert f"stall_timeout_secs={STALL_SECS}" in run.err
+    assert "Traceback" not in run.err
+    assert (run.status["state"], run.status["error"]["rank"]) == ("failed", 1)
+    assert saved_steps(job), "those that were saved stay"
+
+
+def test_a_stopped_worker_holds_nobody_up_and_is_named_in_the_end(make_job: MakeJob) -> None:
+    """Without max_staleness: the other does all steps but the one, at most, whose ticket the stopped one has."""
+    last, every = 400, 57  # seven times 57 steps are all but the last
+    job = make_job(
+        model=faulty("pass", pause=0.01, first=2) + TELLS_ITS_PID,
+        run={"strategy": "async", "save_checkpoints_steps": every, "stall_timeout_secs": STALL_SECS},
+        train={"max_steps": last},
+        eval=EVAL,
+    )
+    with Launched(job, ranks=RANKS) as run:
+        done = lambda: run.status.get("steps_by_rank", {}).get("2", 0)
+        wait_for(lambda: done() or run.process.poll() is not None, lambda: str(run))
+        pids = pids_of(job, RANKS)
+        os.kill(pids[2], signal.SIGSTOP)
+        before = run.status["step"]
+        assert before < last, "else it proves nothing"
+        assert run.end() == 6, str(run)
+    assert run.err.count("hpc-train: error:") == 1, run.err
+    assert f"hpc-train: error: rank 2 (host {HOST}, pid {pids[2]}) stopped answering: no word of it for " in run.err
+    assert f"stall_timeout_secs={STALL_SECS}" in run.err
+    assert (run.status["state"], run.status["error"]["rank"]) == ("failed", 2)
+    assert newest(job) == last - 1, str(run)
+    assert int(variables(job.job_dir, last - 1)["optimizer/adam.iteration"]) == last - 1
+
+
+WAITS_IN_EVALUATION = """
+import os, time
+from pathlib import Path
+import keras, tensorflow as tf
+
+class Waits(keras.layers.Layer):
+    def call(self, x, training=False):
+        if not training:
+            tf.py_function(self.wait, [], [])
+        return x
+
+    def wait(self):
+        if list(Path("run/checkpoints").glob("step-*")):  # else the model is being built
+            Path("evaluating").touch()
+            while not Path("go").exists():
+                time.sleep(0.05)
+
+class Slow(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training:
+            tf.py_function(lambda: time.sleep(0.02), [], [])
+        return x
+
+def build_model(params):
+    model = keras.Sequential([keras.Input((8,)), Slow(), Waits(), keras.layers.Dense(4)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+def test_a_signal_during_an_evaluation_that_hangs_saves_and_leaves(make_job: MakeJob) -> None:
+    """The evaluation is dropped, although its batch never ends; the job goes on exactly where it was stopped."""
+    job = make_job(
+        model=WAITS_IN_EVALUATION,
+        run={"strategy": "async", "save_checkpoints_steps": 10, "keep_checkpoint_max": 0},
+        train={"max_steps": 10**6},
+    )
+    threads = {"TF_NUM_INTEROP_THREADS": "4"}  # one of which the evaluation keeps
+    with Launched(job, **threads) as run:
+        wait_for(lambda: (job.folder / "evaluating").exists() or run.process.poll() is not None, lambda: str(run))
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.end() == 3, str(run)
+    step = run.status["step"]
+    assert run.status["state"] == "stopped"
+    assert max(saved_steps(job)) == step
+    assert int(variables(job.job_dir, step)["optimizer/adam.iteration"]) == step
+    assert run.out.count(f"stopped by SIGUSR1 after step {step}, which is saved") == 1, str(run)
+    assert "hpc-train: error" not in run.err
+    assert "Traceback" not in run.err
+    assert not records_of(job.job_dir, "eval"), "it was dropped"
+
+    (job.folder / "go").touch()
+    change(job, train={"max_steps": step + 15})
+    with Launched(job, name="again") as run:
+        assert run.end() == 0, str(run)
+    assert f"going on from step {step} " in run.out
+    assert (run.status["state"], run.status["step"]) == ("succeeded", step + 15)
+    assert int(variables(job.job_dir, step + 15)["optimizer/adam.iteration"]) == step + 15
+    assert records_of(job.job_dir, "eval")[-1]["step"] == step + 15
 
 
 BATCH_NORM = """

@@ -12,7 +12,7 @@ from tests.faults.support import Injector
 from tests.support import run_program
 
 CALLS = """
-import os, sys
+import fcntl, os, sys
 
 def attempt(name, call):
     try:
@@ -37,6 +37,9 @@ attempt("rename", lambda: os.rename("file", "renamed"))
 attempt("mkdir", lambda: os.mkdir("folder"))
 attempt("rmdir", lambda: os.rmdir("folder"))
 attempt("unlink", lambda: os.unlink("renamed"))
+theirs, ours = (os.open("locked", os.O_RDWR | os.O_CREAT) for _ in range(2))
+fcntl.flock(theirs, fcntl.LOCK_EX)
+attempt("flock", lambda: fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB))
 print("size", os.fstat(fd).st_size)
 """
 
@@ -47,8 +50,12 @@ def run(injector: Injector, folder: Path, *rules: str, rank: int | None = None, 
     return done.returncode, done.stdout.splitlines()
 
 
+LOCKED = "flock Resource temporarily unavailable"
+"""Where no rule says otherwise."""
+
+
 def failing(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.endswith(" done") and not line.startswith("size")]
+    return [line for line in lines if not line.endswith(" done") and not line.startswith("size") and line != LOCKED]
 
 
 def test_without_a_rule_that_matches_nothing_changes(injector: Injector, tmp_path: Path) -> None:
@@ -90,6 +97,13 @@ def test_several_rules_count_for_themselves(injector: Injector, tmp_path: Path) 
     _, lines = run(injector, tmp_path, "write:file:1:EIO", "any:file:4:ENOSPC", "read:file:1:ESTALE")
     assert failing(lines) == ["write Input/output error", "write No space left on device", "pread Stale file handle"]
     assert [call for call, _, _ in injector.struck()] == ["write", "write", "read"]
+
+
+def test_a_call_that_is_said_to_succeed(injector: Injector, tmp_path: Path) -> None:
+    for rule, locked, size in (("flock:/locked:2:zero", False, 100), ("truncate:/file:1:zero", True, 12)):
+        code, lines = run(injector, tmp_path, rule)
+        assert (code, failing(lines)) == (0, [])
+        assert (LOCKED in lines, lines[-1]) == (locked, f"size {size}")
 
 
 def test_death_before_and_after_a_call(injector: Injector, tmp_path: Path) -> None:

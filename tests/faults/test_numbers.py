@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from tests.ranks import train, train_in_turn
-from tests.support import Job, variables
+from tests.support import Job, records_of, variables
 
 MakeJob = Callable[..., Job]
 
-STEPS, BATCH, RANKS, BAD_ROW = 12, 16, 2, 100
+STEPS, RANKS = 12, 2
+BAD_ROW, BAD_STEP, BAD_RANK = 150, 5, 1
+"""In order, two ranks read 16 rows each a step: rank 1 reads row 150 in step 5."""
+NOT_FINITE = "loss or gradients of rank 1 are not finite (NaN or infinity)"
 
 MODEL = """
 import os
@@ -47,6 +50,20 @@ class Meddles(layers.Layer):
             self.kept.assign([float("nan"), 1.0])
 
 
+class Curses(layers.Layer):
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def call(self, x, training=False):
+        if training:
+            x = tf.ensure_shape(tf.py_function(self.curse, [x], tf.float32), x.shape)
+        return x
+
+    def curse(self, x):
+        return x * float("nan") if rank == 1 and next(calls) in self.at else x
+
+
 def build_model(params):
     meddles = Meddles(params)
     meddles.neighbour = layers.Dense(16, activation="tanh", name="first")
@@ -56,6 +73,7 @@ def build_model(params):
         layers.BatchNormalization(),
         layers.Dropout(0.3),
         meddles,
+        *([Curses(params["curse"])] if "curse" in params else []),
         layers.Dense(4),
     ])
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -68,9 +86,10 @@ def make(make_job: MakeJob, name: str, bad: bool = True, params: dict | None = N
         name,
         model=MODEL,
         train_rows=[400],
+        data={"train": {"shuffle": "none"}},
         params=params or {},
         train={"max_steps": STEPS},
-        run={"save_checkpoints_steps": 4, "keep_checkpoint_max": 0, **run},
+        run={"save_checkpoints_steps": 4, "keep_checkpoint_max": 0, "save_summary_steps": 1, **run},
         eval={"throttle_secs": 1000},
     )
     if bad:
@@ -79,11 +98,9 @@ def make(make_job: MakeJob, name: str, bad: bool = True, params: dict | None = N
     return job
 
 
-def told(out: str) -> tuple[int, int]:
-    """Step and rank that the output names."""
-    found = re.search(r"step (\d+): loss or gradients of rank (\d) are not finite", out)
-    assert found, out
-    return int(found[1]), int(found[2])
+def told(out: str, *words: str) -> list[str]:
+    """The lines of `out` that have all `words`."""
+    return [line for line in out.splitlines() if all(word in line for word in words)]
 
 
 def saved_steps(job: Job) -> list[int]:
@@ -95,29 +112,48 @@ def status(job: Job) -> dict:
 
 
 def test_nan_in_a_batch(make_job: MakeJob) -> None:
-    """Halt ends before the model is touched; skip and rollback reach the same variables, to the bit."""
+    """Halt ends before the model is touched; skip and rollback go on to the same variables, to the bit."""
     halted = make(make_job, "halt")
     done = train(halted, RANKS)
     assert done.returncode == 7, done.stderr
-    step, rank = told(done.stderr)
-    assert done.stderr.count("not finite") == 1, done.stderr
+    (error,) = told(done.stderr, "hpc-train: error: ")
+    assert f"step {BAD_STEP}: {NOT_FINITE}; training ends before they reach the model (on_nan: halt)" in error
+    assert "not finite" not in done.stdout
     assert "Traceback" not in done.stderr
     assert status(halted)["state"] == "failed"
-    assert status(halted)["error"]["rank"] == rank
-    assert saved_steps(halted) == [n for n in (4, 8, 12) if n < step]
+    assert status(halted)["error"]["rank"] == BAD_RANK
+    assert saved_steps(halted) == [4]
 
     jobs = {policy: make(make_job, policy, on_nan=policy) for policy in ("skip", "rollback")}
     done = train_in_turn(list(jobs.values()), RANKS)
     assert done.returncode == 0, done.stderr
-    results = {}
-    for (policy, job), out in zip(jobs.items(), done.stdout.split("next job\n"), strict=False):
-        assert told(out) == (step, rank)
-        assert saved_steps(job) == ([0] if policy == "rollback" else []) + [4, 8, 12]
+    out = dict(zip(jobs, done.stdout.split("next job\n"), strict=False))
+    went_on = {
+        "skip": f"warning: step {BAD_STEP}: {NOT_FINITE}; the step is left out (on_nan: skip)",
+        "rollback": f"warning: step {BAD_STEP}: {NOT_FINITE}; going back to the last checkpoint, this batch left out "
+        "(on_nan: rollback)",
+    }
+    losses, results = {}, {}
+    for policy, job in jobs.items():
+        assert told(out[policy], "not finite") == [went_on[policy]], out[policy]
+        assert (status(job)["state"], status(job)["step"]) == ("succeeded", STEPS)
+        assert "error" not in status(job)
+        losses[policy] = [(record["step"], record["loss"]) for record in records_of(job.job_dir, "train")]
         results[policy] = variables(job.job_dir, STEPS)
-        assert int(results[policy]["optimizer/adam.iteration"]) == STEPS - 1
+        assert int(results[policy]["optimizer/adam.iteration"]) == STEPS - 1, "one batch has been left out"
         assert all(np.isfinite(array).all() for array in results[policy].values())
-    assert f"on_nan: {policy}" in out
-    assert f"step {step}: the batch is left out" in out
+
+    assert saved_steps(jobs["skip"]) == [4, 8, 12]
+    assert [step for step, _ in losses["skip"]] == list(range(1, STEPS + 1))
+    assert [step for step, loss in losses["skip"] if loss is None or not np.isfinite(loss)] == [BAD_STEP]
+    assert not told(out["skip"], "the batch is left out")
+
+    assert saved_steps(jobs["rollback"]) == [0, 4, 8, 12]
+    assert told(out["rollback"], "back at the checkpoint") == ["back at the checkpoint of step 4"]
+    assert told(out["rollback"], "the batch is left out") == [f"step {BAD_STEP}: the batch is left out"]
+    assert dict(losses["rollback"]).keys() == dict(losses["skip"]).keys()
+    for step, loss in losses["skip"]:
+        assert step == BAD_STEP or dict(losses["rollback"])[step] == loss, step
     for name, array in results["skip"].items():
         np.testing.assert_array_equal(array, results["rollback"][name], err_msg=name)
 
@@ -131,6 +167,27 @@ def test_rollback_that_does_not_help_ends_the_job(make_job: MakeJob) -> None:
     assert done.returncode == 7, done.stderr
     assert "as were the 20 steps before" in done.stderr
     assert saved_steps(job) == [0]
+
+
+def test_rollbacks_that_do_not_get_any_further_end_the_job(make_job: MakeJob) -> None:
+    """Each time from the beginning the numbers go bad one step sooner: in step 10, 9, 8, 7, 6 and 5."""
+    bad = [10, 9, 8, 7, 6, 5]
+    calls = [sum(bad[: n + 1]) for n in range(len(bad))]
+    job = make(make_job, "backwards", False, {"curse": calls}, on_nan="rollback", save_checkpoints_steps=1000)
+    done = train(job, RANKS)
+    assert done.returncode == 7, done.stdout + done.stderr
+    ended = f"step 5: {NOT_FINITE}; training ends, having gone back 5 times without getting any further"
+    assert told(done.stderr, "hpc-train: error: ") == [f"hpc-train: error: {ended}"]
+    assert "Traceback" not in done.stderr
+    assert told(done.stdout, "not finite") == [
+        f"warning: step {step}: {NOT_FINITE}; going back to the last checkpoint, this batch left out (on_nan: rollback)"
+        for step in bad[:-1]
+    ]
+    assert told(done.stdout, "back at the checkpoint") == ["back at the checkpoint of step 0"] * 5
+    assert [record.get("reason") for record in records_of(job.job_dir, "start")] == [None, *["on_nan: rollback"] * 5]
+    assert saved_steps(job) == [0]
+    assert (status(job)["state"], status(job)["step"]) == ("failed", 5)
+    assert status(job)["error"] == {"rank": BAD_RANK, "message": ended}
 
 
 def test_a_replica_that_differs_is_named(make_job: MakeJob) -> None:

@@ -4,13 +4,13 @@
      INJECT_RANK  only in the process whose OMPI_COMM_WORLD_RANK this is; unset: in every one
      INJECT_LOG   a file that gets a line "call path action" for each fault
 
-   call    open, write, fsync, rename, read, mkdir, unlink, truncate, or any (all of these but read); each stands for
-           its whole family, as write for write, pwrite, pwrite64, writev and so on
+   call    open, write, fsync, rename, read, mkdir, unlink, truncate, or any (all of these but read), or flock; each
+           stands for its whole family, as write for write, pwrite, pwrite64, writev and so on
    path    a part of the file's path, of either path for rename, with * for any characters; empty: every path
    nth     the first call struck, counted from 1 among those of this process that match
    count   how many calls are struck from there on; * for all; 1 where it is left out
-   action  the name of an error (the call is not made), kill (SIGKILL to this process before the call), kill-after
-           (the call is made first) or sleep=SECONDS (before the call)
+   action  the name of an error (the call is not made), zero (it is not made, and returns 0), kill (SIGKILL to this
+           process before the call), kill-after (the call is made first) or sleep=SECONDS (before the call)
 
    A process without INJECT, or with other paths, does what it would do without this library. What the C library calls
    from within itself (fopen, fwrite) is not seen. A fork that is given another environment calls inject_begin(). */
@@ -33,12 +33,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum call { OPEN = 1, WRITE = 2, FSYNC = 4, RENAME = 8, READ = 16, MKDIR = 32, UNLINK = 64, TRUNCATE = 128 };
+enum call { OPEN = 1, WRITE = 2, FSYNC = 4, RENAME = 8, READ = 16, MKDIR = 32, UNLINK = 64, TRUNCATE = 128,
+            FLOCK = 256 };
 enum action { FAIL, KILL, KILL_AFTER, SLEEP };
+enum { ZERO = -1 }; /* in the place of an error: none, and the call is not made */
 
 static const struct { const char *name; int calls; } CALLS[] = {
     {"open", OPEN}, {"write", WRITE}, {"fsync", FSYNC}, {"rename", RENAME}, {"read", READ}, {"mkdir", MKDIR},
-    {"unlink", UNLINK}, {"truncate", TRUNCATE}, {"any", OPEN | WRITE | FSYNC | RENAME | MKDIR | UNLINK | TRUNCATE},
+    {"unlink", UNLINK}, {"truncate", TRUNCATE}, {"flock", FLOCK}, {"any", OPEN | WRITE | FSYNC | RENAME | MKDIR | UNLINK | TRUNCATE},
 };
 
 static const struct { const char *name; int number; } ERRORS[] = {
@@ -88,6 +90,7 @@ static void parse_rule(char *text) {
     const char *action = rule->said = parts[count - 1];
     if (strcmp(action, "kill") == 0) rule->action = KILL;
     else if (strcmp(action, "kill-after") == 0) rule->action = KILL_AFTER;
+    else if (strcmp(action, "zero") == 0) rule->action = FAIL, rule->number = ZERO;
     else if (strncmp(action, "sleep=", 6) == 0) rule->action = SLEEP, rule->secs = atof(action + 6);
     else {
         rule->action = FAIL;
@@ -129,7 +132,7 @@ static int matches(const struct rule *rule, const char *path) {
     return path != NULL && fnmatch(rule->path, path, 0) == 0;
 }
 
-/* What is to happen to a call on `path`, or on `other`: the error to fail with, or 0; *after: die when it is done. */
+/* What is to happen to a call on `path`, or on `other`: the error to fail with, ZERO, or 0; *after: die when it is done. */
 static int strike(int call, const char *path, const char *other, int *after) {
     int number = 0, before = errno;
     for (int i = 0; i < rule_count; i++) {
@@ -179,6 +182,7 @@ static const char *full_path(int folder, const char *path, char *buffer) {
         failure = strike(kind, path, other, &after);     \
     }                                                    \
     errno = was;                                         \
+    if (failure == ZERO) return 0;                       \
     if (failure) return errno = failure, -1;             \
     __typeof__(call) result = call;                      \
     if (after) die();                                    \
@@ -233,6 +237,7 @@ ON_DESCRIPTOR(READ, ssize_t, preadv2, (int fd, const struct iovec *p, int n, off
 ON_DESCRIPTOR(READ, ssize_t, preadv64v2, (int fd, const struct iovec *p, int n, off64_t at, int f), (fd, p, n, at, f))
 ON_DESCRIPTOR(FSYNC, int, fsync, (int fd), (fd))
 ON_DESCRIPTOR(FSYNC, int, fdatasync, (int fd), (fd))
+ON_DESCRIPTOR(FLOCK, int, flock, (int fd, int operation), (fd, operation))
 ON_DESCRIPTOR(TRUNCATE, int, ftruncate, (int fd, off_t size), (fd, size))
 ON_DESCRIPTOR(TRUNCATE, int, ftruncate64, (int fd, off64_t size), (fd, size))
 

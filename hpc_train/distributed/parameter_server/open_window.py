@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc_train import stdio
+from hpc_train.distributed.launch_env import SHARED_FOLDER
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import ServerLayout
@@ -22,7 +23,6 @@ from hpc_train.telemetry.units import size
 
 TEST_SECS = 30.0
 """The test takes some 10 ms; one that takes so long hangs."""
-SHARED_FOLDER = "/dev/shm"
 
 
 @contextmanager

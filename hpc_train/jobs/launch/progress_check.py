@@ -28,7 +28,7 @@ from hpc_train.jobdir.paths import (
 )
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import MAX_JSON_BYTES
-from hpc_train.telemetry.status import job_fields, read_status
+from hpc_train.telemetry.status import job_fields, read_status, sound
 
 MAX_IDLE_RUNS = 3
 """So many runs in a row that saved nothing are the last of their job; preempted ones do not count."""
@@ -129,15 +129,14 @@ def _saved_since(job_dir: Path, step: int | None, runs: Sequence[CutRun]) -> boo
         return runs[-1].step is None or step > runs[-1].step
     try:  # the first run of this job, which may go on from checkpoints of another
         written = (job_dir / CHECKPOINTS / checkpoint_name(step)).stat().st_mtime
-        return bool(written >= float(read_status(job_dir).get("started", 0)))
-    except (OSError, ValueError, TypeError):
+        return bool(written >= sound(read_status(job_dir)).get("started", 0))
+    except OSError:
         return True
 
 
 def _look_for_files(job_dir: Path) -> tuple[int | None, bool]:
     """Of a program of the user's own: 0 if it has left files, else None; and whether one is as new as this run."""
-    started = read_status(job_dir).get("started")
-    begin = float(started) if isinstance(started, int | float) else 0.0
+    begin = sound(read_status(job_dir)).get("started", 0.0)
     seen = 0
     for folder, folders, names in os.walk(job_dir):
         if Path(folder) == job_dir:

@@ -18,7 +18,7 @@ from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
 from hpc_train.jobs.launch.progress_check import why_not_again
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_NOT_REQUEUED, describe_end, signal_name
 from hpc_train.telemetry.json_files import read_json
-from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status
+from hpc_train.telemetry.status import job_fields, mark_begun, mark_exit_code, mark_outcome, read_status, sound
 from hpc_train.text import visible
 
 Requeue = Literal["warning", "preemption", "lost-node"]
@@ -95,7 +95,7 @@ def record_end(
             return EXIT_NOT_REQUEUED
     if job_dir is None:
         return 0
-    status = read_status(job_dir)
+    status = sound(read_status(job_dir))
     if own and (
         status.get("state") == "queued" or any(status.get(name) != run[name] for name in ("job_id", "requeues"))
     ):

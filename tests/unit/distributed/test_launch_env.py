@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_train.distributed.launch_env import LaunchPlace, fair_cores, launch_place, settings_before_mpi, visible_device
+from hpc_train.distributed.launch_env import (
+    MESSAGE_BYTES,
+    LaunchPlace,
+    fair_cores,
+    launch_place,
+    settings_before_mpi,
+    visible_device,
+)
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
@@ -80,3 +87,16 @@ def test_large_tensors_are_not_copied_where_an_allreduce_is_cheap() -> None:
     assert name not in settings_before_mpi({}, 2, one_node, gpus=2)
     assert name not in settings_before_mpi({}, 2, LaunchPlace(launched=True, size=4, local_rank=0, local_size=2))
     assert name not in settings_before_mpi({}, 2, LaunchPlace(False, 1, 0, 1))
+
+
+def test_ranks_without_room_in_shared_memory_are_not_to_try() -> None:
+    env, two, room = {"OMPI_COMM_WORLD_SIZE": "2"}, LaunchPlace(True, 2, 0, 2), MESSAGE_BYTES
+    assert settings_before_mpi(env, 2, two, 0, room - 1)["OMPI_MCA_btl"] == "^vader"
+    for has_room in (
+        settings_before_mpi(env, 2, two, 0, room),
+        settings_before_mpi(env, 2, two, 0, None),
+        settings_before_mpi({}, 2, two, 0, 0),  # another MPI
+        settings_before_mpi({**env, "OMPI_MCA_btl": "self,tcp"}, 2, two, 0, 0),  # the user's choice
+        settings_before_mpi(env, 2, LaunchPlace(True, 2, 0, 1), 0, 0),  # one rank a node
+    ):
+        assert "OMPI_MCA_btl" not in has_room

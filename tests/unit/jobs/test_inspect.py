@@ -11,33 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobs.cancel import cancel
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs
 from hpc_train.jobs.prepare import PreparedJob
-from hpc_train.jobs.record.status import JobRecord, QueueState, job_status
 from hpc_train.jobs.record.submission import note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.submit import submit
-from hpc_train.jobs.tables import description, job_table
 from hpc_train.processes import identity
-from hpc_train.telemetry.status import sound
 from tests.unit.jobs.submissions import a_submission
-
-VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.just({})
-)
-NAMES = [
-    *("state", "step", "max_steps", "loss", "examples_per_sec", "secs_left", "evaluation", "exports", "error", "ranks"),
-    *("requeues", "restarts", "started", "updated", "host", "pid", "job_id", "exit_code", "program"),
-    *("process_start", "boot_id"),
-    *("process_start", "boot_id"),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +34,6 @@ def own_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def job_dir(tmp_path: Path) -> Path:
     (tmp_path / "a").mkdir()
     return tmp_path / "a"
-
-
-@given(st.dictionaries(st.sampled_from(NAMES), VALUES))
-def test_any_status_is_made_one_that_can_be_shown(status: dict[str, Any]) -> None:
-    job = job_status(JobRecord(Path("/runs/a"), None, sound(status)), "by hand", QueueState("running", requeues=0), 0.0)
-    job_table([job], 80)
-    description(job)
 
 
 def test_a_job_dir_of_another_version_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -97,3 +97,11 @@ def test_what_is_told_passes_through_json(
 ) -> None:
     one = StepSummary(step, loss, 1.5, 2.5, left, last, True, 0.1, by_rank(taken, 1), {"loss_scale": 2.0**15})
     assert StepSummary(**json.loads(json.dumps(asdict(one)))) == one
+
+
+def test_what_another_program_left_in_the_status_is_passed_over() -> None:
+    good = {"step": 4, "loss": 0.5}
+    for junk in (None, 3, "x", [3], {"step": "x"}, {"step": None}, {"step": [[]]}, {"step": 10**400}):
+        found = StatusLists.of({"evaluations": {"eval": good, "odd": junk}, "export_errors": [junk, good]}, 4)
+        assert (found.evaluations, found.export_errors) == ({"eval": good}, [good])
+        assert StatusLists.of({"evaluations": junk, "export_errors": junk}, 4).export_errors == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +14,14 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hpc_train.config.resources import Resources
 from hpc_train.jobs.record.status import ENDED, STATES, JobRecord, JobStatus, Phase, QueueState, State, job_status
 from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.tables import description, job_table
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
+from hpc_train.telemetry.status import sound
 
 NOW = 2e9
 JOB_DIR = Path("/runs/tiny_1")
@@ -84,6 +90,7 @@ again = {"requeues": 1}
         (ended, {"state": "succeeded", "exit_code": 0}, "me", "SUCCEEDED", None, 0),
         (failed, {"state": "failed", "exit_code": 7}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
         (failed, {"state": "running"}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
+        (failed, {"state": "failed", "exit_code": 0}, None, "FAILED", "Slurm: FAILED, exit code 7", 7),
         (QueueState("ended", exit_code=2), {}, None, "FAILED", "it ended with code 2", 2),
         (QueueState("ended", exit_code=137), {}, None, "FAILED", "killed by SIGKILL", 137),
         (QueueState("ended", signal=9), {}, None, "FAILED", "killed by SIGKILL", 137),
@@ -252,56 +259,137 @@ def test_resources_of_another_version_are_not_understood() -> None:
     assert status_of(QueueState("running"), {"state": "running", "ranks": 4}, of=of).ranks == 4
 
 
-words = st.none() | st.text(max_size=5)
-numbers = st.none() | st.integers(-3, 300) | st.floats(allow_nan=False, allow_infinity=False)
-counts = st.none() | st.integers(0, 3)
-statuses = st.fixed_dictionaries(
-    {},
-    optional={
-        "state": st.none() | st.sampled_from(["queued", "running", "requeued", "succeeded", "failed", "stopped", "?"]),
-        "job_id": st.sampled_from([None, "6", "7"]),
-        "exit_code": st.none() | st.integers(0, 255),
-        "error": st.none() | st.fixed_dictionaries({}, optional={"rank": counts, "message": words, "signal": words}),
-        **dict.fromkeys(("requeues", "restarts", "ranks", "step", "max_steps"), counts),
-        **dict.fromkeys(("examples_per_sec", "loss", "secs_left", "started", "updated"), numbers),
-        "evaluation": st.none() | st.dictionaries(st.text(max_size=3), numbers, max_size=2),
-        "exports": st.none() | st.lists(st.text(max_size=3), max_size=2),
-        "program": st.booleans(),
-        "host": words,
-    },
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 300)
+    | st.sampled_from([2**62, 10**400, -(10**400), float("nan"), float("inf"), float("-inf"), 1e308, -0.0, 1e-320])
+    | st.text(st.characters(exclude_categories=()), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
 )
-seen_things = st.builds(
-    QueueState,
-    phase=st.sampled_from(get_args(Phase)),
-    reason=words,
-    requeues=st.integers(0, 3),
-    started=numbers,
-    limit=numbers,
-    cancelled=st.booleans(),
-    exit_code=st.integers(0, 255),
-    signal=st.integers(0, 127),
-    where=words,
-    note=words,
+"""What JSON can hold: numbers of any size and NaN, halves of characters, things within things."""
+DEEP: Any = functools.reduce(lambda inner, _: [inner], range(900), [])
+"""As deep as Python reads JSON."""
+
+words = st.text(max_size=5)
+counts = st.integers(0, 3) | st.just(10**12)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-3, 300)
+times = st.floats(0, 1e10)
+GOOD: dict[str, st.SearchStrategy[Any]] = {
+    "state": st.sampled_from(["queued", "running", "requeued", "succeeded", "failed", "cancelled", "stopped", "?"]),
+    "job_id": st.sampled_from(["7", "7", "6"]),
+    "exit_code": st.sampled_from([0, 3]) | st.integers(0, 255),
+    "error": st.fixed_dictionaries(
+        {"rank": st.none() | counts, "message": words.filter(bool)},
+        optional={"signal": words, "lines": st.lists(words, max_size=2)},
+    ),
+    **dict.fromkeys(("requeues", "restarts"), st.integers(0, 3)),
+    **dict.fromkeys(("ranks", "step", "max_steps", "pid", "process_start"), counts),
+    **dict.fromkeys(("examples_per_sec", "loss"), numbers),
+    **dict.fromkeys(("secs_left", "started", "updated"), times),
+    "evaluation": st.dictionaries(st.text(max_size=3), st.none() | numbers, max_size=2).flatmap(
+        lambda metrics: counts.map(lambda step: {"step": step, **metrics})
+    ),
+    "exports": st.lists(words, max_size=2),
+    "program": st.booleans(),
+    **dict.fromkeys(("host", "boot_id"), words),
+}
+"""What this version writes into a status.json, by field."""
+good_statuses = st.fixed_dictionaries({}, optional=GOOD)
+statuses = good_statuses | st.builds(
+    lambda good, bad, deep: {**good, **bad, **dict.fromkeys(deep, DEEP)},
+    good_statuses,
+    st.dictionaries(st.sampled_from([*GOOD, "evaluations", "of the future"]), JUNK, max_size=4)
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "error": st.dictionaries(st.sampled_from(["rank", "message", "signal", "lines"]), JUNK),
+            "evaluation": st.dictionaries(st.sampled_from(["step", "loss", "x"]), JUNK),
+        },
+    ),
+    st.lists(st.sampled_from([*GOOD]), max_size=1),
 )
+
+
+def seen_things(phase: Phase) -> st.SearchStrategy[QueueState]:
+    return st.builds(
+        QueueState,
+        phase=st.just(phase),
+        reason=st.none() | words,
+        requeues=st.integers(0, 3),
+        started=st.none() | times,
+        limit=st.none() | times,
+        cancelled=st.booleans(),
+        exit_code=st.integers(0, 255),
+        signal=st.integers(0, 64),
+        where=st.none() | words,
+        note=st.none() | words,
+    )
+
+
 submissions = st.none() | st.builds(
     submission, backend=st.sampled_from(["slurm", "local"]), job_id=st.sampled_from([None, "7"])
 )
+STATES_OF: dict[Phase, set[State]] = {
+    "waiting": {"QUEUED", "REQUEUED"},
+    "running": {"PREPARING", "RUNNING"},
+    "ended": {"SUCCEEDED", "FAILED", "CANCELLED", "STOPPED"},
+    "forgotten": {"SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"},
+    "unasked": {"QUEUED", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED"},
+}
 
 
-@given(submissions, statuses, st.none() | st.just("ann"), seen_things)
-def test_any_job_stands_somehow(
-    of: Submission | None, status: dict[str, Any], cancelled_by: str | None, seen: QueueState
-) -> None:
-    found = job_status(JobRecord(JOB_DIR, of, status, cancelled_by), "slurm", seen, NOW)
-    assert found.state in STATES
-    assert found.has_ended == (found.exit_code is not None)
-    if found.has_ended:
+@pytest.mark.parametrize("phase", get_args(Phase))
+@given(st.data())
+def test_any_job_stands_somehow(phase: Phase, data: st.DataObject) -> None:
+    """Whatever is in its status.json: the status is whole, true to itself and to its queue, and can be shown."""
+    of, raw = data.draw(submissions), data.draw(statuses)
+    cancelled_by, seen = data.draw(st.none() | st.just("ann")), data.draw(seen_things(phase))
+    record = JobRecord(JOB_DIR, of, sound(raw), cancelled_by)
+
+    found = job_status(record, "slurm", seen, NOW)
+
+    assert found.state in STATES_OF[phase]
+    assert found.has_ended == (found.exit_code is not None) == (found.state in ENDED)
+    if found.exit_code is not None:
+        assert 0 <= found.exit_code <= 255
         assert (found.exit_code == 0) == (found.state == "SUCCEEDED")
-        assert 0 <= (found.exit_code or 0) <= 255
-    if found.state == "FAILED":
-        assert found.error is not None
-    if seen.phase in ("waiting", "running"):
-        assert not found.has_ended
-    if seen.phase in ("ended", "forgotten"):
-        assert found.has_ended
-    json.dumps(asdict(found))
+        assert (found.exit_code == EXIT_LOST) or found.state != "LOST"
+        assert (found.exit_code == EXIT_CANCELLED) or found.state != "CANCELLED"
+    assert (found.error is not None) or found.state != "FAILED"
+    assert (found.error is None) or found.state in ("FAILED", "STOPPED", "LOST")
+    if found.error is not None:
+        assert isinstance(found.error["message"], str)
+        assert found.error["rank"] is None or found.error["rank"] >= 0
+    assert record.has_reported_end in (True, False)
+    assert found.requeues >= seen.requeues
+    for count in (found.step, found.max_steps, found.ranks, found.restarts, found.requeues):
+        assert count is None or 0 <= count < 2**62
+    for number in (found.loss, found.examples_per_sec, found.secs_left, *(found.evaluation or {}).values()):
+        assert number is None or math.isfinite(number)
+    assert (found.secs_left is None) or found.state == "RUNNING"
+    assert json.loads(json.dumps(asdict(found), allow_nan=False)) == asdict(found)
+
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as screen:
+        console = Console(file=screen, width=200)
+        console.print(job_table([found], 200))
+        console.print(description(found))
+        screen.flush()
+        shown = screen.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert shown.count(found.state) >= 2, "in the table and in the description"
+
+
+def test_the_states_above_are_all_that_there_are() -> None:
+    assert set().union(*STATES_OF.values()) == set(STATES)
+
+
+@given(good_statuses, st.sampled_from([*GOOD]), JUNK | st.just(DEEP))
+def test_a_status_that_this_version_writes_is_sound_and_junk_spoils_its_own_field_alone(
+    status: dict[str, Any], name: str, junk: Any
+) -> None:
+    assert sound(status) == status
+    rest = {other: value for other, value in status.items() if other != name}
+    spoilt = sound({**status, name: junk, "of the future": junk})
+    assert {other: value for other, value in spoilt.items() if other != name} == rest
+    assert sound(spoilt) == spoilt
