@@ -38,6 +38,11 @@ def open_to_read(path: str | Path, follow: bool = False) -> BinaryIO:
     return cast(BinaryIO, open(_regular(path, os.O_RDONLY, follow), "rb"))
 
 
+def descriptor_to_read(path: str | Path, follow: bool = False) -> int:
+    """A descriptor of a regular file. As `open_to_read`."""
+    return _regular(path, os.O_RDONLY, follow)
+
+
 def read_bytes(path: str | Path, max_bytes: int, follow: bool = False) -> bytes:
     """All of a regular file.
 
@@ -130,8 +135,20 @@ def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
         file.write(text.encode())
 
 
-def make_folder(path: Path, mode: int = 0o777) -> None:
+def is_ours(path: Path) -> bool:
+    """Whether `path` is a regular file, no link, that belongs to this user."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def make_folder(path: Path, mode: int = 0o777, follow: bool = False) -> None:
     """Makes a folder, and those above it, unless it is there; a link in its place is refused.
+
+    Args:
+        follow: Whether `path` may be a link to a folder: one that the user has named.
 
     Raises:
         NotADirectoryError: There is something else of that name, a link to a folder included.
@@ -141,7 +158,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
         path.mkdir(mode, parents=True)
     except FileExistsError:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
-        if kind != stat.S_IFDIR:
+        if kind != stat.S_IFDIR and not (follow and path.is_dir()):
             raise NotADirectoryError(
                 errno.ENOTDIR, f"is {_KINDS.get(kind, 'a file')}, not a folder", str(path)
             ) from None

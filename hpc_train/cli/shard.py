@@ -85,6 +85,13 @@ def make(
             "alone is for all floats (float32), or all integers (int32). Repeatable.",
         ),
     ] = None,
+    external: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Files that HDF5 sources may lead to, by links, virtual datasets or external storage. Repeatable.",
+        ),
+    ] = None,
     no_header: Annotated[
         bool, typer.Option("--no-header", help="The first line of CSV files holds numbers: columns are c0, c1, …")
     ] = False,
@@ -114,6 +121,7 @@ def make(
                 stack=stack or (),
                 dtype=dtype or (),
                 header=not no_header,
+                external=external or (),
             )
             with _progress() as report:
                 done = convert(prefix, sources, options, report)

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from hpc_train.files import descriptor_to_read
+
 RETRY_WAITS_SECS = (0.1, 0.5, 2.0, 5.0, 15.0)
 PASSING_ERRORS = frozenset(
     getattr(errno, name)
@@ -104,7 +106,7 @@ class DataFile:
     def opened(self) -> Iterator[int]:
         """A descriptor of the file, open for the duration of the block."""
         if not self._keep_open:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = descriptor_to_read(self.path, follow=True)
             try:
                 yield descriptor
             finally:
@@ -112,7 +114,7 @@ class DataFile:
             return
         with self._lock:
             if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = descriptor_to_read(self.path, follow=True)
             descriptor = self._descriptor
         yield descriptor
 

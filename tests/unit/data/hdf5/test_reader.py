@@ -32,7 +32,7 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading import batch_source
 from hpc_train.data.loading.batch_source import ReadResources, training_reader
-from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.memory import available_bytes
 from tests.support import environment, examples
 
 DTYPES = ["|u1", "|i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<f2", "?", ">c8"]
@@ -131,6 +131,7 @@ def test_layouts_are_told_apart(tmp_path: Path) -> None:
             str(path),
             features=("contiguous", "gzip", "scaleoffset", "never_written", "outside", "virtual", "odd"),
             label="label",
+            external=str(tmp_path / "x.bin"),
         )
     )
     kinds = dict(zip((c.name for c in shards.columns), shards.layouts[0], strict=True))
