@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, Stream
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 
 _LOCAL_HEADER_BYTES = 30
 
@@ -18,7 +19,7 @@ _LOCAL_HEADER_BYTES = 30
 def open_npy(path: Path, column: str) -> Arrays:
     """A .npy file, as a column."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path, follow=True) as file:
             shape, fortran, dtype = _header(file)
             offset = file.tell()
     except ValueError as error:
@@ -31,7 +32,7 @@ def open_npz(path: Path) -> Arrays:
     arrays: dict[str, Array] = {}
     refused: dict[str, str] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_to_read(path, follow=True) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if not member.filename.endswith(".npy"):
                     refused[member.filename] = "not an array"
@@ -75,12 +76,13 @@ def _in_file(path: Path, offset: int, shape: tuple[int, ...], fortran: bool, dty
     array = InFile(path, offset, dtype, shape)
     if not fortran:
         return array
-    return Slices(np.memmap(path, dtype, "r", offset, shape, order="F"))
+    with open_to_read(path, follow=True) as file:
+        return Slices(np.memmap(file, dtype, "r", offset, shape, order="F"))
 
 
 def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
     """Where a member's bytes begin: after a header whose two last fields have lengths of their own (APPNOTE 4.3.7)."""
-    with open(path, "rb") as file:
+    with open_to_read(path, follow=True) as file:
         file.seek(member.header_offset)
         header = file.read(_LOCAL_HEADER_BYTES)
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
@@ -89,7 +91,7 @@ def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
 
 def _opener(path: Path, member: str) -> Any:
     def opened() -> IO[bytes]:
-        stream = zipfile.ZipFile(path).open(member)  # noqa: SIM115  closed with the last reference
+        stream = zipfile.ZipFile(open_to_read(path, follow=True)).open(member)  # noqa: SIM115  closed with the last reference
         _header(stream)
         return stream
 

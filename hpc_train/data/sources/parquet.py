@@ -14,6 +14,7 @@ import pyarrow.parquet
 from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field, piece_rows
 from hpc_train.errors import UserError
+from hpc_train.files import require_regular
 
 BUFFER_BYTES = 1 << 20
 
@@ -56,6 +57,7 @@ class Parquet(Part):
 
     def _open(self) -> Any:
         try:
+            require_regular(self._path, follow=True)
             return pyarrow.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.name}: cannot be read as Parquet: {error}") from None
