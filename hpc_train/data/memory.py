@@ -12,6 +12,12 @@ _LIMITS = (
 )
 
 
+SMALL_BYTES = 64 << 20
+"""What is not held against the memory that is free."""
+PIECES = 16
+"""Of a larger piece, such as a chunk or a row, so many have to fit into it."""
+
+
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """What the node has left, or what a limit of this job leaves where that is less, in bytes.
 
@@ -33,6 +39,11 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
     if limit != resource.RLIM_INFINITY:
         left.append(limit - int(_text(proc / "self" / "statm").partition(" ")[0] or 0) * resource.getpagesize())
     return max(0, min(left, default=1 << 40))
+
+
+def fits(size: int) -> bool:
+    """Whether one piece of data of `size` bytes can be held, of which several are at the same time."""
+    return size <= SMALL_BYTES or size <= available_bytes() // PIECES
 
 
 def _room(group: Path, limit: str, usage: str) -> int | None:

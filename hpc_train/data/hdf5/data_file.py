@@ -22,7 +22,7 @@ PASSING_ERRORS = frozenset(
 )
 """Errors after which a parallel file system may come back: they are retried."""
 
-HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, IndexError, OverflowError, TypeError)
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, IndexError, OverflowError, TypeError, MemoryError)
 """What h5py raises where a file cannot be read or is damaged."""
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from hpc_train.data.hdf5.codecs import (
 )
 from hpc_train.data.hdf5.filter_plugins import FRAME_HEADER_BYTES, FRAME_SIZES
 from hpc_train.data.hdf5.layout import Contiguous, Layout, Opaque
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.memory import available_bytes, fits
 from hpc_train.files import open_to_read
 
 MAX_UNWRITTEN_BYTES = 1 << 30
@@ -34,9 +34,6 @@ MAX_RATIO = 1000
 """To which a file as a whole may be compressed without a closer look: about what gzip reaches with zeros."""
 MAX_UNWRITTEN_CHUNKS, INDEX_BYTES = 1 << 20, 8
 """Chunks that were never written; what one that was takes in a file at least."""
-CHUNKS_IN_MEMORY = 16
-"""Of the largest chunk, so many fit into the memory that is free; those of up to SMALL_CHUNK_BYTES always."""
-SMALL_CHUNK_BYTES = 64 << 20
 SAFE_BYTES = 128 << 20
 """What a chunk may be inflated to without a look before."""
 SPARE_BYTES = 1 << 12
@@ -57,10 +54,10 @@ def why_not_plausible(dataset: h5py.Dataset, layout: Layout) -> str | None:
         count = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
         if count > MAX_UNWRITTEN_CHUNKS + size // INDEX_BYTES:
             return f"{text} in {count:,} chunks, more than a file of {size:,} bytes has"
-        if chunk > SMALL_CHUNK_BYTES and chunk > (free := available_bytes()) // CHUNKS_IN_MEMORY:
+        if not fits(chunk):
             return (
-                f"has chunks of {chunk:,} bytes, too large for {free:,} bytes of free memory; write it with smaller "
-                "ones (hpc-train shard)"
+                f"has chunks of {chunk:,} bytes, too large for {available_bytes():,} bytes of free memory; write it "
+                "with smaller ones (--chunk-rows of hpc-train shard)"
             )
     if isinstance(layout, Opaque) and (why_not := why_not_bounded(dataset)):
         return why_not

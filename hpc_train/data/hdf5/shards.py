@@ -19,7 +19,7 @@ from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.hdf5.declared import why_not_plausible
 from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile
 from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
-from hpc_train.data.memory import available_bytes
+from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError
 
@@ -35,8 +35,8 @@ BLOCK_BYTES = 4 << 20
 MIN_BLOCKS = 1024
 MAX_BLOCK_ROWS = 1 << 16
 """Chunks of more rows, such as labels may have, are decoded again for each block instead."""
-SMALL_BATCH_BYTES = 64 << 20
-"""What is not held against the memory that is free."""
+MAX_PART = 8
+"""A batch may take half of the memory that is free."""
 MAX_LISTED = 100
 """Datasets that a message names."""
 
@@ -169,10 +169,10 @@ Table = dict[str, _Entry]
 
 def _check_batch(source: HDF5Input, path: Path, row_bytes: int) -> None:
     size = source.batch_size * row_bytes
-    if size > SMALL_BATCH_BYTES and size > (free := available_bytes()):
+    if not fits(size // MAX_PART):
         raise UserError(
-            f"{path}: batch_size {source.batch_size} x rows of {row_bytes:,} bytes is more than the {free:,} bytes of "
-            "free memory; take a smaller batch_size"
+            f"{path}: batch_size {source.batch_size} x rows of {row_bytes:,} bytes does not fit well into the "
+            f"{available_bytes():,} bytes of free memory; take a smaller batch_size"
         )
 
 

@@ -35,6 +35,11 @@ class Parquet(Part):
         self.refused: dict[str, str] = {}
         with self._open() as file:
             self._rows = int(file.metadata.num_rows)
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            if min(groups, default=0) < 0 or sum(groups) != self._rows:
+                raise UserError(
+                    f"{path}: its groups of rows have {sum(groups):,} rows, but its header says {self._rows:,}"
+                )
             schema = file.schema_arrow
         self.names = schema.names
         for column in schema:
