@@ -227,6 +227,8 @@ def _read_table(path: Path, consent: Consent) -> Table:
             raise UserError(
                 f"{path}: is being written, or was not closed after writing; wait, or repair it with h5clear -s"
             ) from None
+        if isinstance(error, OSError) and error.filename:  # no library's error, but the system's
+            raise UserError(f"{path}: {error.strerror}") from None
         raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
 
 

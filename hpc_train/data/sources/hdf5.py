@@ -28,6 +28,8 @@ def open_hdf5(path: Path, consent: Consent) -> Arrays:
     except UserError:
         raise
     except HDF5_ERRORS as error:
+        if isinstance(error, OSError) and error.filename:
+            raise
         raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
     if not arrays:
         raise UserError(f"{path}: has no dataset at its top level")

@@ -64,8 +64,9 @@ class Parquet(Part):
         try:
             require_regular(self._path, follow=True)
             return pyarrow.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{self.name}: cannot be read as Parquet: {error}") from None
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+            cause = getattr(error, "strerror", None) or "it is damaged, or something else"
+            raise UserError(f"{self.name}: cannot be read as Parquet: {cause}") from None
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         return self._rows
@@ -85,8 +86,9 @@ class Parquet(Part):
                     first += batch.num_rows
                     if used < batch.num_rows:
                         yield {name: array[used:] for name, array in block.items()}
-            except (OSError, pa.ArrowException) as error:
-                raise UserError(f"{self.name}: cannot be read: {error}") from None
+            except (OSError, pa.ArrowException, MemoryError) as error:
+                cause = getattr(error, "strerror", None) or "it is damaged"
+                raise UserError(f"{self.name}: cannot be read: {cause}") from None
 
     def _values(self, array: Any, name: str, first: int) -> np.ndarray:
         field = self.fields[name]
