@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -40,18 +39,23 @@ SPARE_BYTES = 1 << 12
 """By which a filter's output may be longer than a chunk: other filters' headers and checksums."""
 
 
-def why_not_plausible(dataset: h5py.Dataset, layout: Layout) -> str | None:
-    """Why the dataset cannot be read, as the rest of a sentence that begins with it; None where it can."""
-    rows, row_bytes = int(dataset.shape[0]), math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
-    declared, size = rows * max(1, row_bytes), Path(dataset.file.filename).stat().st_size
+def why_not_plausible(dataset: h5py.Dataset, layout: Layout, size: int) -> str | None:
+    """Why the dataset cannot be read, as the rest of a sentence that begins with it; None where it can.
+
+    Args:
+        size: Of the file that it lies in.
+    """
+    shape, itemsize = dataset.shape, dataset.dtype.itemsize
+    rows, row_bytes = int(shape[0]), math.prod(shape[1:]) * itemsize
+    declared = rows * max(1, row_bytes)
+    if isinstance(layout, Contiguous) and layout.offset + declared <= size:
+        return None
     text = f"declares {rows:,} rows of {row_bytes:,} bytes"
     if isinstance(layout, Contiguous):
-        if layout.offset + declared > size:
-            return f"{text} from byte {layout.offset:,} on, but the file ends at byte {size:,}"
-        return None
+        return f"{text} from byte {layout.offset:,} on, but the file ends at byte {size:,}"
     if dataset.chunks is not None:
-        chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize
-        count = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+        chunk = math.prod(dataset.chunks) * itemsize
+        count = math.prod(-(-n // c) for n, c in zip(shape, dataset.chunks, strict=True))
         if count > MAX_UNWRITTEN_CHUNKS + size // INDEX_BYTES:
             return f"{text} in {count:,} chunks, more than a file of {size:,} bytes has"
         if not fits(chunk):

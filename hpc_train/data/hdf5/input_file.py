@@ -21,7 +21,7 @@ import h5py
 
 from hpc_train.data.hdf5.declared import why_not_bounded
 from hpc_train.errors import UserError
-from hpc_train.files import require_regular
+from hpc_train.files import descriptor_to_read, require_regular
 
 MAX_DATASETS = 1 << 16
 MAX_LINKS = 16
@@ -75,7 +75,9 @@ class InputFile:
         self, path: str | Path, consent: Consent = NONE, checked: bool = False, follow: bool = True, **how: Any
     ) -> None:
         """Raises OSError where it is no regular file, or no HDF5."""
-        require_regular(path, follow)
+        descriptor = descriptor_to_read(path, follow)
+        self._bytes = os.fstat(descriptor).st_size
+        os.close(descriptor)
         self.path, self._consent, self._is_checked = str(path), consent, checked
         self.elsewhere: set[str] = set()
         self._opened = ExitStack()
@@ -111,6 +113,10 @@ class InputFile:
             found = self.dataset(name)
             if found is not None:
                 yield name, found
+
+    def bytes_around(self, name: str, dataset: h5py.Dataset) -> int:
+        """The size of the file that has the dataset `name`."""
+        return Path(dataset.file.filename).stat().st_size if name in self.elsewhere else self._bytes
 
     def dataset(self, name: str) -> h5py.Dataset | None:
         """The dataset `name` at the top level, of which HDF5 may read all rows; None where it is something else.

@@ -239,9 +239,10 @@ def _describe(file: InputFile, name: str) -> _Entry | None:
         return _Entry(problem=error)
     if dataset is None:
         return None
-    if dataset.shape is None or dataset.ndim == 0:
+    shape = dataset.shape
+    if not shape:
         return _Entry()
-    rows = int(dataset.shape[0])
+    rows = int(shape[0])
     try:
         dtype = dataset.dtype.newbyteorder("=").name
     except TypeError:  # a type that numpy has not
@@ -249,9 +250,9 @@ def _describe(file: InputFile, name: str) -> _Entry | None:
     if dtype not in DTYPES:
         return _Entry(rows)
     layout = layout_of(dataset, name in file.elsewhere)
-    why_not = why_not_plausible(dataset, layout)
+    why_not = why_not_plausible(dataset, layout, file.bytes_around(name, dataset))
     problem = UserError(f"{file.path}: dataset {name!r} {why_not}") if why_not else None
-    return _Entry(rows, Column(name, tuple(map(int, dataset.shape[1:])), dtype), layout, problem)
+    return _Entry(rows, Column(name, tuple(map(int, shape[1:])), dtype), layout, problem)
 
 
 def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -41,7 +41,7 @@ def _array(file: InputFile, name: str, dataset: h5py.Dataset, consent: Consent) 
         layout = layout_of(dataset, name in file.elsewhere)
         if isinstance(layout, Opaque) and not layout.readable:
             raise UserError(f"{file.path}: dataset {name!r} cannot be read: {layout.reason}")
-        if why_not := why_not_plausible(dataset, layout):
+        if why_not := why_not_plausible(dataset, layout, file.bytes_around(name, dataset)):
             raise UserError(f"{file.path}: dataset {name!r} {why_not}")
         if isinstance(layout, Contiguous):
             return InFile(Path(file.path), layout.offset, np.dtype(layout.dtype), dataset.shape)

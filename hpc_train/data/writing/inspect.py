@@ -142,10 +142,10 @@ def _dataset(file: InputFile, name: str) -> list[DatasetReport]:
         listed = ", ".join(error.files[:SHOWN]) + (" …" if error.files[SHOWN:] else "")
         reason = f"it lies in {listed}, which `external` has to allow"
         return [DatasetReport(name, "", (), 0, OUTSIDE, None, "", "", 0, 0, "with consent", reason, error.files)]
-    return [] if dataset is None else [_report(name, dataset)]
+    return [] if dataset is None else [_report(name, dataset, file.bytes_around(name, dataset))]
 
 
-def _report(name: str, dataset: h5py.Dataset) -> DatasetReport:
+def _report(name: str, dataset: h5py.Dataset, size: int) -> DatasetReport:
     shape, dtype = dataset.shape or (), dataset.dtype
     read_by, reason = "not at all", "it does not hold numbers in rows"
     if shape and dtype.kind in "buifc":
@@ -154,7 +154,7 @@ def _report(name: str, dataset: h5py.Dataset) -> DatasetReport:
             read_by, reason = "through HDF5" if how.readable else "not at all", how.reason
         else:
             read_by, reason = "memory map" if isinstance(how, Contiguous) else "parallel chunks", ""
-        if why_not := why_not_plausible(dataset, how):
+        if why_not := why_not_plausible(dataset, how, size):
             raise UserError(f"dataset {name!r} {why_not}")
     kinds = {h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.CHUNKED: "chunked", h5py.h5d.COMPACT: "compact"}
     return DatasetReport(
