@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -70,6 +71,20 @@ def test_with_consent_the_other_files_rows_are_read(tmp_path: Path, monkeypatch:
     convert("new/a", ["a.h5"], Options(shards=1, columns="x,y", external=external))
     with h5py.File("new/a-00000.h5") as file:
         np.testing.assert_array_equal(file["x"], X + more)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(path.read_bytes())])
+def test_what_a_virtual_dataset_is_made_of_may_not_change_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_x(virtual("outside.h5"))(tmp_path)
+    shards = find_shards(HDF5Input("a.h5", features="x", label="y", external="*.h5"))
+    with Reader(shards) as reader:
+        reader.read(np.arange(ROWS))
+        change(Path("outside.h5"))
+        with pytest.raises(OSError, match=r"outside\.h5"):
+            reader.read(np.arange(ROWS))
 
 
 def test_what_leads_back_into_the_shard_needs_no_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

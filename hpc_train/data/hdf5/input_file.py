@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,6 +56,9 @@ class Consent:
 
 NONE = Consent()
 
+Stamp = tuple[int, int, int, int]
+"""Device, inode, size and time of change of a file."""
+
 
 class InputFile:
     """An HDF5 file opened to be read. A context manager: leaving it closes the file, and those that it has led to.
@@ -69,6 +72,7 @@ class InputFile:
 
     Attributes:
         elsewhere: Of the datasets got so far, the names of those that lie in other files.
+        outside: The other files that they lead to, and what they were like when they were checked.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class InputFile:
         os.close(descriptor)
         self.path, self._consent, self._is_checked = str(path), consent, checked
         self.elsewhere: set[str] = set()
+        self.outside: dict[str, Stamp] = {}
         self._opened = ExitStack()
         self._file = self._opened.enter_context(h5py.File(path, "r", locking="best-effort", **how))
         self._checked: dict[tuple[str, str], tuple[int, ...] | None] = {}
@@ -230,7 +235,28 @@ class InputFile:
             raise UserError(f"{asked} {how} other files, which {redirected[0]} has HDF5 look for elsewhere; unset it")
         for path in paths:
             _require_regular(path, asked)
+            self.outside[path] = _stamp(path)
         return paths
+
+
+def _stamp(path: str) -> Stamp:
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def require_unchanged(outside: Mapping[str, Stamp]) -> None:
+    """Checks that files which HDF5 has read are still those that were checked: for what is gone it gives fill values.
+
+    Raises:
+        OSError: One is not.
+    """
+    for path, stamp in outside.items():
+        try:
+            now = _stamp(path)
+        except FileNotFoundError:
+            now = None
+        if now != stamp:
+            raise OSError(f"{path}, to which it leads, has changed since it was first read, or is gone")
 
 
 def _parts(name: str | bytes) -> list[bytes]:

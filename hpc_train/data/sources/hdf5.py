@@ -11,7 +11,7 @@ import numpy as np
 from hpc_train.data.hdf5.chunked import ChunkIndex
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, DataFile
 from hpc_train.data.hdf5.declared import why_not_plausible
-from hpc_train.data.hdf5.input_file import Consent, InputFile
+from hpc_train.data.hdf5.input_file import Consent, InputFile, require_unchanged
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins, layout_of
 from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, native
 from hpc_train.errors import UserError
@@ -24,16 +24,22 @@ def open_hdf5(path: Path, consent: Consent) -> Arrays:
     give_hdf5_its_plugins()
     try:
         with InputFile(path, consent) as file:
-            arrays = {name: _array(file, name, dataset, consent) for name, dataset in file.datasets()}
+            arrays, refused = {}, {}
+            for name in file.names:
+                try:
+                    if (dataset := file.dataset(name)) is not None:
+                        arrays[name] = _array(file, name, dataset, consent)
+                except UserError as error:
+                    refused[name] = str(error).removeprefix(f"{path}: ")
     except UserError:
         raise
     except HDF5_ERRORS as error:
         if isinstance(error, OSError) and error.filename:
             raise
         raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
-    if not arrays:
+    if not arrays and not refused:
         raise UserError(f"{path}: has no dataset at its top level")
-    return Arrays(str(path), arrays)
+    return Arrays(str(path), arrays, refused)
 
 
 def _array(file: InputFile, name: str, dataset: h5py.Dataset, consent: Consent) -> Array:
@@ -61,7 +67,14 @@ class _Dataset(Array):
 
     def reader(self, start: int) -> Callable[[int], np.ndarray]:
         file = InputFile(self._path, self._consent, rdcc_nbytes=self._cache_bytes)
-        return Slices(file.dataset(self._name)).reader(start)
+        read = Slices(file.dataset(self._name)).reader(start)
+
+        def read_unchanged(count: int) -> np.ndarray:
+            rows = read(count)
+            require_unchanged(file.outside)
+            return rows
+
+        return read_unchanged
 
 
 class _Chunks(Array):

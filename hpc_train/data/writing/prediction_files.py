@@ -88,13 +88,14 @@ def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
     problems = []
     try:
         with InputFile(path) as file:
-            found = dict(file.datasets())
+            names = file.names
             for name, input_ in wanted.items():
-                if name not in found:
-                    has = ", ".join(found) or "none"
+                found = file.dataset(name) if name in names else None
+                if found is None:
+                    has = ", ".join(names) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
-                elif found[name].shape and not _takes(input_, found[name]):
-                    own = Column(name, found[name].shape[1:], found[name].dtype.newbyteorder("=").name)
+                elif found.shape and not _takes(input_, found):
+                    own = Column(name, found.shape[1:], found.dtype.newbyteorder("=").name)
                     problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
     except HDF5_ERRORS:
         return []  # find_shards reports it
