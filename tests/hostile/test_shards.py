@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.input_file import OutsideError
 from hpc_train.data.hdf5.layout import Opaque
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import find_shards
@@ -71,6 +72,40 @@ def test_with_consent_the_other_files_rows_are_read(tmp_path: Path, monkeypatch:
     convert("new/a", ["a.h5"], Options(shards=1, columns="x,y", external=external))
     with h5py.File("new/a-00000.h5") as file:
         np.testing.assert_array_equal(file["x"], X + more)
+
+
+@pytest.mark.parametrize("add", [external_link, virtual("outside.h5"), nested_virtual, virtual("outside.h5", "chain")])
+@pytest.mark.parametrize("through", ["", "linked/", "link.h5"])
+def test_what_is_read_is_what_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add: Callable[[h5py.File], object], through: str
+) -> None:
+    """Files of the same names lie in the working directory and, behind a link, beside the shard's own name."""
+    for name in ("data", "here", "links"):
+        (tmp_path / name).mkdir()
+    with_x(add)(tmp_path / "data")
+    for path in (tmp_path / "data").glob("*.h5"):
+        (tmp_path / "here" / path.name).write_bytes(path.read_bytes())
+    for name in ("outside.h5", "further.h5"):
+        with h5py.File(tmp_path / "here" / name, "a") as file:
+            for place in ("x", "g/x"):
+                if place in file and file.get(place, getlink=True).__class__ is h5py.HardLink:
+                    file[place][:] = -1.0
+    (tmp_path / "linked").symlink_to("data")
+    (tmp_path / "link.h5").symlink_to("data/a.h5")
+    monkeypatch.chdir(tmp_path / "here")
+    path = tmp_path / (through if through.endswith(".h5") else f"{through}a.h5" if through else "data/a.h5")
+    both = {"data": str(tmp_path / "data" / "*.h5"), "here": str(tmp_path / "here" / "*.h5")}
+    read = []
+    for allowed in both:
+        try:
+            source = HDF5Input(str(path), features="x", label="y", external=both[allowed])
+            with Reader(find_shards(source)) as reader:
+                first = float(reader.read(np.arange(ROWS))[0][0, 0])
+        except OutsideError:
+            continue
+        assert (first < 0) == (allowed == "here"), (allowed, first)
+        read.append(allowed)
+    assert read == (["here"] if through == "link.h5" else ["data"])
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(path.read_bytes())])
