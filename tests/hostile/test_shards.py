@@ -167,6 +167,16 @@ def test_inspect_names_the_files_and_does_not_open_them(tmp_path: Path, monkeypa
     assert "lies in outside.h5, which `external` has to allow" in str(x.reason)
 
 
+def test_inspect_waits_for_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.h5")
+    (tmp_path / "b.h5").symlink_to("/dev/zero")
+    reports = inspect([str(tmp_path / "*.h5")])
+    assert [report.problems for report in reports] == [
+        ("is a FIFO, not a regular file",),
+        ("is a device, not a regular file",),
+    ]
+
+
 def test_names_with_control_characters_are_read_and_reported(tmp_path: Path) -> None:
     names = ["a\x1b[2J", "b\n\rc", "d\u202ee", "\u2028", "f\x7f"]
     with h5py.File(tmp_path / "\x1b[31m.h5", "w") as file:

@@ -124,9 +124,11 @@ def _looked_at(datasets: Sequence[DatasetReport]) -> list[DatasetReport]:
 def _unreadable(path: Path, error: Exception) -> str:
     if path.is_dir():
         return "is a folder"
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = str(error)
     if isinstance(error, UserError):
         return text.removeprefix(f"{path}: ")
+    if isinstance(error, OSError) and error.filename:  # no library's error, but the system's
+        return str(error.strerror)
     if "truncated file" in text:
         return "is cut short: write or copy it again"
     if "file signature not found" in text:
