@@ -146,11 +146,21 @@ def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
         file.write(text.encode())
 
 
-def make_folder(path: Path, mode: int = 0o777, top: Path | None = None) -> None:
+def is_ours(path: Path) -> bool:
+    """Whether `path` is a regular file, no link, that belongs to this user."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def make_folder(path: Path, mode: int = 0o777, top: Path | None = None, follow: bool = False) -> None:
     """Makes a folder, and those above it, unless it is there; a link in its place is refused.
 
     Args:
         top: A folder above it: of those below that none is a link, either.
+        follow: Whether `path` may be a link to a folder: one that the user has named.
 
     Raises:
         NotADirectoryError: There is something else of that name, a link to a folder included.
@@ -162,7 +172,7 @@ def make_folder(path: Path, mode: int = 0o777, top: Path | None = None) -> None:
         path.mkdir(mode, parents=True)
     except FileExistsError:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
-        if kind != stat.S_IFDIR:
+        if kind != stat.S_IFDIR and not (follow and path.is_dir()):
             raise NotADirectoryError(
                 errno.ENOTDIR, f"is {_KINDS.get(kind, 'a file')}, not a folder", str(path)
             ) from None

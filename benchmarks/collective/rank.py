@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from support.timing import there_and_back
 
-from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.memory import available_bytes
 from hpc_train.distributed.world import World
 from hpc_train.telemetry.units import size
 

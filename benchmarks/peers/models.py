@@ -111,7 +111,7 @@ def check_memory(models: Sequence[str], ranks: int) -> None:
     """
     from support.usage import UsageError
 
-    from hpc_train.data.loading.memory import available_bytes
+    from hpc_train.data.memory import available_bytes
 
     available = available_bytes()
     for model in models:

@@ -15,7 +15,7 @@ from support.records import Record, Sample, records_of
 from support.results import Results
 from support.usage import UsageError, tell
 
-from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.memory import available_bytes
 from scale.jobs import ASYNC, BENCHMARK, HDF5, STRONG, SYNC, Case, Run, Settings, in_words, run_case
 from scale.workloads import PROCESS_BYTES, WORKLOADS, emulated_bytes, write_data
 

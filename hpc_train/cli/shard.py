@@ -86,6 +86,13 @@ def make(
             "alone is for all floats (float32), or all integers (int32). Repeatable.",
         ),
     ] = None,
+    external: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Files that HDF5 sources may lead to, by links, virtual datasets or external storage. Repeatable.",
+        ),
+    ] = None,
     no_header: Annotated[
         bool, typer.Option("--no-header", help="The first line of CSV files holds numbers: columns are c0, c1, …")
     ] = False,
@@ -115,6 +122,7 @@ def make(
                 stack=stack or (),
                 dtype=dtype or (),
                 header=not no_header,
+                external=external or (),
             )
             with _progress() as report:
                 done = convert(prefix, sources, options, report)
@@ -171,7 +179,7 @@ def _show(reports: list[FileReport]) -> None:
             chunk = "" if dataset.chunk is None else f" {list(dataset.chunk)}"
             cells = (
                 dataset.name,
-                f"{dataset.dtype} {list(dataset.shape)} {dataset.byte_order}",
+                "" if dataset.outside else f"{dataset.dtype} {list(dataset.shape)} {dataset.byte_order}",
                 *(dataset.layout + chunk, dataset.compression),
                 size(sum(report.datasets[i].stored_bytes for report in files)),
                 size(sum(report.datasets[i].raw_bytes for report in files)),

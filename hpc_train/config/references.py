@@ -17,6 +17,7 @@ _KINDS: dict[str, Kind] = {
     "hooks": "function",
     "saving_listeners": "function",
     "shards": "shard",
+    "external": "shard",
     "assets": "asset",
     "ckpt_to_initialize_from": "source",
 }

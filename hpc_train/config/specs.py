@@ -62,6 +62,8 @@ class HDF5Input:
             is no label, that returns the same or `(features, label, sample_weight)`. If it has a parameter `seed`,
             it gets an int32 `[2]` tensor for tf.random.stateless_* functions, derived from (seed, epoch, step,
             rank). In a job file: `file.py:function` or `package.module:function`.
+        external: Files outside the shards that may be read where a shard leads to them, by external links, virtual
+            datasets or external storage: path or glob, or several, as `shards`. None: such a shard is refused.
 
     Data keeps its stored dtype until `map_fn`: uint8 images stay uint8.
     """
@@ -74,6 +76,7 @@ class HDF5Input:
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     epochs: Count | None = None
     map_fn: Function = None
+    external: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
 
     @field_validator("features", "label")
     @classmethod

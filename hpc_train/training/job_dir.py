@@ -61,7 +61,7 @@ def begin_job_dir(
     """
     job_dir = job.job_dir
     try:
-        make_folder(job_dir.resolve(), 0o700)
+        make_folder(job_dir, 0o700, follow=True)
         if not lock.held:
             lock.acquire()
         make_folder(job_dir / LOGS)

@@ -13,6 +13,7 @@ import pytest
 from hpc_train.files import (
     create,
     exposure,
+    is_ours,
     make_folder,
     open_to_append,
     open_to_lock,
@@ -173,6 +174,19 @@ def test_a_folder_is_made_once_and_a_link_to_one_is_refused(tmp_path: Path) -> N
     (tmp_path / "link").symlink_to("a")
     with pytest.raises(NotADirectoryError, match="is a symbolic link, not a folder"):
         make_folder(tmp_path / "link")
+    make_folder(tmp_path / "link", follow=True)
+    (tmp_path / "nowhere").symlink_to("gone")
+    with pytest.raises(NotADirectoryError):
+        make_folder(tmp_path / "nowhere", follow=True)
+
+
+def test_what_is_ours_is_a_file_that_we_have_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("mine")
+    (tmp_path / "link").symlink_to("a")
+    assert [is_ours(tmp_path / name) for name in ("a", "link", "none")] == [True, False, False]
+    assert not is_ours(tmp_path)
+    monkeypatch.setattr("hpc_train.files.os.geteuid", lambda: 4711)
+    assert not is_ours(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,11 @@ import numpy as np
 from hpc_train.data.hdf5.buffer_pool import aligned_bytes
 from hpc_train.data.hdf5.codecs import Decoder
 from hpc_train.data.hdf5.data_file import DataFile
+from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.hdf5.layout import Chunked
+
+SPARE_BYTES = 1 << 16
+"""By which, and by its own size again, a chunk may be longer than what it decodes to."""
 
 Key = tuple[int, int]
 """(shard, band)."""
@@ -79,6 +83,9 @@ class ChunkIndex:
         if offset < 0:
             out.view(self._dtype)[:] = self._fill
             return
+        if size > 2 * out.size + SPARE_BYTES:
+            name = self._name.lstrip("/")
+            raise OSError(f"{file.path}: dataset {name!r}: damaged: {size} bytes for a chunk of {out.size}")
         raw = np.empty(size, np.uint8)
         file.read_into(offset, raw)
         try:
@@ -296,5 +303,5 @@ class ChunkedColumn:
         index.read_rows(part.file, band * size, out[:size])
 
     def _index(self, part: ChunkedPart) -> ChunkIndex:
-        with self._hdf5, h5py.File(part.file.path, "r", locking="best-effort") as file:
-            return ChunkIndex(file[self._name], part.layout)
+        with self._hdf5, InputFile(part.file.path) as file:
+            return ChunkIndex(file.dataset(self._name), part.layout)

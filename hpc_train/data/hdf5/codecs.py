@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,12 @@ _NAMES = {
     32028: "sperr",
 }
 
+GZIP_RATIO = 1032
+"""What gzip inflates at most to (RFC 1951: 258 bytes from 2 bits)."""
+_SAFE_BYTES = 128 << 20
+"""What gzip may inflate to before anybody looks: it is slower, by some percent, where it has to stop in time."""
+_PIECE_BYTES = 1 << 20
+
 _CHECKSUM_BYTES = 4
 _WORDS_PER_ROW = 1024
 _BLOCK_ELEMENTS = 1 << 16
@@ -71,6 +77,11 @@ class Filter:
             return not filter_plugins.bitshuffle_codec(self.values)
         return self.id in (SHUFFLE, FLETCHER32)
 
+    @property
+    def grows(self) -> bool:
+        """Whether HDF5 gives its output whatever size the chunk says."""
+        return self.id in (GZIP, BZIP2, *filter_plugins.FRAME_SIZES) and not self.keeps_size
+
 
 def filters_of(dataset: h5py.Dataset) -> tuple[Filter, ...]:
     """The dataset's filters, in the order in which they were applied on writing."""
@@ -92,7 +103,7 @@ def why_not(filters: Sequence[Filter]) -> str | None:
         compressed = f"compressed with {stage} (HDF5 filter {stage.id}), "
         if stage.id == LZF and _lzf() is None:
             return compressed + "which this build of h5py keeps to itself"
-        if stage.id == BZIP2 and _bz2() is None:
+        if stage.id == BZIP2 and bz2_module() is None:
             return compressed + "which needs a Python that was built with the module bz2"
         if stage.id in filter_plugins.IN_FILE_NAMES and filter_plugins.plugins.find(stage.id) is None:
             if filter_plugins.hdf5plugin_folder() is None:
@@ -185,15 +196,36 @@ def _undo(stage: Filter, itemsize: int) -> _Undo:
 
 def _gunzip(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
     try:
-        whole: np.ndarray = np.frombuffer(zlib.decompress(data.data, bufsize=size), np.uint8)
+        if data.size * GZIP_RATIO <= _SAFE_BYTES:
+            whole: np.ndarray = np.frombuffer(zlib.decompress(data.data, bufsize=size), np.uint8)
+        else:
+            whole = np.empty(size, np.uint8) if out is None else out
+            filled = 0
+            for piece in inflated(data):
+                if filled + piece.size > size:
+                    raise ValueError(f"gzip: more than {size} bytes")
+                whole[filled : filled + piece.size] = piece
+                filled += piece.size
+            whole = whole[:filled]
     except zlib.error as error:
         raise ValueError(f"gzip: {error}") from None
     return _of_size(whole, size, "gzip")
 
 
+def inflated(data: np.ndarray) -> Iterator[np.ndarray]:
+    """What gzip has packed into `data`, in pieces; zlib.error where it is damaged, ValueError where it is cut short."""
+    stream, rest = zlib.decompressobj(), data.tobytes()
+    while not stream.eof:
+        piece = stream.decompress(rest, _PIECE_BYTES)
+        if not piece and not stream.eof:
+            raise ValueError("gzip: the stream is cut short")
+        yield np.frombuffer(piece, np.uint8)
+        rest = stream.unconsumed_tail
+
+
 def _unbzip2(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
     """Python's own bzip2: the plugin never ends where a stream is cut short."""
-    stream = _bz2().BZ2Decompressor()
+    stream = bz2_module().BZ2Decompressor()
     try:
         whole: np.ndarray = np.frombuffer(stream.decompress(data.data, size + 1), np.uint8)
     except (OSError, ValueError) as error:
@@ -203,7 +235,8 @@ def _unbzip2(data: np.ndarray, size: int, out: np.ndarray | None) -> np.ndarray:
     return _of_size(whole, size, "bzip2")
 
 
-def _bz2() -> Any:
+def bz2_module() -> Any:
+    """Python's bz2; None where Python was built without it."""
     try:
         return importlib.import_module("bz2")
     except ImportError:

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from hpc_train.files import open_regular
+
 RETRY_WAITS_SECS = (0.1, 0.5, 2.0, 5.0, 15.0)
 PASSING_ERRORS = frozenset(
     getattr(errno, name)
@@ -20,7 +22,7 @@ PASSING_ERRORS = frozenset(
 )
 """Errors after which a parallel file system may come back: they are retried."""
 
-HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, IndexError, OverflowError, TypeError)
+HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, IndexError, OverflowError, TypeError, MemoryError)
 """What h5py raises where a file cannot be read or is damaged."""
 
 T = TypeVar("T")
@@ -104,7 +106,7 @@ class DataFile:
     def opened(self) -> Iterator[int]:
         """A descriptor of the file, open for the duration of the block."""
         if not self._keep_open:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self.path, follow=True)
             try:
                 yield descriptor
             finally:
@@ -112,7 +114,7 @@ class DataFile:
             return
         with self._lock:
             if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = open_regular(self.path, follow=True)
             descriptor = self._descriptor
         yield descriptor
 

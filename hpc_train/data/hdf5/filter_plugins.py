@@ -21,6 +21,8 @@ BLOSC, LZ4, BITSHUFFLE, ZSTD = 32001, 32004, 32008, 32015
 IN_FILE_NAMES = {BLOSC: "blosc", LZ4: "lz4", BITSHUFFLE: "shuf", ZSTD: "zst"}
 """Plugins that are used, and what their libraries' names have in them as a rule."""
 
+FRAME_HEADER_BYTES = 32
+
 _BITSHUFFLE_CODECS = {2: "lz4", 3: "zstd"}
 _SPARE_VALUES = 8
 _REVERSE = 0x0100
@@ -205,8 +207,32 @@ def bitshuffle_codec(values: Sequence[int]) -> str | None:
     return _BITSHUFFLE_CODECS.get(values[4]) if len(values) > 4 else None
 
 
+def _zstd_size(data: bytes) -> int | None:
+    """What a zstd frame's header says that it decodes to (RFC 8878, 3.1.1.1)."""
+    if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+        return None
+    single, kind = data[4] >> 5 & 1, data[4] >> 6
+    start = 5 + (not single) + (0, 1, 2, 4)[data[4] & 3]
+    length = (single, 2, 4, 8)[kind]
+    field = data[start : start + length]
+    return int.from_bytes(field, "little") + (256 if length == 2 else 0) if length and len(field) == length else None
+
+
+def _is_zstd_frame(data: np.ndarray, size: int, values: Sequence[int]) -> bool:
+    return _zstd_size(data[:FRAME_HEADER_BYTES].tobytes()) == size
+
+
+FRAME_SIZES: dict[int, Callable[[bytes], int | None]] = {
+    BLOSC: lambda start: int.from_bytes(start[4:8], "little") if len(start) >= 16 else None,
+    LZ4: lambda start: int.from_bytes(start[:8], "big") if len(start) >= 12 else None,
+    BITSHUFFLE: lambda start: int.from_bytes(start[:8], "big") if len(start) >= 12 else None,
+    ZSTD: _zstd_size,
+}
+"""What a frame's first FRAME_HEADER_BYTES say that it decodes to; its plugin allocates that."""
+
 FRAME_CHECKS: dict[int, Callable[[np.ndarray, int, Sequence[int]], bool]] = {
     BLOSC: _is_blosc_frame,
     LZ4: _is_lz4_frame,
     BITSHUFFLE: _is_bitshuffle_frame,
+    ZSTD: _is_zstd_frame,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -53,18 +54,27 @@ def give_hdf5_its_plugins() -> None:
         importlib.import_module("hdf5plugin")
 
 
-def layout_of(dataset: h5py.Dataset) -> Layout:
-    """The layout of a dataset of numbers with at least one dimension."""
-    dtype = dataset.dtype.str
-    if not dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True)):
+def layout_of(dataset: h5py.Dataset, elsewhere: bool = False) -> Layout:
+    """The layout of a dataset of numbers with at least one dimension.
+
+    Args:
+        elsewhere: It lies in another file than the one that it was looked for in.
+    """
+    numbers, shape = dataset.dtype, dataset.shape
+    dtype = numbers.str
+    if elsewhere:
+        return Opaque(dtype, "it lies in another file")
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(numbers, logical=True)):
         return Opaque(dtype, "its numbers are stored in a form that needs converting")
-    if dataset.is_virtual:
+    properties = dataset.id.get_create_plist()
+    kind = properties.get_layout()
+    if kind == h5py.h5d.VIRTUAL:
         return Opaque(dtype, "it is a virtual dataset")
-    if dataset.external:
+    if properties.get_external_count():
         return Opaque(dtype, "its rows lie in other files")
-    if 0 in dataset.shape:
+    if 0 in shape:
         return Opaque(dtype, "it is empty")
-    if dataset.chunks is not None:
+    if kind == h5py.h5d.CHUNKED:
         filters = filters_of(dataset)
         reason = why_not(filters)
         if reason is None and None in dataset.maxshape[1:]:
@@ -76,6 +86,6 @@ def layout_of(dataset: h5py.Dataset) -> Layout:
         give_hdf5_its_plugins()
         return Opaque(dtype, reason, all(h5py.h5z.filter_avail(stage.id) for stage in filters))
     offset = dataset.id.get_offset()
-    if offset is None or dataset.id.get_storage_size() != dataset.nbytes:
+    if offset is None or dataset.id.get_storage_size() != math.prod(shape) * numbers.itemsize:
         return Opaque(dtype, "its rows lie in the header, or were never written")
     return Contiguous(dtype, int(offset))

@@ -13,9 +13,10 @@ from hpc_train.data.hdf5.buffer_pool import BufferPool
 from hpc_train.data.hdf5.chunked import ChunkedColumn, ChunkedPart, Key
 from hpc_train.data.hdf5.contiguous import ContiguousColumn
 from hpc_train.data.hdf5.data_file import DataFile
+from hpc_train.data.hdf5.input_file import InputFile, Stamp, require_unchanged
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins
 from hpc_train.data.hdf5.mapped_table import Part
-from hpc_train.data.hdf5.shards import ShardSet, open_file
+from hpc_train.data.hdf5.shards import ShardSet
 
 MAX_OPEN_FILES = 128
 KINDS = (Contiguous, Chunked, Opaque)
@@ -153,6 +154,7 @@ class _Column:
         swapped = [not np.dtype(layout.dtype).isnative and not isinstance(layout, Opaque) for layout in layouts]
         self._swapped: np.ndarray = np.array(swapped)
         self._any_swapped = any(swapped)
+        self._outside: dict[int, dict[str, Stamp]] = {}
         each = list(enumerate(zip(reader.files, shards.shard_rows, layouts, strict=True)))
         plain = {i: Part(f, layout.offset, rows) for i, (f, rows, layout) in each if isinstance(layout, Contiguous)}
         chunked = {i: ChunkedPart(f, rows, layout) for i, (f, rows, layout) in each if isinstance(layout, Chunked)}
@@ -237,8 +239,12 @@ class _Column:
         data_file = self._reader.files[shard]
 
         def read() -> np.ndarray:
-            with self._reader.hdf5, open_file(data_file.path) as file:
-                rows: np.ndarray = file[self._column.name][selection][places]
+            consent, checked = self._reader.shards.consent, shard in self._outside
+            with self._reader.hdf5, InputFile(data_file.path, consent, checked) as file:
+                dataset = file.dataset(self._column.name)
+                assert dataset is not None, "it was one when the shards were found"
+                rows: np.ndarray = dataset[selection][places]
+                require_unchanged(self._outside.setdefault(shard, file.outside))
                 return rows
 
         return data_file.retried(read)

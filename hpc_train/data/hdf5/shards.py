@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,13 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from pydantic import TypeAdapter
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.declared import why_not_plausible
+from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile
 from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
+from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError
 
@@ -32,6 +35,10 @@ BLOCK_BYTES = 4 << 20
 MIN_BLOCKS = 1024
 MAX_BLOCK_ROWS = 1 << 16
 """Chunks of more rows, such as labels may have, are decoded again for each block instead."""
+MAX_PART = 8
+"""A batch may take half of the memory that is free."""
+MAX_LISTED = 100
+"""Datasets that a message names."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class ShardSet:
 
     Attributes:
         file_bytes: Size of each file; `layouts`: of each column in each shard.
+        consent: Which files outside of them may be read.
     """
 
     paths: tuple[str, ...]
@@ -64,6 +72,7 @@ class ShardSet:
     features: tuple[Column, ...]
     labels: tuple[Column, ...]
     layouts: tuple[tuple[Layout, ...], ...]
+    consent: Consent = NONE
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -114,50 +123,73 @@ class ShardSet:
 _PLAIN = TypeAdapter(ShardSet)
 
 
-def open_file(path: str | Path) -> h5py.File:
-    """Opens an HDF5 file for reading. Locks are tried and not insisted on: many parallel file systems lack them."""
-    return h5py.File(path, "r", locking="best-effort")
-
-
 def find_shards(source: HDF5Input) -> ShardSet:
     """Finds the files that `source` names and checks them all. Local; opens every file once.
 
     Raises:
-        UserError: No such file, not HDF5, cut short, being written, no rows, a dataset that is missing or cannot be
-            trained on, shards whose columns or columns whose rows do not fit together.
+        UserError: No such file, not HDF5, cut short, being written, no rows, a dataset that is missing, cannot be
+            trained on, lies in files that the user does not allow, or declares what cannot be; shards whose columns or
+            columns whose rows do not fit together; a batch that no memory holds.
     """
-    paths = _expand(source.shards)
-    tables = [_read_table(path) for path in paths]
+    paths, consent = _expand(source.shards), Consent(source.external)
+    tables = [_read_table(path, consent) for path in paths]
     features, labels = _choose_columns(source, paths[0], tables[0])
     names, first = features + labels, tables[0]
     for path, table in zip(paths, tables, strict=True):
         _check(path, table, names, paths[0], first)
-    columns = tuple(column for name in names if (column := first[name][1]) is not None)
+    columns = tuple(column for name in names if (column := first[name].column) is not None)
+    _check_batch(source, paths[0], sum(column.row_bytes for column in columns))
     return ShardSet(
         tuple(map(str, paths)),
-        tuple(table[names[0]][0] for table in tables),
+        tuple(table[names[0]].rows for table in tables),
         tuple(path.stat().st_size for path in paths),
         columns[: len(features)],
         columns[len(features) :],
-        tuple(tuple(layout for name in names if (layout := table[name][2]) is not None) for table in tables),
+        tuple(tuple(layout for name in names if (layout := table[name].layout) is not None) for table in tables),
+        consent,
     )
 
 
-Table = dict[str, tuple[int, Column | None, Layout | None]]
-"""Rows, column and layout of each top-level dataset of a file; no column where it holds no numbers in rows."""
+@dataclass(frozen=True)
+class _Entry:
+    """A dataset at the top level of a file; without a column where it holds no numbers in rows.
+
+    Attributes:
+        problem: Why it cannot be read.
+    """
+
+    rows: int = 0
+    column: Column | None = None
+    layout: Layout | None = None
+    problem: UserError | None = None
+
+
+Table = dict[str, _Entry]
+
+
+def _check_batch(source: HDF5Input, path: Path, row_bytes: int) -> None:
+    size = source.batch_size * row_bytes
+    if not fits(size // MAX_PART):
+        raise UserError(
+            f"{path}: batch_size {source.batch_size} x rows of {row_bytes:,} bytes does not fit well into the "
+            f"{available_bytes():,} bytes of free memory; take a smaller batch_size"
+        )
 
 
 def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, first: Table) -> None:
     for name in names:
         if name not in table:
             raise UserError(f"{path}: has no dataset {name!r}; it has {_listed(table)}")
-        rows, column, layout = table[name]
+        entry = table[name]
+        rows, column, layout = entry.rows, entry.column, entry.layout
+        if entry.problem is not None:
+            raise entry.problem
         if column is None:
             raise UserError(f"{path}: dataset {name!r} does not hold numbers in rows, so it cannot be trained on")
-        if column != first[name][1]:
-            raise UserError(f"{path}: dataset {name!r} is {column}, but {first[name][1]} in {first_path}")
-        if rows != table[names[0]][0]:
-            raise UserError(f"{path}: dataset {name!r} has {rows} rows, but {names[0]!r} has {table[names[0]][0]}")
+        if column != first[name].column:
+            raise UserError(f"{path}: dataset {name!r} is {column}, but {first[name].column} in {first_path}")
+        if rows != table[names[0]].rows:
+            raise UserError(f"{path}: dataset {name!r} has {rows} rows, but {names[0]!r} has {table[names[0]].rows}")
         if rows == 0:
             raise UserError(f"{path}: dataset {name!r} has no rows; remove the file or write rows into it")
         if isinstance(layout, Opaque) and not layout.readable:
@@ -182,10 +214,12 @@ def _expand(patterns: tuple[str, ...]) -> list[Path]:
     return paths
 
 
-def _read_table(path: Path) -> Table:
+def _read_table(path: Path, consent: Consent) -> Table:
     try:
-        with open_file(path) as file:
-            return {n: _describe(n, item) for n, item in file.items() if isinstance(item, h5py.Dataset)}
+        with InputFile(path, consent) as file:
+            return {name: entry for name in file.names if (entry := _describe(file, name)) is not None}
+    except UserError:
+        raise
     except BlockingIOError:
         raise UserError(f"{path}: is being written by another process; wait until it is closed") from None
     except HDF5_ERRORS as error:
@@ -193,20 +227,32 @@ def _read_table(path: Path) -> Table:
             raise UserError(
                 f"{path}: is being written, or was not closed after writing; wait, or repair it with h5clear -s"
             ) from None
+        if isinstance(error, OSError) and error.filename:  # no library's error, but the system's
+            raise UserError(f"{path}: {error.strerror}") from None
         raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
 
 
-def _describe(name: str, dataset: h5py.Dataset) -> tuple[int, Column | None, Layout | None]:
-    if dataset.shape is None or dataset.ndim == 0:
-        return 0, None, None
-    rows = int(dataset.shape[0])
+def _describe(file: InputFile, name: str) -> _Entry | None:
+    try:
+        dataset = file.dataset(name)
+    except UserError as error:
+        return _Entry(problem=error)
+    if dataset is None:
+        return None
+    shape = dataset.shape
+    if not shape:
+        return _Entry()
+    rows = int(shape[0])
     try:
         dtype = dataset.dtype.newbyteorder("=").name
     except TypeError:  # a type that numpy has not
-        return rows, None, None
+        return _Entry(rows)
     if dtype not in DTYPES:
-        return rows, None, None
-    return rows, Column(name, tuple(map(int, dataset.shape[1:])), dtype), layout_of(dataset)
+        return _Entry(rows)
+    layout = layout_of(dataset, name in file.elsewhere)
+    why_not = why_not_plausible(dataset, layout, file.bytes_around(name, dataset))
+    problem = UserError(f"{file.path}: dataset {name!r} {why_not}") if why_not else None
+    return _Entry(rows, Column(name, tuple(map(int, shape[1:])), dtype), layout, problem)
 
 
 def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -218,14 +264,15 @@ def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[
         labels = (found[0],)
     features = source.features
     if features is None:
-        features = tuple(name for name, (_, column, _) in table.items() if column is not None and name not in labels)
+        features = tuple(n for n, entry in table.items() if (entry.column or entry.problem) and n not in labels)
         if not features:
             raise UserError(f"{path}: has no dataset of numbers beside the label; it has {_listed(table)}")
     return features, labels
 
 
 def _listed(table: Table) -> str:
-    return ", ".join(f"{name} ({column or 'not numbers'})" for name, (_, column, _) in table.items()) or "no datasets"
+    found = [f"{name} ({entry.column or 'not numbers'})" for name, entry in list(table.items())[:MAX_LISTED]]
+    return ", ".join([*found, *(["…"] if len(table) > MAX_LISTED else [])]) or "no datasets"
 
 
 def record_of(shards: ShardSet) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.layout import Contiguous
 from hpc_train.data.hdf5.reader import Reader, cache_bytes
 from hpc_train.data.hdf5.shards import ShardSet, record_of
-from hpc_train.data.loading.memory import available_bytes
 from hpc_train.data.loading.prefetch import GroupReader
 from hpc_train.data.loading.window_prefetch import WindowsAhead
+from hpc_train.data.memory import available_bytes
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError

@@ -18,10 +18,10 @@ end, is cut again into equal parts, one a rank; the next epoch is dealt anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -241,12 +241,28 @@ def _windows_of(rows: int) -> int:
     return max(1, rows // -(-rows // WINDOWS))
 
 
-def evaluation_batches(rows: int, batch_size: int, steps: int | None, rank: int, size: int) -> list[tuple[int, int]]:
-    """The batches that `rank` evaluates, as (first row, end).
+def evaluation_batches(
+    rows: int, batch_size: int, steps: int | None, rank: int, size: int
+) -> Sequence[tuple[int, int]]:
+    """The batches that `rank` evaluates, as (first row, end). They take no memory.
 
     They are the batches of one process, the last one shorter where rows run out, dealt to the ranks in turn: each
     row is evaluated once, and every batch is the same however many ranks there are.
     """
     count = -(-rows // batch_size)
     count = count if steps is None else min(count, steps)
-    return [(k * batch_size, min((k + 1) * batch_size, rows)) for k in range(rank, count, size)]
+    return _Batches(range(rank * batch_size, count * batch_size, size * batch_size), batch_size, rows)
+
+
+class _Batches(Sequence[tuple[int, int]]):
+    def __init__(self, firsts: range, batch_size: int, rows: int) -> None:
+        self._firsts, self._batch_size, self._rows = firsts, batch_size, rows
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return _Batches(self._firsts[number], self._batch_size, self._rows)
+        first = self._firsts[number]
+        return first, min(first + self._batch_size, self._rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 
+from hpc_train.data.hdf5.input_file import NONE, Consent
 from hpc_train.data.sources.hdf5 import open_hdf5
 from hpc_train.data.sources.idx import DTYPES, open_idx
 from hpc_train.data.sources.npy import open_npy, open_npz
@@ -15,6 +17,7 @@ from hpc_train.data.sources.recipe import Part, Recipe
 from hpc_train.data.sources.table import is_gzipped, open_unzipped
 from hpc_train.data.sources.tfrecord import TFRecord, looks_like_tfrecord
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 
 KINDS = ".npz, HDF5, CSV (.csv, .tsv), Parquet, TFRecord, or NAME=FILE for .npy and IDX; .gz for CSV, TFRecord and IDX"
 
@@ -44,14 +47,14 @@ def _matches(pattern: str) -> list[Path]:
     return [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern)))
 
 
-def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
+def open_part(name: str, path: Path, recipe: Recipe, header: bool, consent: Consent = NONE) -> Part:
     """Opens a file as the kind that its first bytes, or its name, show.
 
     Raises:
         UserError: Of no kind that is known, not readable, or a NAME given or missing.
     """
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path, follow=True) as file:
             start = file.read(16)
         with open_unzipped(path) as stream:
             inner = stream.read(16)
@@ -76,8 +79,10 @@ def open_part(name: str, path: Path, recipe: Recipe, header: bool) -> Part:
 
             return CSV(path, header, recipe.targets)
         if not is_gzipped(path) and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
-            return open_hdf5(path)
-    except (OSError, EOFError) as error:
+            return open_hdf5(path, consent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     raise UserError(f"{path}: cannot tell what this is; give {KINDS}")
 

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.memory import available_bytes
 from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 
 MAPPED_ROW_BYTES = 256
 """Shorter rows are gathered from a memory map, longer ones by a read each."""
@@ -76,14 +77,19 @@ class Slices(Array):
 class InFile(Array):
     """Rows that lie one after the other in `path` from byte `offset` on.
 
+    Args:
+        follow: Whether `path` may be a link: one that the user has named.
+
     Raises:
         UserError: The file ends before the rows do.
     """
 
     random = True
 
-    def __init__(self, path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._path, self._offset, self.dtype, self.shape = path, offset, dtype, shape
+    def __init__(
+        self, path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], follow: bool = True
+    ) -> None:
+        self._path, self._offset, self._follow, self.dtype, self.shape = path, offset, follow, dtype, shape
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._map: mmap.mmap | None = None
         self._brought_in = False
@@ -93,7 +99,8 @@ class InFile(Array):
 
     def _slice(self, first: int, count: int) -> np.ndarray:
         offset = self._offset + first * self._row_bytes
-        values = np.fromfile(self._path, self.dtype, count * math.prod(self.shape[1:]), offset=offset)
+        with open_to_read(self._path, self._follow) as file:
+            values = np.fromfile(file, self.dtype, count * math.prod(self.shape[1:]), offset=offset)
         return values.reshape(count, *self.shape[1:])
 
     def gather(self, rows: np.ndarray) -> np.ndarray:
@@ -104,7 +111,7 @@ class InFile(Array):
             self._gather_mapped(rows, out)
             return native(out)
         view = out.reshape(len(rows), -1).view(np.uint8)
-        with open(self._path, "rb", buffering=0) as file:
+        with open_to_read(self._path, self._follow) as file:
             for i, row in enumerate(rows.tolist()):
                 got = os.preadv(file.fileno(), [view[i]], self._offset + row * self._row_bytes)
                 if got != self._row_bytes:
@@ -117,15 +124,14 @@ class InFile(Array):
         left = self.shape[0] * self._row_bytes
         if left > available_bytes() // 2:
             return
-        buffer = memoryview(bytearray(min(left, PIECE_BYTES)))
-        with open(self._path, "rb", buffering=0) as file:
+        with open_to_read(self._path, self._follow) as file:
             file.seek(self._offset)
-            while left > 0 and (got := file.readinto(buffer)):
-                left -= got
+            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+                left -= len(piece)
 
     def _gather_mapped(self, rows: np.ndarray, out: np.ndarray) -> None:
         if self._map is None:
-            with open(self._path, "rb") as file:
+            with open_to_read(self._path, self._follow) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._map.madvise(mmap.MADV_RANDOM)
         array = np.frombuffer(self._map, self.dtype, math.prod(self.shape), self._offset).reshape(self.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> 
             outputs.pop(place[n], None)
         outputs[min(place[n] for n in names)] = Output(name, tuple(names), True, recipe.targets.get(name))
     found = [outputs[i] for i in sorted(outputs)]
-    twice = {o.name for o in found if sum(other.name == o.name for other in found) > 1}
+    twice = {name for name, times in Counter(o.name for o in found).items() if times > 1}
     if twice:
         raise UserError(f"--stack {min(twice)}: {part.name} has a column of that name already; choose another")
     return found

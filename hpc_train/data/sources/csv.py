@@ -6,6 +6,8 @@ not to be whole after all comes as float64 from there on, and the spool makes it
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from hpc_train.errors import UserError
 BLOCK_BYTES = 4 << 20
 SAMPLE_BYTES = 64 << 10
 MAX_LINE_BYTES = 64 << 20
+MAX_COLUMNS = 1 << 18
 
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = r"(?i)^\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)\s*$"
@@ -53,7 +56,7 @@ class CSV(Part):
         if header and _first_unlike(pa.array([cell.encode() for cell in cells], pa.binary()), _NUMBER) is None:
             raise UserError(f"{path}: the first line holds numbers and no column names; give --no-header if that is so")
         self.names = cells if header else [f"c{i}" for i in range(len(cells))]
-        twice = {name for name in self.names if self.names.count(name) > 1}
+        twice = {name for name, times in Counter(self.names).items() if times > 1}
         if twice:
             raise UserError(f"{path}: two columns are named {min(twice)!r}")
         self._kinds: dict[str, str] = {}
@@ -86,7 +89,7 @@ class CSV(Part):
                     raise UserError(f"{self.name}: has a line of more than {MAX_LINE_BYTES >> 20} MiB; is it CSV?")
                 yield block.removeprefix(_BOM) if first else block
                 first = False
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{self.name}: cannot be read: {error}") from None
 
     def _header_cells(self, line: bytes) -> Sequence[str]:
@@ -97,6 +100,8 @@ class CSV(Part):
             raise UserError(f"{self.name}: its first line is not text in UTF-8") from None
         if not line:
             raise UserError(f"{self.name}: its first line is empty")
+        if line.count(self._delimiter.encode()) >= MAX_COLUMNS:
+            raise UserError(f"{self.name}: has more than {MAX_COLUMNS:,} columns in its first line")
         whole = csv.ReadOptions(block_size=len(line) + 2)
         try:
             names: Sequence[str] = csv.read_csv(pa.BufferReader(line + b"\n"), whole, self._format()).column_names

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
+import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -11,19 +14,29 @@ import numpy as np
 
 from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, Stream
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 
 _LOCAL_HEADER_BYTES = 30
+MAX_HEADER_BYTES = 10_000
+"""As numpy has it, which looks at it only once all has been read."""
+_FORMATS = {
+    (1, 0): ("<H", np.lib.format.read_array_header_1_0),
+    (2, 0): ("<I", np.lib.format.read_array_header_2_0),
+}
 
 
 def open_npy(path: Path, column: str) -> Arrays:
     """A .npy file, as a column."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path, follow=True) as file:
             shape, fortran, dtype = _header(file)
             offset = file.tell()
+        array = _in_file(path, offset, shape, fortran, dtype)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    return Arrays(str(path), {column: _in_file(path, offset, shape, fortran, dtype)})
+    return Arrays(str(path), {column: array})
 
 
 def open_npz(path: Path) -> Arrays:
@@ -31,16 +44,20 @@ def open_npz(path: Path) -> Arrays:
     arrays: dict[str, Array] = {}
     refused: dict[str, str] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_to_read(path, follow=True) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if not member.filename.endswith(".npy"):
                     refused[member.filename] = "not an array"
                     continue
                 name = member.filename.removesuffix(".npy")
                 try:
+                    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                        raise ValueError("it is compressed in a way that numpy does not write")
                     with archive.open(member) as stream:
                         shape, fortran, dtype = _header(stream)
                         header_bytes = stream.tell()
+                    if dtype.kind in "buifc" and member.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
+                        raise ValueError(f"it has {member.file_size:,} bytes, not those of its shape {shape}")
                     if member.compress_type == zipfile.ZIP_STORED:
                         offset = _data_offset(path, member) + header_bytes
                         arrays[name] = _in_file(path, offset, shape, fortran, dtype)
@@ -51,21 +68,28 @@ def open_npz(path: Path) -> Arrays:
                         )
                     else:
                         arrays[name] = Stream(f"{path}: {name}", _opener(path, member.filename), dtype, shape)
-                except ValueError as error:
+                except (ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
                     refused[name] = str(error)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     return Arrays(str(path), arrays, refused)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(cast(BinaryIO, file))
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(cast(BinaryIO, file))
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(cast(BinaryIO, file))
-    else:
+    if version not in _FORMATS:
         raise ValueError(f".npy format {version[0]}.{version[1]}, which holds names and no plain numbers")
+    form, read = _FORMATS[version]
+    start = file.read(struct.calcsize(form))
+    length = struct.unpack(form, start)[0] if len(start) == struct.calcsize(form) else 0
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {length:,} bytes; {MAX_HEADER_BYTES:,} at most")
+    try:
+        shape, fortran, dtype = read(BytesIO(start + file.read(length)))
+    except Exception:  # Python's parser raises what it likes
+        raise ValueError("its header is not that of an array") from None
+    if any(n < 0 for n in shape):
+        raise ValueError(f"its header gives it the shape {shape}")
     return shape, fortran and len(shape) > 1, dtype
 
 
@@ -75,12 +99,13 @@ def _in_file(path: Path, offset: int, shape: tuple[int, ...], fortran: bool, dty
     array = InFile(path, offset, dtype, shape)
     if not fortran:
         return array
-    return Slices(np.memmap(path, dtype, "r", offset, shape, order="F"))
+    with open_to_read(path, follow=True) as file:
+        return Slices(np.memmap(file, dtype, "r", offset, shape, order="F"))
 
 
 def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
     """Where a member's bytes begin: after a header whose two last fields have lengths of their own (APPNOTE 4.3.7)."""
-    with open(path, "rb") as file:
+    with open_to_read(path, follow=True) as file:
         file.seek(member.header_offset)
         header = file.read(_LOCAL_HEADER_BYTES)
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
@@ -89,7 +114,7 @@ def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
 
 def _opener(path: Path, member: str) -> Any:
     def opened() -> IO[bytes]:
-        stream = zipfile.ZipFile(path).open(member)  # noqa: SIM115  closed with the last reference
+        stream = zipfile.ZipFile(open_to_read(path, follow=True)).open(member)  # noqa: SIM115  closed with the last reference
         _header(stream)
         return stream
 

@@ -14,6 +14,7 @@ import pyarrow.parquet
 from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field, piece_rows
 from hpc_train.errors import UserError
+from hpc_train.files import require_regular
 
 BUFFER_BYTES = 1 << 20
 
@@ -34,6 +35,11 @@ class Parquet(Part):
         self.refused: dict[str, str] = {}
         with self._open() as file:
             self._rows = int(file.metadata.num_rows)
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            if min(groups, default=0) < 0 or sum(groups) != self._rows:
+                raise UserError(
+                    f"{path}: its groups of rows have {sum(groups):,} rows, but its header says {self._rows:,}"
+                )
             schema = file.schema_arrow
         self.names = schema.names
         for column in schema:
@@ -56,9 +62,11 @@ class Parquet(Part):
 
     def _open(self) -> Any:
         try:
+            require_regular(self._path, follow=True)
             return pyarrow.parquet.ParquetFile(self._path, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{self.name}: cannot be read as Parquet: {error}") from None
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+            cause = getattr(error, "strerror", None) or "it is damaged, or something else"
+            raise UserError(f"{self.name}: cannot be read as Parquet: {cause}") from None
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         return self._rows
@@ -78,8 +86,9 @@ class Parquet(Part):
                     first += batch.num_rows
                     if used < batch.num_rows:
                         yield {name: array[used:] for name, array in block.items()}
-            except (OSError, pa.ArrowException) as error:
-                raise UserError(f"{self.name}: cannot be read: {error}") from None
+            except (OSError, pa.ArrowException, MemoryError) as error:
+                cause = getattr(error, "strerror", None) or "it is damaged"
+                raise UserError(f"{self.name}: cannot be read: {cause}") from None
 
     def _values(self, array: Any, name: str, first: int) -> np.ndarray:
         field = self.fields[name]

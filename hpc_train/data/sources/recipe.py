@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sources.table import Block, Field, Rows, Table, numbered
 from hpc_train.errors import UserError
 
@@ -196,6 +197,12 @@ class PreparedTable(Table):
                     f"but --dtype {output.name}={output.target} has {math.prod(wanted)}"
                 )
             shape, dtype = shape if wanted is None else wanted, output.target.dtype
+        largest = max((Field(output.name, dtype, shape), *fields), key=lambda field: field.row_bytes)
+        if not fits(largest.row_bytes):
+            raise UserError(
+                f"{self.name}: column {output.name!r} has rows of {largest.row_bytes:,} bytes, too large for "
+                f"{available_bytes():,} bytes of free memory"
+            )
         return Field(output.name, dtype, shape)
 
     def blocks(self, start: int = 0) -> Iterator[Block]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from hpc_train.data.sources.arrays import InFile
 from hpc_train.data.sources.combine import JoinedTable
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Table
 from hpc_train.errors import UserError
+from hpc_train.files import create, unforeseen
 
 EXACT = 2**53
 """Whole numbers to here are exact in float64."""
@@ -30,7 +31,7 @@ class Spool(Table):
 
     def __init__(self, path: Path, name: str, fields: Mapping[str, Field], rows: int) -> None:
         self.path, self.name, self.fields, self.rows = path, name, fields, rows
-        self._records = InFile(path, 0, _record(fields), (rows,))
+        self._records = InFile(path, 0, _record(fields), (rows,), follow=False)
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         assert self.rows is not None
@@ -67,15 +68,15 @@ def fill(table: JoinedTable, path: Path, report: Report) -> Spool:
     """
     fields = dict(table.fields)
     row_bytes = sum(field.row_bytes for field in fields.values())
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = unforeseen(path)
     rows = 0
     try:
-        with open(temporary, "x+b", buffering=0) as file:
+        with cast(BinaryIO, open(create(temporary, readable=True), "r+b", buffering=0)) as file:
             for block in table.blocks():
                 turned = {n for n, a in block.items() if a.dtype.kind == "f" and fields[n].dtype.kind in "iu"}
                 if turned:
                     fresh = {n: Field(n, block[n].dtype, f.shape) if n in turned else f for n, f in fields.items()}
-                    _rewrite(file, table.name, fields, fresh)
+                    _rewrite(file, path, table.name, fields, fresh)
                     fields = fresh
                 records = _pack(table.name, fields, block)
                 _write(file, records, path)
@@ -130,7 +131,7 @@ def _write(file: BinaryIO, records: np.ndarray, path: Path) -> None:
             data = data[file.write(data) :]
 
 
-def _rewrite(file: BinaryIO, name: str, old: Mapping[str, Field], new: Mapping[str, Field]) -> None:
+def _rewrite(file: BinaryIO, path: Path, name: str, old: Mapping[str, Field], new: Mapping[str, Field]) -> None:
     """Gives the records written so far other types, of the same size, where they lie."""
     end, dtype = file.tell(), _record(old)
     piece = max(1, PIECE_BYTES // dtype.itemsize) * dtype.itemsize
@@ -139,4 +140,4 @@ def _rewrite(file: BinaryIO, name: str, old: Mapping[str, Field], new: Mapping[s
         records = np.frombuffer(file.read(min(piece, end - offset)), dtype)
         fresh = _pack(name, new, {column: records[f"f{i}"] for i, column in enumerate(old)})
         file.seek(offset)
-        _write(file, fresh, Path(file.name))
+        _write(file, fresh, path)

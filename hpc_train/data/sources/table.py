@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read
 
 Block = dict[str, np.ndarray]
 """Some rows that follow each other: an array `[n, ...]` a column."""
@@ -72,13 +73,25 @@ class Table(ABC):
 
 def is_gzipped(path: Path) -> bool:
     """Whether a source file is gzipped."""
-    with open(path, "rb") as file:
+    with open_to_read(path, follow=True) as file:
         return file.read(2) == b"\x1f\x8b"
+
+
+class _Unzipped(gzip.GzipFile):
+    """What a gzipped file holds. Closing it closes the file."""
+
+    def close(self) -> None:
+        file: Any = self.fileobj
+        super().close()
+        if file is not None:
+            file.close()
 
 
 def open_unzipped(path: Path) -> BinaryIO:
     """Opens a source file, gzipped or not, to read its content."""
-    return cast(BinaryIO, gzip.open(path, "rb") if is_gzipped(path) else open(path, "rb"))
+    zipped = is_gzipped(path)
+    file = open_to_read(path, follow=True)
+    return cast(BinaryIO, _Unzipped(fileobj=file, mode="rb")) if zipped else file
 
 
 def piece_rows(fields: Sequence[Field]) -> int:

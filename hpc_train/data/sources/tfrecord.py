@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, is_gzipped
+from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, is_gzipped, open_unzipped
 from hpc_train.errors import UserError
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -24,6 +24,8 @@ SAMPLE_RECORDS = 64
 FRAME_BYTES = 16
 """Of a record beside its data: length and two checksums."""
 MAX_BATCH_RECORDS = 8192
+MAX_RECORD_BYTES = 64 << 20
+_LENGTH = struct.Struct("<Q")
 IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP", b"BM": "BMP"}
 
 
@@ -54,15 +56,15 @@ class TFRecord(Part):
         self._bytes: set[str] = set()
         self._read_bytes, self._all_bytes = 0, path.stat().st_size
         self._zipped = is_gzipped(path)
+        count = self._measure()
         tf = _tensorflow()
         try:
-            records = [r.numpy() for r in self._records(tf).take(SAMPLE_RECORDS)]
+            records = [r.numpy() for r in self._records(tf).take(count)]
             examples = [tf.train.Example.FromString(record) for record in records]
         except Exception as error:  # of protobuf and of TensorFlow, each with a class of its own
             raise UserError(f"{path}: cannot be read as TFRecord of tf.train.Example: {_short(error)}") from None
         if not examples:
             raise UserError(f"{path}: has no records")
-        self._record_bytes = max(map(len, records))
         self.names = sorted({name for example in examples for name in example.features.feature})
         for name in self.names:
             found = [example.features.feature[name] for example in examples if name in example.features.feature]
@@ -78,6 +80,25 @@ class TFRecord(Part):
                 (kind,), (length,) = kinds, lengths
                 dtype = np.dtype(np.int64 if kind == "int64_list" else np.float32)
                 self.fields[name] = Field(name, dtype, () if length == 1 else (length,))
+
+    def _measure(self) -> int:
+        """Notes how long records are, before TensorFlow makes room for them; returns how many are looked at.
+
+        Raises:
+            UserError: One is too long.
+        """
+        lengths: list[int] = []
+        self._record_bytes, number = 1, 0
+        with open_unzipped(self._path) as stream:
+            while len(header := stream.read(_LENGTH.size)) == _LENGTH.size:
+                length, number = _LENGTH.unpack(header)[0], number + 1
+                if length > MAX_RECORD_BYTES:
+                    raise UserError(f"{self.name}: record {number} has {length:,} bytes; {MAX_RECORD_BYTES:,} at most")
+                self._record_bytes = max(self._record_bytes, length)
+                if len(lengths) < SAMPLE_RECORDS and sum(lengths) < PIECE_BYTES:
+                    lengths.append(length)
+                stream.seek(length + FRAME_BYTES - _LENGTH.size, os.SEEK_CUR)
+        return max(1, len(lengths))
 
     def _add_bytes(self, name: str, first: bytes, target: Target | None) -> None:
         image = next((kind for magic, kind in IMAGES.items() if first.startswith(magic)), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_train.data.hdf5.input_file import Consent
 from hpc_train.data.sources import Named, expand, open_part
 from hpc_train.data.sources.combine import ConvertedTable, JoinedTable, combine
 from hpc_train.data.sources.idx import read_idx
@@ -17,6 +19,7 @@ from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage
 from hpc_train.data.writing.writer import check_rows, nothing, spooled, write_tables
 from hpc_train.errors import UserError
+from hpc_train.files import is_ours
 
 __all__ = ["Options", "Written", "convert", "read_idx"]
 
@@ -31,6 +34,7 @@ class Options:
         columns, stack, dtype: See hpc_train.data.sources.recipe.
         header: Whether the first line of a CSV file names its columns.
         compression, chunk_rows: See `Storage`.
+        external: Files that HDF5 sources may lead to; paths and globs.
     """
 
     shards: int = 8
@@ -42,6 +46,7 @@ class Options:
     stack: Sequence[str] = ()
     dtype: Sequence[str] = ()
     header: bool = True
+    external: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MAX_SHARDS:
@@ -88,9 +93,9 @@ def convert(prefix: str | Path, sources: Sequence[str], options: Options, report
         raise UserError(f"PREFIX {prefix}: give the beginning of the file names too, as in data/train")
     prefix, storage = Path(prefix), Storage(options.compression, options.chunk_rows)
     recipe = parse_recipe(options.columns, options.stack, options.dtype)
-    files = expand(sources)
+    files, consent = expand(sources), Consent(tuple(options.external))
     _check_twice(files)
-    tables = combine([open_part(name, path, recipe, options.header) for name, path in files], recipe)
+    tables = combine([open_part(name, path, recipe, options.header, consent) for name, path in files], recipe)
     check_rows(tables, options.shards)
     with resume_plan.alone(prefix):
         try:
@@ -144,9 +149,10 @@ def _fill(
     filled: list[JoinedTable | Spool] = []
     for number, table in enumerate(tables):
         path = prefix.parent / f".{prefix.name}.spool-{number}"
-        if str(number) in here.spools and path.exists():
-            filled.append(Spool.from_json(path, here.spools[str(number)]))
-            continue
+        if str(number) in here.spools and is_ours(path):
+            with suppress(KeyError, TypeError, ValueError):  # a plan that is not what was written: it is filled anew
+                filled.append(Spool.from_json(path, here.spools[str(number)]))
+                continue
         filled.append(spooled(table, prefix, number, options.shuffle, report))
         if isinstance(filled[-1], Spool):
             here.spools[str(number)] = filled[-1].to_json()

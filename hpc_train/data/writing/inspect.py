@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from hpc_train.data.hdf5.codecs import filters_of, name_of
+from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.declared import why_not_plausible
+from hpc_train.data.hdf5.input_file import InputFile, OutsideError
 from hpc_train.data.hdf5.layout import Contiguous, Opaque, layout_of
-from hpc_train.data.hdf5.shards import Column, matches, open_file
+from hpc_train.data.hdf5.shards import Column, matches
 from hpc_train.errors import UserError
 
+OUTSIDE, SHOWN = "in other files", 3
 _ORDERS = {"<": "little", ">": "big", "|": "", "=": sys.byteorder}
 
 
@@ -28,7 +32,8 @@ class DatasetReport:
         layout: "contiguous", "chunked", or what else HDF5 has; `chunk` with its rows first.
         compression: The filters' names, or "none".
         read_by: "memory map", "parallel chunks" or "through HDF5", and then `reason` says why; "not at all" where it
-            holds no numbers in rows.
+            holds no numbers in rows, or cannot be read; "with consent" where it lies in other files.
+        outside: Those files, which are not looked at.
     """
 
     name: str
@@ -43,6 +48,7 @@ class DatasetReport:
     raw_bytes: int
     read_by: str
     reason: str | None
+    outside: tuple[str, ...] = ()
 
     @property
     def alike(self) -> DatasetReport:
@@ -93,23 +99,36 @@ def inspect(patterns: Sequence[str]) -> list[FileReport]:
 def _file(path: Path, first: FileReport | None) -> FileReport:
     try:
         size = path.stat().st_size
-        with open_file(path) as file:
-            items = {name: file.get(name) for name in file}
-            problems = [f"{name!r} is a link to nothing" for name, item in items.items() if item is None]
-            found = [_dataset(name, item) for name, item in items.items() if isinstance(item, h5py.Dataset)]
-    except (OSError, RuntimeError, KeyError) as error:
+        with InputFile(path) as file:
+            found, problems = [], []
+            for name in file.names:
+                try:
+                    found += _dataset(file, name)
+                except UserError as error:
+                    problems.append(str(error).removeprefix(f"{path}: "))
+    except (UserError, *HDF5_ERRORS) as error:
         return FileReport(str(path), path.stat().st_size if path.exists() else 0, 0, (), (_unreadable(path, error),))
-    numbers = [dataset for dataset in found if dataset.read_by != "not at all"]
-    problems += _own_problems(numbers)
+    numbers = _looked_at(found)
+    if numbers or not any(dataset.outside for dataset in found):
+        problems += _own_problems(numbers)
     if first is not None and not problems:
-        problems += _compared(numbers, [d for d in first.datasets if d.read_by != "not at all"], first.path)
+        problems += _compared(numbers, _looked_at(first.datasets), first.path)
     return FileReport(str(path), size, numbers[0].rows if numbers else 0, tuple(found), tuple(problems))
+
+
+def _looked_at(datasets: Sequence[DatasetReport]) -> list[DatasetReport]:
+    """Those of numbers that lie in the file itself."""
+    return [d for d in datasets if d.read_by != "not at all" and not d.outside]
 
 
 def _unreadable(path: Path, error: Exception) -> str:
     if path.is_dir():
         return "is a folder"
     text = str(error)
+    if isinstance(error, UserError):
+        return text.removeprefix(f"{path}: ")
+    if isinstance(error, OSError) and error.filename:  # no library's error, but the system's
+        return str(error.strerror)
     if "truncated file" in text:
         return "is cut short: write or copy it again"
     if "file signature not found" in text:
@@ -117,7 +136,18 @@ def _unreadable(path: Path, error: Exception) -> str:
     return f"cannot be read as HDF5: {text}"
 
 
-def _dataset(name: str, dataset: h5py.Dataset) -> DatasetReport:
+def _dataset(file: InputFile, name: str) -> list[DatasetReport]:
+    """The report on the dataset `name`; none where it is something else."""
+    try:
+        dataset = file.dataset(name)
+    except OutsideError as error:
+        listed = ", ".join(error.files[:SHOWN]) + (" …" if error.files[SHOWN:] else "")
+        reason = f"it lies in {listed}, which `external` has to allow"
+        return [DatasetReport(name, "", (), 0, OUTSIDE, None, "", "", 0, 0, "with consent", reason, error.files)]
+    return [] if dataset is None else [_report(name, dataset, file.bytes_around(name, dataset))]
+
+
+def _report(name: str, dataset: h5py.Dataset, size: int) -> DatasetReport:
     shape, dtype = dataset.shape or (), dataset.dtype
     read_by, reason = "not at all", "it does not hold numbers in rows"
     if shape and dtype.kind in "buifc":
@@ -126,6 +156,8 @@ def _dataset(name: str, dataset: h5py.Dataset) -> DatasetReport:
             read_by, reason = "through HDF5" if how.readable else "not at all", how.reason
         else:
             read_by, reason = "memory map" if isinstance(how, Contiguous) else "parallel chunks", ""
+        if why_not := why_not_plausible(dataset, how, size):
+            raise UserError(f"dataset {name!r} {why_not}")
     kinds = {h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.CHUNKED: "chunked", h5py.h5d.COMPACT: "compact"}
     return DatasetReport(
         name=name,
@@ -137,7 +169,7 @@ def _dataset(name: str, dataset: h5py.Dataset) -> DatasetReport:
         compression=name_of(filters_of(dataset)),
         byte_order=_ORDERS[dtype.byteorder],
         stored_bytes=int(dataset.id.get_storage_size()),
-        raw_bytes=int(np.prod(shape, dtype=np.int64)) * dtype.itemsize,
+        raw_bytes=math.prod(shape) * dtype.itemsize,
         read_by=read_by,
         reason=reason or None,
     )

@@ -22,13 +22,15 @@ import numpy as np
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.hdf5.reader import Reader
-from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches, open_file
+from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches
 from hpc_train.data.sampling.work_split import Piece, part_path
 from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Field, piece_rows
 from hpc_train.data.writing.shard_file import new_file
 from hpc_train.errors import UserError
+from hpc_train.files import make_folder
 
 ATTRIBUTE = "hpc_train_predictions"
 
@@ -85,14 +87,15 @@ def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec]) 
 def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
     problems = []
     try:
-        with open_file(path) as file:
-            found = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
+        with InputFile(path) as file:
+            names = file.names
             for name, input_ in wanted.items():
-                if name not in found:
-                    has = ", ".join(found) or "none"
+                found = file.dataset(name) if name in names else None
+                if found is None:
+                    has = ", ".join(names) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
-                elif found[name].shape and not _takes(input_, found[name]):
-                    own = Column(name, found[name].shape[1:], found[name].dtype.newbyteorder("=").name)
+                elif found.shape and not _takes(input_, found):
+                    own = Column(name, found.shape[1:], found.dtype.newbyteorder("=").name)
                     problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
     except HDF5_ERRORS:
         return []  # find_shards reports it
@@ -131,9 +134,9 @@ def read_batches(
 def is_whole(path: Path, origin: Origin, first: int, end: int) -> bool:
     """Whether `path` holds the predictions of these rows, of this origin."""
     try:
-        with open_file(path) as file:
-            return bool(file.attrs.get(ATTRIBUTE) == _attribute(origin, first, end)) and all(
-                len(dataset) == end - first for dataset in file.values()
+        with InputFile(path, follow=False) as file:
+            return bool(file.attributes.get(ATTRIBUTE) == _attribute(origin, first, end)) and all(
+                len(dataset) == end - first for _, dataset in file.datasets()
             )
     except HDF5_ERRORS:
         return False
@@ -142,8 +145,8 @@ def is_whole(path: Path, origin: Origin, first: int, end: int) -> bool:
 def why_not_ours(path: Path, origin: Origin) -> str:
     """What the file that is there in place of the predictions of `origin` is, in words."""
     try:
-        with open_file(path) as file:
-            recorded = json.loads(file.attrs[ATTRIBUTE])["origin"]
+        with InputFile(path, follow=False) as file:
+            recorded = json.loads(file.attributes[ATTRIBUTE])["origin"]
     except HDF5_ERRORS:
         return "is no file of predictions"
     differing = [key for key, value in asdict(origin).items() if recorded.get(key) != value]
@@ -168,10 +171,9 @@ def write_predictions(
         UserError: An output has not one row for each row of the input, or changes its shape.
         OSError: The file cannot be written; the message is a sentence with path and cause.
     """
-    temporary = path.with_name(f".{path.name.lstrip('.')}.{os.uname().nodename}-{os.getpid()}.tmp")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path, temporary, "w") as file:
+        make_folder(path.parent, follow=True)
+    with new_file(path) as file:
         with writing(path):
             file.attrs[ATTRIBUTE] = _attribute(origin, first, end)
         datasets: dict[str, Any] = {}
@@ -205,7 +207,7 @@ def join_parts(path: Path, origin: Origin, pieces: Sequence[Piece]) -> None:
         OSError: As write_predictions.
     """
     write_predictions(path, origin, 0, pieces[-1].end, _batches_of(part_path(path, piece) for piece in pieces))
-    left = re.compile(rf"\.{re.escape(path.name)}\.(rows-\d+-\d+\.part|(rows-\d+-\d+\.part\.)?[^/]*-\d+\.tmp)")
+    left = re.compile(rf"\.{{1,2}}{re.escape(path.name)}\.(rows-\d+-\d+\.part|(rows-\d+-\d+\.part\.)?[^/]+\.tmp)")
     for name in os.listdir(path.parent):
         if left.fullmatch(name):
             with suppress(FileNotFoundError):
@@ -214,8 +216,8 @@ def join_parts(path: Path, origin: Origin, pieces: Sequence[Piece]) -> None:
 
 def _batches_of(parts: Iterable[Path]) -> Iterator[dict[str, np.ndarray]]:
     for part in parts:
-        with open_file(part) as file:
-            datasets = dict(file.items())
+        with InputFile(part, follow=False) as file:
+            datasets = dict(file.datasets())
             total = len(next(iter(datasets.values())))
             step = piece_rows([Field(name, d.dtype, d.shape[1:]) for name, d in datasets.items()])
             for first in range(0, total, step):

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
-from hpc_train.files import replace_text
+from hpc_train.files import make_folder, open_to_lock, read_bytes, replace_text
 
 VERSION = 1
+MAX_PLAN_BYTES = 256 << 20
+_ODD_FILES = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -33,14 +35,15 @@ def alone(prefix: Path) -> Iterator[None]:
     path = prefix.parent / f".{prefix.name}.lock"
     made = not prefix.parent.exists()
     try:
-        prefix.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(prefix.parent, follow=True)
         descriptor = _lock(path)
     except BlockingIOError:
         raise UserError(f"{prefix}: another process is writing these shards; wait for its end") from None
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{prefix}: cannot be written: {prefix.parent} is no folder") from None
     except OSError as error:
-        raise UserError(f"{prefix}: cannot be written: {os.strerror(error.errno or 0)}") from None
+        cause = f"{path} {error.strerror}" if error.errno in _ODD_FILES else os.strerror(error.errno or 0)
+        raise UserError(f"{prefix}: cannot be written: {cause}") from None
     try:
         yield
     finally:
@@ -53,11 +56,11 @@ def alone(prefix: Path) -> Iterator[None]:
 
 def _lock(path: Path) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_to_lock(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between open and flock the file's last owner may have removed it: then the lock is on no name.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 return descriptor
         except FileNotFoundError:
             pass
@@ -95,14 +98,14 @@ class Plan:
         Where it does not differ, the spools of the one that is there are taken over.
         """
         try:
-            old = json.loads(self._path.read_text())
+            old = json.loads(read_bytes(self._path, MAX_PLAN_BYTES))
             found = self._differences(old)
             if not found:
                 self.spools = old["spools"]
             return found
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return [f"its plan {self._path} cannot be read"]
 
     def _differences(self, old: Any) -> list[str]:
@@ -134,7 +137,7 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
 def clean(prefix: Path, *, spools: bool = True, plan: bool = False) -> None:
     """Removes temporary files that killed runs left behind; also `spools` that are whole, and the `plan`."""
     name = re.escape(prefix.name)
-    patterns = [rf"\.{name}(-\d{{5}}\.h5|\.spool-\d+)\.\d+\.tmp", rf"\.?\.{name}\.plan\.json\.\w+\.tmp"]
+    patterns = [rf"\.{{1,2}}{name}(-\d{{5}}\.h5|\.spool-\d+|\.plan\.json)\.\w+\.tmp"]
     patterns += [rf"\.{name}\.spool-\d+"] if spools else []
     patterns += [rf"\.{name}\.plan\.json"] if plan else []
     for path in _matching(prefix.parent, "|".join(patterns)):

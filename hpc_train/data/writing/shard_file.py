@@ -14,9 +14,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Cursor, Field
 from hpc_train.errors import UserError
+from hpc_train.files import open_to_read, unforeseen
 
 SCHEMA_ATTRIBUTE = "hpc_train_schema"
 PLUGIN = ("zstd", "lz4", "blosc")
@@ -84,9 +87,9 @@ def check_shard(path: Path, fields: Sequence[Field], rows: int) -> None:
     """Raises UserError where the file is not a whole shard of these columns and rows."""
     wanted = {field.name: ((rows, *field.shape), field.dtype) for field in fields}
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
-            found = {name: (item.shape, item.dtype) for name, item in file.items()}
-    except (OSError, KeyError, RuntimeError):
+        with InputFile(path) as file:
+            found = {name: (dataset.shape, dataset.dtype) for name, dataset in file.datasets()}
+    except HDF5_ERRORS:  # and what UserError says
         found = {}
     if found != wanted:
         raise UserError(f"{path}: is not the shard that this command writes; remove it, and it is written again")
@@ -113,7 +116,7 @@ def write_shard(
     how = {"alignment_threshold": alignment, "alignment_interval": alignment}
     how["rdcc_nbytes"] = max(1 << 20, 2 * max(chunks, default=0))
     written = 0
-    with new_file(path, path.with_name(f".{path.name}.{os.getpid()}.tmp"), "x", **how) as file:
+    with new_file(path, **how) as file:
         with writing(path):
             columns = {field.name: {"shape": list(field.shape), "dtype": field.dtype.name} for field in fields}
             file.attrs[SCHEMA_ATTRIBUTE] = json.dumps({"version": 1, "rows": rows, "columns": columns})
@@ -134,15 +137,16 @@ def write_shard(
 
 
 @contextmanager
-def new_file(path: Path, temporary: Path, mode: str, **how: Any) -> Iterator[h5py.File]:
-    """A new HDF5 file, which is at `temporary` until it is whole, and then at `path`; nothing is left where that fails.
+def new_file(path: Path, **how: Any) -> Iterator[h5py.File]:
+    """A new HDF5 file, which has an unforeseen name until it is whole, and then is `path`; where that fails, none is.
 
     Raises:
         OSError: The file cannot be written; the message is a sentence with path and cause.
     """
+    temporary = unforeseen(path)
     try:
         with writing(path):
-            file = h5py.File(temporary, mode, **how)
+            file = h5py.File(temporary, "x", **how)  # O_CREAT | O_EXCL, which follows no link
         try:
             yield file
             with writing(path):
@@ -152,7 +156,7 @@ def new_file(path: Path, temporary: Path, mode: str, **how: Any) -> Iterator[h5p
             raise
         with writing(path):
             file.close()
-            with open(temporary, "rb") as whole:
+            with open_to_read(temporary) as whole:
                 os.fsync(whole.fileno())
             temporary.replace(path)
     finally:

@@ -67,7 +67,7 @@ def make_job_dir(job_dir: Path) -> None:
         UserError: The name is in use, or the folder cannot be made.
     """
     try:
-        make_folder(job_dir.parent.resolve())
+        make_folder(job_dir.parent, follow=True)
         job_dir.mkdir(mode=0o700)
     except (FileExistsError, NotADirectoryError):
         if not job_dir.parent.is_dir():

@@ -15,7 +15,7 @@ name: all
 model: model.py:build_model
 params: {shards: not-a-shard, hooks: [not-a-hook.py:f]}
 data:
-  train: {shards: [a-*.h5, b.h5], map_fn: maps.py:train, features: shards, epochs: 1}
+  train: {shards: [a-*.h5, b.h5], map_fn: maps.py:train, features: shards, epochs: 1, external: more/*.h5}
   eval: {shards: c.h5}
 train: {hooks: [hooks.py:one, package.module:two], saving_listeners: listeners.py:make}
 eval:
@@ -33,6 +33,7 @@ NAMED = [
     ("model", "function", "model.py:build_model"),
     ("data.train.shards.0", "shard", "a-*.h5"),
     ("data.train.shards.1", "shard", "b.h5"),
+    ("data.train.external.0", "shard", "more/*.h5"),
     ("data.train.map_fn", "function", "maps.py:train"),
     ("data.eval.shards.0", "shard", "c.h5"),
     ("train.hooks.0", "function", "hooks.py:one"),

@@ -216,7 +216,7 @@ def test_damaged_chunks_are_errors_and_never_crash(file: h5py.File, pipeline: st
         ("lz4", bytes(60), "no whole lz4 frame"),
         ("bitshuffle", bytes(60), "no whole bitshuffle frame"),
         ("blosc", bytes(60), "no whole blosc frame"),
-        ("zstd", bytes(60), "zstd: the stream is damaged"),
+        ("zstd", bytes(60), "no whole zstd frame"),
         ("bzip2", bytes(60), "bzip2: Invalid data stream"),
     ],
 )

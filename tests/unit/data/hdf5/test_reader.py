@@ -32,7 +32,7 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading import batch_source
 from hpc_train.data.loading.batch_source import ReadResources, training_reader
-from hpc_train.data.loading.memory import available_bytes
+from hpc_train.data.memory import available_bytes
 from tests.support import environment, examples
 
 DTYPES = ["|u1", "|i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<f2", "?", ">c8"]
@@ -131,6 +131,7 @@ def test_layouts_are_told_apart(tmp_path: Path) -> None:
             str(path),
             features=("contiguous", "gzip", "scaleoffset", "never_written", "outside", "virtual", "odd"),
             label="label",
+            external=str(tmp_path / "x.bin"),
         )
     )
     kinds = dict(zip((c.name for c in shards.columns), shards.layouts[0], strict=True))
@@ -635,3 +636,12 @@ def test_closing_while_threads_read_ahead(tmp_path: Path) -> None:
     with Reader(shards, 2, 20_000, 0) as reader:
         reader.begin([(0, 20_000)])
     assert not [t for t in threading.enumerate() if t.name.startswith("hpc_train-read")]
+
+
+def test_free_memory_knows_of_a_limit_of_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text("MemAvailable:    8000 kB\n")
+    (tmp_path / "self" / "cgroup").write_text("")
+    (tmp_path / "self" / "statm").write_text("100 50 20 1 0 30 0\n")
+    monkeypatch.setattr("hpc_train.data.memory.resource.getrlimit", lambda which: (4 << 20, 4 << 20))
+    assert available_bytes(tmp_path, tmp_path) == (4 << 20) - 100 * os.sysconf("SC_PAGE_SIZE")

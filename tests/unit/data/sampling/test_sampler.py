@@ -242,7 +242,7 @@ def test_old_sizes_are_forgotten() -> None:
 
 @given(st.integers(1, 300), st.integers(1, 40), st.none() | st.integers(1, 20), st.integers(1, 6))
 def test_evaluation_deals_out_the_batches_of_one_process(rows: int, batch: int, steps: int | None, size: int) -> None:
-    one = evaluation_batches(rows, batch, steps, 0, 1)
+    one = list(evaluation_batches(rows, batch, steps, 0, 1))
     dealt = [evaluation_batches(rows, batch, steps, rank, size) for rank in range(size)]
     assert sorted(batch for rank in dealt for batch in rank) == one
     assert len(one) == min(-(-rows // batch), steps or rows)

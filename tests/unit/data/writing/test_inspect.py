@@ -52,6 +52,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
         "raw_bytes": 313_600,
         "read_by": "parallel chunks",
         "reason": None,
+        "outside": [],
     }
 
 
@@ -108,7 +109,7 @@ def test_problems_are_told_per_file(tmp_path: Path) -> None:
         "f-type.h5: dataset 'x' is float32 [rows, 28, 28], but uint8 [rows, 28, 28] in a-00000.h5",
         "g-shape.h5: dataset 'x' is uint8 [rows, 27, 28], but uint8 [rows, 28, 28] in a-00000.h5",
         "h-rows.h5: has no rows",
-        "i-missing.h5: 'gone' is a link to nothing",
+        "i-missing.h5: dataset 'gone' leads to nothing: i-missing.h5 has no 'nowhere'",
         "j-none.h5: has no dataset of numbers in rows at its top level",
         "k: is a folder",
     ):

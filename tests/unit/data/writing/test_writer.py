@@ -202,7 +202,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(source: Path) -> None:
 def test_a_run_killed_while_it_spools_starts_its_spool_again(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i * 0.5}\n" for i in range(600_000))
     (tmp_path / "s.csv").write_text("i,half\n" + rows)
-    kill_when(lambda: any(tmp_path.glob(".train.spool-0.*.tmp")), tmp_path, "train", "s.csv")
+    kill_when(lambda: any(tmp_path.glob("..train.spool-0.*.tmp")), tmp_path, "train", "s.csv")
     assert not any(tmp_path.glob("train-*"))
     done = shard(tmp_path, "train", "s.csv")
     assert done.returncode == 0, done.stderr

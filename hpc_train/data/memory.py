@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 
 _LIMITS = (
@@ -11,8 +12,17 @@ _LIMITS = (
 )
 
 
+SMALL_BYTES = 64 << 20
+"""What is not held against the memory that is free."""
+PIECES = 16
+"""Of a larger piece, such as a chunk or a row, so many have to fit into it."""
+
+
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the node has left, or the job's control group where that is less (Slurm limits jobs so), in bytes."""
+    """What the node has left, or what a limit of this job leaves where that is less, in bytes.
+
+    Slurm limits jobs by control groups; `ulimit -v` limits a process's addresses.
+    """
     match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
     left = [int(match[1]) << 10] if match else []
     for line in (proc / "self" / "cgroup").read_text().splitlines():
@@ -25,7 +35,15 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
             if not group.is_relative_to(root):
                 break
             left += [room for names in _LIMITS if (room := _room(group, *names)) is not None]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        left.append(limit - int(_text(proc / "self" / "statm").partition(" ")[0] or 0) * resource.getpagesize())
     return max(0, min(left, default=1 << 40))
+
+
+def fits(size: int) -> bool:
+    """Whether one piece of data of `size` bytes can be held, of which several are at the same time."""
+    return size <= SMALL_BYTES or size <= available_bytes() // PIECES
 
 
 def _room(group: Path, limit: str, usage: str) -> int | None:
