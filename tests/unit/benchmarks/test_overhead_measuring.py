@@ -165,6 +165,7 @@ def test_the_same_flags_are_those_that_the_package_sets(monkeypatch: pytest.Monk
     assert package_flags(2) == {
         "HOROVOD_CYCLE_TIME": "0.1",
         "HOROVOD_FUSION_THRESHOLD": "1048576",
+        "OMPI_MCA_btl": "^tcp",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
 

@@ -99,4 +99,9 @@ def test_ranks_without_room_in_shared_memory_are_not_to_try() -> None:
         settings_before_mpi({**env, "OMPI_MCA_btl": "self,tcp"}, 2, two, 0, 0),  # the user's choice
         settings_before_mpi(env, 2, LaunchPlace(True, 2, 0, 1), 0, 0),  # one rank a node
     ):
-        assert "OMPI_MCA_btl" not in has_room
+        assert has_room.get("OMPI_MCA_btl") != "^vader"
+
+
+def test_ranks_of_one_node_do_not_listen_on_the_network() -> None:
+    assert settings_before_mpi({}, 2, LaunchPlace(True, 2, 0, 2))["OMPI_MCA_btl"] == "^tcp"
+    assert "OMPI_MCA_btl" not in settings_before_mpi({}, 2, LaunchPlace(True, 4, 0, 2))

@@ -381,7 +381,7 @@ def test_any_job_stands_somehow(phase: Phase, data: st.DataObject) -> None:
 
 
 def test_the_states_above_are_all_that_there_are() -> None:
-    assert set().union(*STATES_OF.values()) == set(STATES)
+    assert set().union(*STATES_OF.values()) == set(STATES) - {"UNREADABLE"}
 
 
 @given(good_statuses, st.sampled_from([*GOOD]), JUNK | st.just(DEEP))
