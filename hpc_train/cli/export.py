@@ -20,7 +20,10 @@ def export(
     name: Annotated[str, typer.Option(help="The folder below JOBDIR/export.")] = "manual",
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
 ) -> None:
-    """Export a job's model as a SavedModel from a checkpoint, while the job runs or later."""
+    """Export a job's model as a SavedModel from a checkpoint, while the job runs or later.
+
+    It runs the job's code, which builds the model.
+    """
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.world import join_world
@@ -54,6 +57,8 @@ def predict(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
     """Predict the rows of shards with an export. Run it alone, or on each rank under mpirun.
+
+    A SavedModel can read and write files as you: predict with those that you trust alone.
 
     A run that was cut short goes on where it was when it is started again.
     """
