@@ -136,9 +136,11 @@ def main() -> None:
     import hpc_train.cli.app
     import hpc_train.jobs.job
     import hpc_train.jobs.prepare
-    import hpc_train.jobs.tables
-    import hpc_train.report.page  # noqa: F401
+    import hpc_train.jobs.tables  # noqa: F401
+    from hpc_train.report.rendering import gallery
 
+    with gallery() as draw:  # matplotlib, too
+        draw([])
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     for line in sys.stdin:
         print(json.dumps(asdict(_run(json.loads(line)))), flush=True)

@@ -135,26 +135,29 @@ def corpus(root: Path, outside: Path) -> dict[str, str]:
     (outside / "folder").mkdir()
     found: dict[str, str] = {}
 
-    def add(name: str, kind: str, file: str, maker: Maker) -> None:
-        put(outside, make_job_dir(root, name) / file, maker)
+    def add(name: str, kind: str, maker: Maker, *files: str) -> None:
+        job_dir = make_job_dir(root, name)
+        for file in files:
+            put(outside, job_dir / file, maker)
         found[name] = kind
 
     for name, maker in (NO_FILES | NO_JSON).items():
-        add(f"status_{name}", "unreadable", "status.json", maker)
-        add(f"submission_{name}", "unreadable", "submission.json", maker)
-        add(f"cancelled_{name}", "readable", "cancelled.json", maker)
-        for file in ("metrics.jsonl", "job.yaml", "logs/job.out", "lock.json", "environment.json", "early_stop.json"):
-            add(f"{file.replace('/', '_').partition('.')[0]}_{name}", "readable", file, maker)
+        add(f"status_{name}", "unreadable", maker, "status.json")
+        add(f"submission_{name}", "unreadable", maker, "submission.json")
+        add(f"logs_{name}", "readable", maker, "logs/job.out", "cancelled.json")
+        add(f"job_{name}", "readable", maker, "job.yaml")
+        records = ("metrics.jsonl", "lock.json", "environment.json", "early_stop.json", "warm_start.json")
+        add(f"records_{name}", "readable", maker, *records)
     for name, maker in ODD_STATUS.items():
-        add(f"odd_{name}", "readable", "status.json", maker)
+        add(f"odd_{name}", "readable", maker, "status.json")
     for name, fields in ODD_SUBMISSION.items():
         job_dir = make_job_dir(root, f"given_{name}")
         text = json.dumps({**json.loads((job_dir / "submission.json").read_text()), **fields})
         (job_dir / "submission.json").write_text(text)
         found[job_dir.name] = "unreadable"
     for folder in ("checkpoints", "logs", "export", "eval"):
-        add(f"{folder}_is_a_link", "readable", folder, _link("{outside}/folder"))
-        add(f"{folder}_is_a_fifo", "readable", folder, os.mkfifo)
+        add(f"{folder}_is_a_link", "readable", _link("{outside}/folder"), folder)
+        add(f"{folder}_is_a_fifo", "readable", os.mkfifo, folder)
     return found
 
 
@@ -198,8 +201,8 @@ def test_no_command_breaks_on_a_bad_job_dir(tmp_path: Path, stubs: dict[str, str
     kinds = corpus(root, outside)
     before, commands = contents_of(outside), []
     for name in kinds:
-        of_records = name.startswith(("status", "submission", "cancelled", "odd", "given"))
-        verbs = [["describe"], ["cancel"]] if of_records else [["report"], ["checkpoints"]]
+        of_job = name.startswith(("status", "submission", "logs", "odd", "given"))
+        verbs = [["describe"], ["cancel"]] if of_job else [["report"], ["checkpoints"]]
         verbs += [["logs", "-n", "3"]] if name.startswith(("logs", "status")) else []
         commands += [[*verb, root / name] for verb in verbs]
 
