@@ -129,13 +129,13 @@ def read_snapshot(folder: Path) -> Snapshot:
         progress, order = _read_progress(file)
         seed, best = file.attrs.get("tf_random_seed"), file.attrs.get("best")
         return Snapshot(
-            _read_group(file["model"]),
-            _read_group(file["optimizer"]),
+            _read_group(_group(file, "model")),
+            _read_group(_group(file, "optimizer")),
             progress,
             order,
             int(file.attrs["world_size"]),
             float(file.attrs["time"]),
-            _read_group(file["rng"]),
+            _read_group(_group(file, "rng")),
             None if seed is None else int(seed),
             None if best is None else json.loads(best),
         )
@@ -185,7 +185,7 @@ def _write_about(file: h5py.File, snapshot: Snapshot) -> None:
 
 
 def _read_progress(file: h5py.File) -> tuple[DataProgress, DataOrder | None]:
-    data = file["data"].attrs
+    data = _group(file, "data").attrs
     sizes = tuple((int(rows_read), int(size)) for rows_read, size in data["sizes"])
     progress = DataProgress(int(file.attrs["step"]), int(data["rows_read"]), sizes)
     if "seed" not in data:
@@ -236,6 +236,15 @@ def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
         if left < 0:
             raise DamagedError(f"{dataset.name} has more values than the file holds")
     return {str(d.attrs["path"]): _as_stored(d[()], str(d.attrs["dtype"])) for d in datasets}
+
+
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    """A group of the file's own."""
+    hard = isinstance(file.get(name, getlink=True), h5py.HardLink)
+    group = file[name] if hard else None
+    if isinstance(group, h5py.Group):
+        return group
+    raise DamagedError(f"/{name}: is no group of the file's own")
 
 
 def _own(group: h5py.Group, name: str) -> h5py.Dataset:

@@ -24,7 +24,7 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
         key, equals, text = setting.partition("=")
         option = f"--set {key}"
         if not equals or not _KEY.fullmatch(key):
-            given = f"{key}=***" if key.startswith("resources") else setting  # which may hold secrets
+            given = f"{key}=***" if key.strip().startswith("resources") else setting  # which may hold secrets
             raise UserError(f"--set: {given!r} is not allowed; allowed: KEY=VALUE, as in train.max_steps=500")
         location: Location = tuple(key.split("."))
         new = read_value(text, option)
@@ -50,5 +50,5 @@ def _with(value: Any, location: Location, new: Any, option: str) -> Any:
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise UserError(f"{option}: the job file has no keys below {value!r}; set the key above it")
+        raise UserError(f"{option}: the job file has a value there, and no keys below it; set the key above it")
     return {**value, location[0]: _with(value.get(location[0]), location[1:], new, option)}

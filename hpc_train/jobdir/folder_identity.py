@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,11 +39,13 @@ class FolderIdentity:
     def is_of(self, folder: Path) -> bool:
         """Whether it is that of `folder`.
 
-        Another machine, or this one started anew, may give its device another number.
+        The device counts where it is a disk that this machine has seen since its start: network file systems and their
+        like (major number 0) get another number with each mount, and other machines have numbers of their own.
         """
         other = FolderIdentity.of(folder)
-        elsewhere = (self.host, self.boot_id) != (other.host, other.boot_id)
-        return self.inode == other.inode and (elsewhere or self.device == other.device)
+        same_start = (self.host, self.boot_id) == (other.host, other.boot_id)
+        comparable = same_start and all(os.major(each.device) for each in (self, other))
+        return self.inode == other.inode and (not comparable or self.device == other.device)
 
 
 _ADAPTER = TypeAdapter(FolderIdentity)

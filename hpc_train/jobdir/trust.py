@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.files import exposure
-from hpc_train.jobdir.paths import CHECKPOINTS, EXPORTS, LOGS
+from hpc_train.files import exposure, require_regular
+from hpc_train.jobdir.paths import CHECKPOINTS, EXPORTS, LOG_FILE, LOGS
 
 _FOLDERS = re.compile(f"{CHECKPOINTS}|{EXPORTS}|{LOGS}|train|ranks|eval(_.*)?")
 """What a job makes in its job-dir, and removes old files from."""
@@ -26,11 +26,17 @@ def check_job_dir(job_dir: Path) -> str | None:
         raise UserError(
             f"{job_dir}: the job-dir {by}, who could replace what the job writes; chmod go-w it, or take another one"
         )
-    links = [entry.path for entry in os.scandir(job_dir) if entry.is_symlink() and _FOLDERS.fullmatch(entry.name)]
+    entries = (entry for entry in os.scandir(job_dir) if entry.is_symlink() and entry.is_dir())
+    links = [entry.path for entry in entries if _FOLDERS.fullmatch(entry.name)]
     if links:
         first = min(links)
         raise UserError(
             f"{first}: is a symbolic link to {os.readlink(first)}, where the job would write and remove files; move "
             "the folder here, or put the whole job-dir there (--job-dir)"
         )
+    if os.path.lexists(log := job_dir / LOG_FILE):  # which Slurm itself opens
+        try:
+            require_regular(log)
+        except OSError as error:
+            raise UserError(f"{log}: {error.strerror}; remove it: the job's output is appended there") from None
     return None if by is None else f"{job_dir}: the job-dir {by}, who could replace what the job writes"

@@ -76,15 +76,14 @@ def _check_record(record: JobRecord, job_dir: Path) -> None:
 
 
 def _check_identity(record: JobRecord, job_dir: Path) -> None:
-    """UserError where it is not certain that the job whose number `job_dir` has is the one that made it."""
-    if record.number is None:
+    """UserError where it is not certain that the job that `job_dir` names is the one that made it."""
+    if record.submission is None and record.number is None:
         return
-    tool = backend_of(record).cancels_by
-    by_number = f"nothing is cancelled{f'; to cancel it by its number: {tool} {record.number}' if tool else ''}"
+    job = f"job {record.number}" if record.number else "its job"
+    remedy = "nothing is cancelled; " + backend_of(record).cancelled_by_hand(record)
     if record.folder is None:
         raise UserError(
-            f"{job_dir}: does not record that it is the job-dir of job {record.number}, as older versions did not; "
-            f"{by_number}"
+            f"{job_dir}: does not record that it is the job-dir of {job}, as older versions did not; {remedy}"
         )
     if (owner := exposure(job_dir, group=False)) is not None:
-        raise UserError(f"{job_dir}: {owner}, so that job {record.number} may be another one; {by_number}")
+        raise UserError(f"{job_dir}: {owner}, so that {job} may be another one; {remedy}")

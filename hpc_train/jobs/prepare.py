@@ -32,7 +32,6 @@ from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_a
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
 from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
-from hpc_train.jobs.snapshot.code_files import shown
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LOOKS_SECRET, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder, user_name
@@ -113,7 +112,7 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
         check_outside(folder, job_dir, plan.rules)
         if secret := [one.path for one in plan.left_out if one.why == LOOKS_SECRET]:
             more = f" and {len(secret) - MAX_NAMED} more" if len(secret) > MAX_NAMED else ""
-            named = ", ".join(map(shown, secret[:MAX_NAMED])) + more
+            named = ", ".join(secret[:MAX_NAMED]) + more
             report(f"not copied, since it looks like secrets (--with-secrets copies it): {named}")
         if plan.rules.note is not None:
             report(plan.rules.note)

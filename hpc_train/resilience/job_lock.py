@@ -19,6 +19,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_read
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.processes import identity
+from hpc_train.telemetry.status import sound
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +70,15 @@ def judge(found: Record, mine: Record, flocked: bool) -> Verdict:
 
 def describe(record: Record) -> str:
     """`record` in words: host, pid, and Slurm job where it is one."""
-    words = f"host {record.get('host', 'unknown')}, pid {record.get('pid', 'unknown')}"
-    return f"{words}, Slurm job {record['slurm_job_id']}" if record.get("slurm_job_id") else words
+    host, pid, job = (str(record.get(name) or "unknown")[:255] for name in ("host", "pid", "slurm_job_id"))
+    return f"host {host}, pid {pid}" + (f", Slurm job {job}" if job != "unknown" else "")
 
 
 def refusal(job_dir: Path, holder: Record) -> str:
     """The message for a job that finds its job-dir in use by `holder`."""
     since = ""
-    if isinstance(holder.get("started"), int | float):
-        when = datetime.fromtimestamp(holder["started"]).astimezone().isoformat(" ", "seconds")
+    if (started := sound(holder).get("started")) is not None:
+        when = datetime.fromtimestamp(started).astimezone().isoformat(" ", "seconds")
         since = f" since {when}"
     return (
         f"{job_dir}: another job uses this job-dir{since}: {describe(holder)}; "

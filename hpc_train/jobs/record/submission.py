@@ -1,4 +1,4 @@
-"""What a submitted job's job-dir records of its submission, and how jobs are found by name, job-dir or number."""
+"""What a submitted job's job-dir records of its submission, and of who has cancelled it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Submission:
         folder: Which folder its job-dir is, once it has been made.
     """
 
-    token: Annotated[str, Field(pattern="^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$")]
+    token: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     kind: Kind
     backend: Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,63}$")]

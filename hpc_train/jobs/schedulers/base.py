@@ -30,16 +30,18 @@ class Backend(ABC):
     Attributes:
         name: As in submission.json, in the JSON of the commands, and for `--backend`.
         words: What a job is called before its number, as in "Slurm job 17"; None: its jobs have no numbers.
-        cancels_by: Its own command that cancels a job by its number; None where it has none.
     """
 
     name: str
     words: str | None
-    cancels_by: str | None = None
 
     @abstractmethod
     def query(self, record: JobRecord) -> QueueState:
         """What is known of a job; "unasked", with a note, where that cannot be asked. Raises nothing."""
+
+    def cancelled_by_hand(self, record: JobRecord) -> str:
+        """How a user ends a job without this package, as the end of a sentence."""
+        return "end the processes that run it"
 
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """The same of many jobs, in their order."""

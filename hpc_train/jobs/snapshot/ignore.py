@@ -37,7 +37,7 @@ HARMLESS_NAMES = ("*.py", "*.pub", ".env.example", ".env.sample", ".env.template
 
 def looks_secret(path: str) -> bool:
     """Whether the file `path`, relative to the code's folder, looks like one of keys or passwords. Pure."""
-    *folders, name = path.split("/")
+    *folders, name = path.casefold().split("/")
     if not SECRET_FOLDERS.isdisjoint(folders):
         return True
     named = any(fnmatchcase(name, pattern) for pattern in SECRET_NAMES)

@@ -20,9 +20,9 @@ from hpc_train.telemetry.units import size
 DEFAULT_MAX_BYTES = 64 << 20
 MAX_FILES = 20_000
 MAX_LEFT_OUT = 20
-LOOKS_SECRET = "it looks like a secret"
 """So many of what was left out are listed in Snapshot."""
 
+LOOKS_SECRET = "it looks like a secret"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -91,9 +91,10 @@ def plan_snapshot(
             code.add_file(path)
     for one in data:
         code.sizes.pop(os.path.relpath(one.resolve(), rules.folder), None)
-    for path in [] if with_secrets else [path for path in code.sizes if looks_secret(path)]:
-        del code.sizes[path]
-        code.left_out.append(LeftOut(path, LOOKS_SECRET))
+    for path in [] if with_secrets else list(code.sizes):
+        if looks_secret(path) or looks_secret((rules.folder / path).resolve().name):
+            del code.sizes[path]
+            code.left_out.append(LeftOut(shown(path), LOOKS_SECRET))
     for path in (_relative(folder, one) for one in always):
         if not code.add_file(path):
             raise UserError(f"{rules.folder / path}: is not a file; the job needs it")

@@ -186,7 +186,7 @@ class LocalQueue:
     def _tickets(self) -> list[Ticket]:
         found = []
         for path in sorted(self.folder.glob("ticket-*.json")):
-            with suppress(FileNotFoundError, ValueError):
+            with suppress(OSError, ValueError):  # what is no ticket is passed over
                 file = open_to_change(path)
                 try:
                     if _is_free(file):

@@ -152,7 +152,8 @@ def _wait_for_turn(
             elif before.has_ended:
                 note_cancelled(job_dir, submission.token, f"job {ticket.waits_for}, which it follows: {before.state}")
                 return ticket
-        ticket = queue.try_start(file, ticket, submission.wants.time_secs)
+        with suppress(OSError):  # a file system that is gone for a while
+            ticket = queue.try_start(file, ticket, submission.wants.time_secs)
         if ticket.started is not None:
             break
         time.sleep(POLL_SECS)

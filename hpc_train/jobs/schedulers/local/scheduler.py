@@ -6,6 +6,7 @@ import os
 import shlex
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +85,9 @@ class LocalScheduler(Scheduler):
         except UserError as error:  # the queue cannot be read
             return QueueState("unasked", note=str(error))
 
+    def cancelled_by_hand(self, record: JobRecord) -> str:
+        return f"to end it, send SIGTERM to its runner, `python -m {__package__} {record.job_dir}`"
+
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
         assert record.submission is not None, "no other job is in this queue"
         token = record.submission.token
@@ -97,7 +101,9 @@ class LocalScheduler(Scheduler):
             raise SchedulerError(f"{record.job_dir.name}: its processes could not be ended: {left}")
 
     def job_dir_of(self, number: str) -> Path | None:
-        return this_queue().job_dir_of(number)
+        with suppress(UserError):  # a queue that cannot be used
+            return this_queue().job_dir_of(number)
+        return None
 
     def leftover(self, submission: Submission) -> list[int]:
         return [process.pid for process in processes_of(submission.token)]

@@ -199,7 +199,8 @@ def _jobs_of(token: str) -> list[str]:
     if done.returncode != 0:
         raise SchedulerError(f"squeue: {_last_line(done.stderr)}")
     lines = [line.partition(" ") for line in done.stdout.splitlines()]
-    return sorted((number for number, _, command in lines if token in command.split()), key=int)
+    found = (number for number, _, command in lines if token in command.split() and JOB_NUMBER.fullmatch(number))
+    return sorted(found, key=lambda number: (len(number), number))
 
 
 def cancel_all(token: str, but: str | None = None) -> None:

@@ -34,7 +34,7 @@ BEING_SUBMITTED_SECS = 2 * queue.SUBMIT_SECS
 class SlurmScheduler(Scheduler):
     """Has Slurm run jobs on the nodes of its cluster."""
 
-    name, words, cancels_by = "slurm", "Slurm job", "scancel"
+    name, words = "slurm", "Slurm job"
 
     def absence(self) -> str | None:
         if queue.is_here():
@@ -86,6 +86,9 @@ class SlurmScheduler(Scheduler):
 
     def query(self, record: JobRecord) -> QueueState:
         return self._query(record, None)
+
+    def cancelled_by_hand(self, record: JobRecord) -> str:
+        return f"to cancel it by its number: scancel {record.number or 'NUMBER'}"
 
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """Several are queried at once, since Slurm takes its time."""
