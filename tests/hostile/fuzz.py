@@ -41,7 +41,7 @@ TEXTS = st.one_of(
     st.sampled_from(["kind", "step", "time", "loss", "eval", "running", "failed", "local", "slurm", "model", "tier"]),
     st.text(st.characters(exclude_categories=()), max_size=12),
 )
-NESTED = st.tuples(st.sampled_from("[{"), st.sampled_from([30, 150, 240, 320, 480, 900, 980, 3000])).map(
+NESTED = st.tuples(st.sampled_from("[{"), st.sampled_from([30, 90, 110, 240, 480, 980, 1500, 3000])).map(
     lambda how: f"@nested{how[0]}{how[1]}@"
 )
 """What `text_of` turns into lists or objects within each other, so many."""
