@@ -22,7 +22,7 @@ from rich.console import Console
 
 from hpc_train.checkpoint.format import Snapshot, write_checkpoint
 from hpc_train.checkpoint.manager import CheckpointManager
-from hpc_train.checkpoint.manifest import DamagedError, FormatError, _own_digest, write_manifest
+from hpc_train.checkpoint.manifest import DamagedError, FormatError, _own_digest, read_manifest, write_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
@@ -470,3 +470,34 @@ def test_a_checkpoint_is_loaded_or_refused_whatever_its_state_holds(
         wrong = in_a_child(paths, loaded, limited=True)
         assert not wrong, wrong
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e300", "-1"])
+def test_a_ticket_with_a_time_that_is_none_is_no_ticket(place: Place, number: str) -> None:
+    text = json.dumps({**TICKET, "limit": None}).replace('"limit": null', f'"limit": {number}').encode()
+    with place.tickets([(text, True)]):
+        assert LocalQueue(place.queue, 2).tickets() == []
+
+
+@pytest.mark.parametrize("value", ["{},", "1.5,"])
+def test_a_manifest_of_millions_of_values_is_refused_in_little_memory(place: Place, tmp_path: Path, value: str) -> None:
+    (tmp_path / "manifest.json").write_text('{"a": [' + value * ((60 << 20) // len(value)) + "1]}")
+    with within_limits("manifests", place.outside), pytest.raises(DamagedError, match="cannot be understood"):
+        read_manifest(tmp_path)
+
+
+def test_settings_that_take_long_to_parse_are_no_submission(place: Place) -> None:
+    long = ["resources.environment=[" + "1," * 19_000 + "1]"] * 100
+    place.write({"submission.json": text_of({**SUBMISSION, "settings": long})})
+    with within_limits("records", place.outside):
+        assert read_record(place.job_dir).unreadable
+
+
+def test_sizes_whose_product_is_no_number_stop_no_report(place: Place) -> None:
+    place.write({"status.json": b'{"ranks": 1e308}', "job.yaml": text_of(JOB)})
+    assert markdown([JobDir(place.job_dir).history()])
+
+
+def test_the_best_of_a_step_that_is_none_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "best.json").write_bytes(text_of({**BEST, "step": 10**308}))
+    assert CheckpointManager(tmp_path, Retention()).best() is None
