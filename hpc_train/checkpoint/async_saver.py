@@ -8,9 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from hpc_train.checkpoint.best import Best
 from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.format import Snapshot, refuse_nan
-from hpc_train.checkpoint.manager import Best, CheckpointManager
+from hpc_train.checkpoint.manager import CheckpointManager
 
 log = logging.getLogger(__name__)
 

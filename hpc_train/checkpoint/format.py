@@ -24,12 +24,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from hpc_train.checkpoint.best import best_in
 from hpc_train.checkpoint.disk_io import Draft, Moved, idle, sync_to_disk, write_pieces
 from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, write_manifest
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
@@ -137,7 +139,7 @@ def read_snapshot(folder: Path) -> Snapshot:
             float(file.attrs["time"]),
             _read_group(_group(file, "rng")),
             None if seed is None else int(seed),
-            None if best is None else json.loads(best),
+            None if best is None else asdict(best_in(json.loads(best))),
         )
 
 
@@ -190,7 +192,13 @@ def _read_progress(file: h5py.File) -> tuple[DataProgress, DataOrder | None]:
     progress = DataProgress(int(file.attrs["step"]), int(data["rows_read"]), sizes)
     if "seed" not in data:
         return progress, None
-    return progress, DataOrder(int(data["seed"]), data["shuffle"], int(data["rows"]), data["shards"])
+    return progress, DataOrder(int(data["seed"]), _text(data["shuffle"]), int(data["rows"]), _text(data["shards"]))
+
+
+def _text(value: object) -> Any:
+    if isinstance(value, str):
+        return value
+    raise DamagedError("one of its attributes is no text")
 
 
 def _lay_out(group: h5py.Group, arrays: dict[str, np.ndarray]) -> list[tuple[int, memoryview]]:
@@ -229,7 +237,7 @@ class _AttributeType:
 
 
 def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
-    datasets = sorted(map(_own, [group] * len(group), group), key=lambda dataset: int(dataset.attrs["index"]))
+    datasets = sorted(map(_own, repeat(group), group), key=lambda dataset: int(dataset.attrs["index"]))
     left = group.file.id.get_filesize()
     for dataset in datasets:
         left -= dataset.nbytes
@@ -239,12 +247,11 @@ def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:
-    """A group of the file's own."""
-    hard = isinstance(file.get(name, getlink=True), h5py.HardLink)
-    group = file[name] if hard else None
+    """The group `name` of this file itself: a link may lead to any other."""
+    group = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     if isinstance(group, h5py.Group):
         return group
-    raise DamagedError(f"/{name}: is no group of the file's own")
+    raise DamagedError(f"/{name}: is no group of this file")
 
 
 def _own(group: h5py.Group, name: str) -> h5py.Dataset:

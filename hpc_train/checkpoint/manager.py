@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from hpc_train.checkpoint import names
+from hpc_train.checkpoint.best import Best, best_in
 from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
 from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
@@ -29,20 +29,6 @@ BEST_FILE = "best.json"
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best evaluation so far: the `metric` that was compared, its value, and the checkpoint's step."""
-
-    metric: str
-    mode: Literal["min", "max"]
-    value: float
-    step: int
-
-    def beaten_by(self, value: float) -> bool:
-        """Whether `value` is strictly better. NaN never is."""
-        return value < self.value if self.mode == "min" else value > self.value
 
 
 @dataclass(frozen=True)
@@ -227,11 +213,10 @@ class CheckpointManager:
     def best(self) -> Best | None:
         """The best evaluation of a checkpoint that is still there."""
         try:
-            found = load_json(self._folder / BEST_FILE)
-            best = Best(str(found["metric"]), found["mode"], float(found["value"]), int(found["step"]))
-        except (OSError, ValueError, TypeError, KeyError, OverflowError):
+            best = best_in(load_json(self._folder / BEST_FILE))
+        except (OSError, ValueError):
             return None
-        return best if best.mode in ("min", "max") and self.path(best.step).is_dir() else None
+        return best if self.path(best.step).is_dir() else None
 
     def forget_best(self) -> None:
         """Keeps no checkpoint for its merit from now on."""

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hpc_train.checkpoint.disk_io import Moved, idle, opened, write_pieces
 from hpc_train.files import read_bytes, require_regular
+from hpc_train.telemetry.json_files import parsed
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.h5"
@@ -83,7 +84,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
-        fields = json.loads(text)
+        fields = parsed(text)
         if fields.pop("manifest_sha256") != _own_digest(fields):
             raise DamagedError(f"{path}: does not match its own digest")
         if fields.get("format") != FORMAT:

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpc_train.checkpoint.best import Best
 from hpc_train.checkpoint.format import NotFiniteError, Snapshot
-from hpc_train.checkpoint.manager import Best, CheckpointManager
+from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.specs import RunConfig
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.world import World

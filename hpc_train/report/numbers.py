@@ -131,7 +131,8 @@ def global_batch(history: History) -> int | None:
     """Examples that one step takes, of all ranks; in an asynchronous job a step is one worker's."""
     batch = as_number(setting(history, "data", "train", "batch_size"))
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
-    return None if batch is None or ranks is None else int(batch * ranks)
+    examples = None if batch is None or ranks is None else as_number(batch * ranks)
+    return None if examples is None else int(examples)
 
 
 def elapsed_of(history: History) -> float | None:

@@ -13,8 +13,8 @@ from typing import Any
 from hpc_train.files import read_bytes, replace_text
 
 log = logging.getLogger(__name__)
-MAX_JSON_BYTES = 16 << 20
-"""A larger file was not written by this package."""
+MAX_JSON_BYTES, MAX_JSON_VALUES, MAX_JSON_DEPTH = 16 << 20, 1_000_000, 100
+"""What is larger, or holds more, was not written by this package."""
 
 
 class UnreadableError(ValueError):
@@ -57,20 +57,38 @@ def load_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: It cannot be read, is no regular file, or is larger than MAX_JSON_BYTES.
-        UnreadableError: It holds no JSON object, or one with a number of thousands of digits, or nested too deeply.
+        UnreadableError: It holds no JSON object, or one with a number of thousands of digits, nested too deeply, or of
+            too many values.
     """
-    raw = read_bytes(path, MAX_JSON_BYTES)
+    fields = parsed(read_bytes(path, MAX_JSON_BYTES))
+    if not isinstance(fields, dict):
+        raise UnreadableError("holds no JSON object")
+    return fields
+
+
+def parsed(raw: bytes) -> Any:
+    """The value that JSON of somebody else's holds, in bounded memory; UnreadableError as in `load_json`. Pure."""
+    if sum(map(raw.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
+        raise UnreadableError("has too many values")
     try:
-        fields = json.loads(raw.decode(errors="replace"))
+        value = json.loads(raw.decode(errors="replace"))
+        too_deep = _is_deeper(value, MAX_JSON_DEPTH)
     except RecursionError:
-        raise UnreadableError("is nested too deeply") from None
+        too_deep = True
     except ValueError as error:
         raise UnreadableError(
             "is not JSON" if isinstance(error, json.JSONDecodeError) else "has a number of too many digits"
         ) from None
-    if not isinstance(fields, dict):
-        raise UnreadableError("holds no JSON object")
-    return fields
+    if too_deep:
+        raise UnreadableError("is nested too deeply")
+    return value
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_is_deeper(item, depth - 1) for item in inner)
 
 
 def finite(value: Any) -> Any:

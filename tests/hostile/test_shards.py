@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from hpc_train.data.writing.convert import Options, convert
 from hpc_train.data.writing.inspect import inspect
 from hpc_train.errors import UserError
 from tests.hostile.data_corpus import (
-    MAX_MIB,
     ROWS,
     SHARDS,
     X,
@@ -38,7 +35,8 @@ from tests.hostile.data_corpus import (
     with_x,
     wrong_in,
 )
-from tests.support import LIMIT_SECS, examples
+from tests.hostile.fuzz import CHANGES, changed, count, in_a_child
+from tests.support import examples
 
 
 def test_they_are_refused_in_one_sentence_and_bounded_memory(tmp_path: Path) -> None:
@@ -190,36 +188,6 @@ def test_names_with_control_characters_are_read_and_reported(tmp_path: Path) -> 
         np.testing.assert_array_equal(reader.read(np.array([4]))[0], X[[4]])
 
 
-CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(["flip", "huge", "zero", "splice", "cut"]),
-        st.integers(0, 1 << 20),
-        st.integers(0, 1 << 20),
-        st.sampled_from([1, 2, 4, 8]),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-def changed(data: bytes, changes: list[tuple[str, int, int, int]]) -> bytes:
-    """`data` with bits flipped, numbers made huge or 0, pieces copied elsewhere, or its end cut off."""
-    new = bytearray(data)
-    for kind, place, other, size in changes:
-        place, other = place % len(new), other % len(new)
-        if kind == "flip":
-            new[place] ^= 1 << other % 8
-        elif kind == "huge":
-            new[place : place + size] = (((1 << 8 * size) - 1) >> other % 16).to_bytes(size, "little")
-        elif kind == "zero":
-            new[place : place + size] = bytes(size)
-        elif kind == "splice":
-            new[place : place + 8 * size] = new[other : other + 8 * size]
-        else:
-            del new[max(16, place) :]
-    return bytes(new)
-
-
 def tried(path: Path) -> str:
     """What is wrong with how a changed shard is read; "" for nothing."""
     try:
@@ -234,35 +202,6 @@ def tried(path: Path) -> str:
     except BaseException as error:
         return f"{type(error).__name__}: {error}"[:500]
     return ""
-
-
-def in_a_child(paths: list[Path]) -> str:
-    """As `tried`, for all of them in one process of their own, which may die of it."""
-    end, begin = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(int(LIMIT_SECS) // 4)
-            for path in paths:
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                os.write(begin, b".")
-                wrong = tried(path)
-                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
-                wrong = wrong or (f"{grown} MiB" if grown > MAX_MIB else "")
-                if wrong:
-                    os.write(begin, wrong.encode())
-                    break
-        finally:
-            os._exit(0)
-    os.close(begin)
-    with open(end, "rb") as pipe:
-        said = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    number = said.count(".", 0, len(paths))
-    if os.WIFSIGNALED(status):
-        return f"{paths[number - 1].name}: killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    wrong = said.lstrip(".")
-    return f"{paths[number - 1].name}: {wrong}" if wrong else ""
 
 
 @pytest.fixture(scope="module")
@@ -280,6 +219,7 @@ def test_whatever_bytes_are_changed_rows_come_or_a_sentence(
     folder = tmp_path_factory.mktemp("changed")
     for i, (number, changes) in enumerate(batch):
         (folder / f"{i}.h5").write_bytes(changed(small[number % len(small)], changes))
-    wrong = in_a_child([folder / f"{i}.h5" for i in range(len(batch))])
+    count("shards", len(batch))
+    wrong = in_a_child([folder / f"{i}.h5" for i in range(len(batch))], tried)
     assert not wrong, f"{wrong}; {folder}"
     shutil.rmtree(folder)

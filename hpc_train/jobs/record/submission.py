@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
 from hpc_train.config.resources import Resources
 from hpc_train.config.secrets import masked, masked_settings, restored_settings
@@ -22,6 +22,8 @@ from hpc_train.telemetry.json_files import MAX_JSON_BYTES, UnreadableError, load
 from hpc_train.telemetry.status import JOB_NUMBER, LONGEST_TIME
 
 MAX_WORDS = 10_000
+MAX_MASKED = 1 << 16
+"""Characters of all settings of `resources`, which are parsed to find variables in them."""
 
 
 def _text(value: Any, longest: int = 4096) -> str:
@@ -32,6 +34,12 @@ def _text(value: Any, longest: int = 4096) -> str:
 
 def _word(value: Any) -> str:
     return _text(value, 1 << 17)  # Linux has no longer arguments
+
+
+def _settings(words: tuple[str, ...]) -> tuple[str, ...]:
+    if sum(len(word) for word in words if word.startswith("resources")) > MAX_MASKED:
+        raise ValueError("too long")
+    return words
 
 
 def _inner_path(value: Any) -> str:
@@ -78,7 +86,7 @@ class Submission:
     host: Text
     job_file: Text
     entry: Annotated[str, PlainValidator(_inner_path)]
-    settings: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)]
+    settings: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS), AfterValidator(_settings)]
     resources: dict[str, Any]
     code: dict[str, Any]
     version: Text

@@ -6,6 +6,7 @@ server: each job has a runner (runner.py), which waits for its turn, and whose l
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,7 @@ from hpc_train.files import create, exposure, make_folder, open_to_change, open_
 from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.telemetry.json_files import write_json
+from hpc_train.telemetry.status import LONGEST_TIME
 from hpc_train.telemetry.units import counted
 
 READ_AGAIN_SECS = 0.02
@@ -32,7 +34,9 @@ READ_TIMES = 10
 
 
 MAX_TICKET_BYTES, MAX_NUMBER_BYTES = 1 << 16, 20
-Count = Annotated[int, Field(ge=0, lt=1 << 60)]
+LARGEST_COUNT = 1 << 60
+Count = Annotated[int, Field(ge=0, lt=LARGEST_COUNT)]
+Time = Annotated[float, Field(ge=0, lt=LONGEST_TIME)]
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,13 @@ class Ticket:
     pid: Count = 0
     requeues: Count = 0
     waits_for: str | None = None
-    started: float | None = None
-    limit: float | None = None
+    started: Time | None = None
+    limit: Time | None = None
     devices: tuple[Count, ...] = ()
 
 
 _TICKET = TypeAdapter(Ticket)
+_COUNT: TypeAdapter[int] = TypeAdapter(Count)
 
 
 def queue_folder(env: Mapping[str, str], home: Path) -> Path:
@@ -94,11 +99,13 @@ class LocalQueue:
             os.close(file)
 
     def _next(self) -> int:
-        """A number that was never given out before."""
+        """A number that was never given out before: beyond the counter, which may be damaged, and all tickets."""
         counter = self.folder / "next.json"
-        number = 1
+        number = max([1, *(1 + max(ticket.number, ticket.position) for ticket in self._tickets())])
         with suppress(FileNotFoundError, ValueError):
-            number = int(read_bytes(counter, MAX_NUMBER_BYTES))
+            number = max(number, _COUNT.validate_json(read_bytes(counter, MAX_NUMBER_BYTES)))
+        if number >= LARGEST_COUNT - 1:
+            raise OSError(errno.ERANGE, f"no number is left after {number}", str(counter))
         write_json(counter, number + 1)
         return number
 
