@@ -31,6 +31,10 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, follow: bool = Fals
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags, mode)
+    except BlockingIOError:  # another machine is about to give the file up; a regular one is worth the wait
+        if not stat.S_ISREG(Path(path).stat(follow_symlinks=follow).st_mode):
+            raise
+        descriptor = os.open(path, flags & ~os.O_NONBLOCK, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
             _refuse(path, Path(path).stat(follow_symlinks=follow).st_mode, error)

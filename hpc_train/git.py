@@ -10,11 +10,16 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import psutil
+
 GIT_TIMEOUT_SECS = 30.0
 """For all that is asked about one folder."""
+IDLE_SECS, POLL_SECS = 4.0, 0.2
+"""So long git may sleep without having computed: it waits for a FIFO then that the folder's configuration names."""
 MAX_OUTPUT_BYTES = 256 << 20
 
 _OPTIONS = (
@@ -109,19 +114,34 @@ class Git:
                 self.refusal = "there is no git on PATH" if missing else str(error.strerror)
                 return None
             assert process.stdout is not None
-            timer = threading.Timer(left, process.kill)
-            timer.start()
+            ended = threading.Event()
+            threading.Thread(target=_kill_idle, args=(process.pid, left, ended), daemon=True).start()
             with process:
                 answer = process.stdout.read(MAX_OUTPUT_BYTES + 1)
                 if len(answer) > MAX_OUTPUT_BYTES:
                     process.kill()
-            timer.cancel()
+                ended.set()
             message = os.pread(errors.fileno(), 1 << 12, 0).decode(errors="replace").strip()
         if process.returncode == 0 and len(answer) <= MAX_OUTPUT_BYTES:
             return answer
-        late = f"it did not answer within {GIT_TIMEOUT_SECS:.0f} s" if process.returncode < 0 else "it failed"
+        late = "it did not answer in time" if process.returncode < 0 else "it failed"
         self.refusal = message.splitlines()[0] if message else late
         return None
+
+
+def _kill_idle(pid: int, secs: float, ended: threading.Event) -> None:
+    """Kills a child that has not ended after `secs`, or that has slept for IDLE_SECS, which waits for no disk."""
+    end, idle, computed = time.monotonic() + secs, 0.0, -1.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        while not ended.wait(POLL_SECS):
+            times, state = process.cpu_times(), process.status()
+            now = times.user + times.system
+            idle = idle + POLL_SECS if state == psutil.STATUS_SLEEPING and now == computed else 0.0
+            computed = now
+            if idle >= IDLE_SECS or time.monotonic() > end:
+                process.kill()
+                return
 
 
 def _paths(answer: bytes | None) -> list[str] | None:

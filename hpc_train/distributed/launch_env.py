@@ -98,8 +98,8 @@ def settings_before_mpi(
     out again: there a copy costs more than one more allreduce (two ranks: +11 %). Between nodes, and with NCCL, each
     allreduce costs its latency, and Horovod's default stays.
 
-    Ranks that are all on one node do not listen on the network: Open MPI's TCP, which they do not need, would on all
-    interfaces.
+    Ranks that are all on one node, and have shared memory, do not listen on the network: Open MPI's TCP, which they do
+    not need, would on all interfaces.
 
     Without room in SHARED_FOLDER (`shared_free`, as in lacks_shared_memory), Open MPI is not to try: it would find out
     by itself, with ten lines of its own.

@@ -42,10 +42,11 @@ class ExportFolder:
 
     Args:
         sole: No other process writes here, so that all temporary folders are left-overs.
+        job_dir: The one that `path` lies in: no link on the way is followed then; None: the user has named `path`.
     """
 
-    def __init__(self, path: Path, sole: bool = True) -> None:
-        self.path, self._sole = path, sole
+    def __init__(self, path: Path, sole: bool = True, job_dir: Path | None = None) -> None:
+        self.path, self._sole, self._job_dir = path, sole, job_dir
 
     def exports(self) -> list[Export]:
         """What this package exported here, oldest first."""
@@ -65,7 +66,7 @@ class ExportFolder:
             OSError, and what `fill` raises; nothing is left of the attempt.
         """
         existed = self.path.is_dir()
-        make_folder(self.path, top=self.path.parents[1])
+        make_folder(self.path, top=self._job_dir, follow=self._job_dir is None)
         self._clean()
         temporary = self.path / f".{int(time.time())}.{_owner()}.tmp"
         try:

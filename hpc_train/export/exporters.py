@@ -69,7 +69,7 @@ class ExporterRunner:
     ) -> None:
         self._exporters, self._model, self._about, self._load = exporters, model, about, load
         self._signature, self._unknown = signature, unknown
-        self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole) for e in exporters}
+        self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole, job_dir) for e in exporters}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._default: Callable[..., Any] | None = None
 

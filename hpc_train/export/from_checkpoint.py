@@ -65,7 +65,9 @@ def export_checkpoint(
     exporter = FinalExporter(name)
     runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False)
     runner.check(())
-    folder = ExportFolder(out.absolute() if out is not None else job_dir / EXPORTS / name, sole=False)
+    folder = ExportFolder(job_dir / EXPORTS / name, False, job_dir)
+    if out is not None:
+        folder = ExportFolder(out.absolute(), False)
     metrics = left.evaluation_of(snapshot.time, job.kind) or {}
     return CheckpointExport(step, runner.write(folder, exporter, step, snapshot.time, metrics))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -14,8 +15,9 @@ from pathlib import Path
 from hpc_train import __version__
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
+from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, SECRETS_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
     Problems,
@@ -165,6 +167,7 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     draft = replace(
         before,
         token=secrets.token_hex(8),
+        name=job_dir.name if re.fullmatch(NAME_PATTERN, job_dir.name) else before.name,
         submitted=time.time(),
         user=user_name(),
         host=socket.gethostname(),
@@ -206,6 +209,11 @@ def _completed(
         if chosen is not None:
             wants = chosen.completed(wants, os.environ)
         done = replace(done, resources=wants.model_dump(mode="json"))
+        if lost := done.lost_secrets:
+            raise UserError(
+                f"resources.environment: the values of {', '.join(lost)} are not known any more: the job-dir has no "
+                f"{SECRETS_FILE} that can be read; give them again: --set resources.environment.{lost[0]}=…"
+            )
         if chosen is not None:
             check_limits(wants, chosen, report)
     with problems.gathered():

@@ -48,6 +48,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
                 submission = replace(submission, code=code)
             make_folder((job_dir / LOG_FILE).parent)
             submission = replace(submission, folder=FolderIdentity.of(job_dir))
+            submission.save_secrets(job_dir)
             submission.save(job_dir)
             (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
             mark_queued(job_dir)

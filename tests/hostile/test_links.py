@@ -121,12 +121,16 @@ def test_exports_go_into_their_own_folder_alone(job_dir: Path, outside: Path) ->
     before = contents_of(outside)
     (job_dir / "export").symlink_to(outside / "folder")
     with pytest.raises(NotADirectoryError, match="is a symbolic link, not a folder"):
-        ExportFolder(job_dir / "export/final").write(lambda path: write_json(path / "hpc_train.json", {}))
+        ExportFolder(job_dir / "export/final", job_dir=job_dir).write(
+            lambda path: write_json(path / "hpc_train.json", {})
+        )
     (job_dir / "export").unlink()
     (job_dir / "export").mkdir()
     (job_dir / "export/final").symlink_to(outside / "folder")
     with pytest.raises(NotADirectoryError, match="is a symbolic link, not a folder"):
-        ExportFolder(job_dir / "export/final").write(lambda path: write_json(path / "hpc_train.json", {}))
+        ExportFolder(job_dir / "export/final", job_dir=job_dir).write(
+            lambda path: write_json(path / "hpc_train.json", {})
+        )
     assert contents_of(outside) == before
 
 

@@ -84,6 +84,7 @@ def test_a_batch_script_reads_them_from_a_file_of_their_own(tmp_path: Path) -> N
 
     script = render(submission, tmp_path, Path("/usr/bin/python3"), "true\n")
     submission.save(tmp_path)
+    submission.save_secrets(tmp_path)
 
     assert "s3cr3t" not in script
     assert re.search(r"source \S+/secrets\.sh", script)
@@ -93,7 +94,7 @@ def test_a_batch_script_reads_them_from_a_file_of_their_own(tmp_path: Path) -> N
     assert read_submission(tmp_path) == a_submission(
         **{**vars(submission), "settings": (f'resources.environment.API_KEY="{FIRST}"', "train.max_steps=3")}
     )
-    a_submission().save(tmp_path)
+    a_submission().save_secrets(tmp_path)
     assert not (tmp_path / "secrets.sh").exists(), "no secret outlives its submission"
 
 

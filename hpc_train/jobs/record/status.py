@@ -198,7 +198,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
     with suppress(ValueError):  # of another version of this package
         asked = submission.wants.ranks if submission is not None else None
     return JobStatus(
-        name=submission.name if submission is not None else record.job_dir.name,
+        name=record.job_dir.name,
         job_dir=str(record.job_dir),
         job_id=job_id,
         backend=backend,

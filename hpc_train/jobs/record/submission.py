@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
 from hpc_train.config.resources import Resources
-from hpc_train.config.secrets import masked, masked_settings, restored_settings
+from hpc_train.config.secrets import MASK, masked, masked_settings, restored_settings
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.files import read_bytes, replacement
 from hpc_train.jobdir.folder_identity import FolderIdentity
@@ -97,9 +96,23 @@ class Submission:
     folder: FolderIdentity | None = None
 
     def save(self, job_dir: Path) -> None:
-        """Replaces SUBMISSION_FILE and SECRETS_FILE in `job_dir`; the second is there where the job has secrets."""
-        _write_secrets(job_dir / SECRETS_FILE, self.wants.environment)
+        """Replaces SUBMISSION_FILE in `job_dir`, without its secrets."""
         write_json(job_dir / SUBMISSION_FILE, asdict(self.masked))
+
+    def save_secrets(self, job_dir: Path) -> None:
+        """Replaces SECRETS_FILE in `job_dir` by lines that a shell can read, for nobody else; or removes it."""
+        path, environment = job_dir / SECRETS_FILE, self.wants.environment
+        if not environment:
+            path.unlink(missing_ok=True)
+            return
+        with replacement(path, mode=0o600) as file:
+            for name, value in environment.items():
+                file.write(f"export {name}={shlex.quote(value)}\n".encode(errors="surrogateescape"))
+
+    @property
+    def lost_secrets(self) -> list[str]:
+        """Variables whose values are not known, since SECRETS_FILE is gone or another user's."""
+        return [name for name, value in self.wants.environment.items() if value == MASK]
 
     @property
     def masked(self) -> Submission:
@@ -144,6 +157,8 @@ def load_submission(job_dir: Path) -> Submission:
     secrets = _read_secrets(job_dir / SECRETS_FILE)
     try:
         submission = _SUBMISSION.validate_python(found)
+        known = {name: value for name, value in submission.resources.items() if name in Resources.model_fields}
+        submission = replace(submission, resources=known)  # another version may have more
         environment = {name: secrets.get(name, value) for name, value in submission.wants.environment.items()}
         resources = {**submission.resources, "environment": environment}
         return replace(submission, resources=resources, settings=restored_settings(submission.settings, secrets))
@@ -162,23 +177,15 @@ def read_submission(job_dir: Path) -> Submission | None:
     return None
 
 
-def _write_secrets(path: Path, environment: Mapping[str, str]) -> None:
-    """Replaces SECRETS_FILE by lines that a shell can read, for nobody else."""
-    if not environment:
-        path.unlink(missing_ok=True)
-        return
-    with replacement(path, mode=0o600) as file:
-        for name, value in environment.items():
-            file.write(f"export {name}={shlex.quote(value)}\n".encode(errors="surrogateescape"))
-
-
 def _read_secrets(path: Path) -> dict[str, str]:
-    """The variables in SECRETS_FILE; none where it cannot be read."""
-    with suppress(OSError, ValueError):
-        lines = read_bytes(path, MAX_JSON_BYTES).decode(errors="surrogateescape").splitlines()
-        words = [shlex.split(line) for line in lines]
-        return dict(word[1].partition("=")[::2] for word in words if len(word) == 2 and word[0] == "export")
-    return {}
+    """The variables in SECRETS_FILE; none where there is none, or it is another user's."""
+    found = {}
+    with suppress(FileNotFoundError, PermissionError):
+        for line in read_bytes(path, MAX_JSON_BYTES).decode(errors="surrogateescape").split("\n"):
+            with suppress(ValueError):  # which is not as `save_secrets` writes it
+                _, words = shlex.split(line)
+                name, _, found[name] = words.partition("=")
+    return found
 
 
 MAX_BY = 200

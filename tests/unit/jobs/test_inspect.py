@@ -65,7 +65,7 @@ def test_a_submission_that_was_cut_off_takes_the_number_of_its_ranks(job_dir: Pa
 
 
 def test_a_job_whose_runner_was_killed_tells_of_what_is_left(job_dir: Path) -> None:
-    token = f"test-{os.getpid()}"
+    token = f"{os.getpid():016x}"
     a_submission(token=token).save(job_dir)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN_VARIABLE: token}) as left:
         try:
@@ -78,7 +78,7 @@ def test_a_job_whose_runner_was_killed_tells_of_what_is_left(job_dir: Path) -> N
 
 
 def test_what_is_left_of_a_job_can_be_cancelled(job_dir: Path) -> None:
-    token = f"test-{os.getpid()}-cancelled"
+    token = f"{os.getpid():015x}c"
     a_submission(token=token, folder=FolderIdentity.of(job_dir)).save(job_dir)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, TOKEN_VARIABLE: token}) as left:
         done = cancel(job_dir, save=True)
@@ -128,7 +128,7 @@ def test_a_job_that_was_cancelled_long_ago_is_not_asked_for(job_dir: Path, monke
 
 def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:
     """Both have looked at it before; the other one was faster."""
-    a_submission(token="theirs").save(job_dir)
+    a_submission(token="beefbeefbeefbeef").save(job_dir)
     mine = PreparedJob(a_submission(token="mine"), job_dir, None, "", before="the one both have seen")
 
     with pytest.raises(UserError, match="somebody else has just resumed it"):
@@ -136,4 +136,4 @@ def test_of_two_who_resume_a_job_one_does(job_dir: Path) -> None:
 
     found = read_submission(job_dir)
     assert found is not None
-    assert found.token == "theirs"
+    assert found.token == "beefbeefbeefbeef"

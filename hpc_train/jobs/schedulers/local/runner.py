@@ -22,14 +22,14 @@ import psutil
 
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
-from hpc_train.jobdir.paths import CODE, LOG_FILE
+from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
 from hpc_train.jobs.launch.mpirun import PROGRESS, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
 from hpc_train.jobs.schedulers.query import query
-from hpc_train.outcome import EXIT_TERMINATED, is_requeued
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED, is_requeued
 from hpc_train.processes import kill, with_variable
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.environment import MASKED_VARIABLE
@@ -177,6 +177,9 @@ def _run_once(job_dir: Path, submission: Submission, ticket: Ticket) -> tuple[in
     started = datetime.now().astimezone().isoformat(" ", "seconds")
     report(f"{started}: job {ticket.number} starts, {counted(wants.ranks, 'rank')}")
     program, rank_logs = submission.kind == "program", _free_folder(job_dir, run)
+    if lost := submission.lost_secrets:
+        report(f"the values of {', '.join(lost)} cannot be read in {job_dir / SECRETS_FILE}: submit the job again")
+        return record_end(job_dir, EXIT_BAD_INPUT, None, submission.token, program) or EXIT_BAD_INPUT, False
     printed = RunOutput(job_dir / LOG_FILE, (job_dir / LOG_FILE).stat().st_size, rank_logs)
     if program:
         record_begin(job_dir, submission.token, wants.ranks, os.getpid())

@@ -47,7 +47,7 @@ def _no_summer_time() -> Iterator[None]:
 
 def make(**changes: Any) -> Submission:
     first = Submission(
-        token="t0",
+        token="0123456789abcdef",
         name="tiny_1",
         kind="model",
         backend="slurm",
@@ -280,7 +280,7 @@ def test_no_such_job(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cancelled_job(tmp_path: Path) -> None:
     assert cancelled_by(tmp_path, make()) is None
-    note_cancelled(tmp_path, "t0", "somebody")
+    note_cancelled(tmp_path, "0123456789abcdef", "somebody")
     assert cancelled_by(tmp_path, make()) == "somebody"
     assert json.loads((tmp_path / "cancelled.json").read_text())["time"] == pytest.approx(time.time(), abs=600)
     assert cancelled_by(tmp_path, make(token="t1")) is None, "another submission in the same job-dir"
@@ -290,7 +290,9 @@ def test_a_cancelled_job(tmp_path: Path) -> None:
     assert cancelled_by(tmp_path, None) == "somebody"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"by"', "{}", '{"token": "t0"}', '{"by": "x"}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "3", '"by"', "{}", '{"token": "0123456789abcdef"}', '{"by": "x"}', "\xff"]
+)
 def test_a_broken_mark_does_not_count(tmp_path: Path, text: str) -> None:
     (tmp_path / "cancelled.json").write_bytes(text.encode("latin-1"))
     assert cancelled_by(tmp_path, make()) is None

@@ -235,7 +235,7 @@ def test_bash_finds_the_words_of_a_model(tmp_path: Path) -> None:
         resources=resources(time=4, environment={"A_VARIABLE": PATH_PART, "OTHER": "\\"}, modules=("cuda/12.1", "b")),
     )
     job_dir.mkdir(parents=True)
-    job.save(job_dir)
+    job.save_secrets(job_dir)
     found = run(render(job, job_dir, Path(f"/py/{HOSTILE}/python"), BODY), job_dir, MODULE)
     assert found["command"] == [
         *("hpc-train", "train", f"{job_dir}/code/{HOSTILE}.yaml", "--job-dir", f"{job_dir}", "--data-root", folder),
@@ -259,7 +259,7 @@ def test_bash_finds_the_words_of_a_program(tmp_path: Path, ranks: int, alone: st
     args = program_args(job_dir, "--data", "{folder}/" + HOSTILE, "", "-", "--", "=", "\\", "$(touch pwned)")
     job = submission("program", args=args, resources=resources(ranks_per_node=ranks))
     job_dir.mkdir(parents=True, exist_ok=True)
-    job.save(job_dir)
+    job.save_secrets(job_dir)
     found = run(render(job, job_dir, Path("/py/bin/python"), BODY), job_dir)
     assert found["command"] == ["python", *args]
     assert found["command"][:5] == ["python", "-m", "trainer.task", "--data", f"/home/me/{HOSTILE}"]
@@ -276,7 +276,7 @@ def test_any_words_at_all(tmp_path_factory: pytest.TempPathFactory, args: list[s
     given_words = ("-m", "task", *args)
     job = submission("program", args=given_words, resources=resources(environment={"A_VARIABLE": value}))
     job_dir.mkdir(parents=True, exist_ok=True)
-    job.save(job_dir)
+    job.save_secrets(job_dir)
     found = run(render(job, job_dir, Path("/py/bin/python"), BODY), job_dir)
     assert found["command"] == ["python", *given_words]
     assert found["variables"] == [value, ""]
