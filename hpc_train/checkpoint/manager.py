@@ -160,16 +160,18 @@ class CheckpointManager:
         Raises:
             OSError: With errno and path; errors that may pass have been waited out. Nothing is left of the attempt.
         """
-        final = retried(lambda: self._save(snapshot, moved))
+        temporary = self._folder / names.passing_name(snapshot.step, _owner(), "tmp")
+        final = retried(lambda: self._save(temporary, snapshot, moved))
         self.thin_out()
         return final
 
-    def _save(self, snapshot: Snapshot, moved: Moved) -> Path:
+    def _save(self, temporary: Path, snapshot: Snapshot, moved: Moved) -> Path:
         existed = self._folder.is_dir()
         make_folder(self._folder)
         if not existed:
             sync_to_disk(self._folder.parent)
-        temporary, final = self._folder / names.passing_name(snapshot.step, _owner(), "tmp"), self.path(snapshot.step)
+        final = self.path(snapshot.step)
+        shutil.rmtree(temporary, ignore_errors=True)  # of the attempt before, which could not remove it
         try:
             temporary.mkdir()
             write_checkpoint(temporary, snapshot, moved)

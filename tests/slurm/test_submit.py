@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -200,8 +201,17 @@ def _known(slurm: BackEnd) -> str:
     job_dir = slurm.root / "unknown_end"
     if not job_dir.exists():
         shutil.copytree(slurm.root / "lost_answer", job_dir)
+        make_its_own(job_dir)
         (job_dir / "status.json").unlink()
     return job_dir.name
+
+
+def make_its_own(job_dir: Path) -> None:
+    """A copy counts as the job's own folder."""
+    path, folder = job_dir / "submission.json", job_dir.stat()
+    fields = json.loads(path.read_text())
+    fields["folder"] |= {"device": folder.st_dev, "inode": folder.st_ino}
+    path.write_text(json.dumps(fields))
 
 
 def test_what_a_dry_run_prints_is_a_script_that_sbatch_takes(slurm: BackEnd, tmp_path: Path) -> None:
@@ -262,6 +272,7 @@ def test_accounting_knows_what_the_controller_has_forgotten(slurm: BackEnd, tmp_
     """A stand-in for sacct: this cluster has no accounting."""
     job_dir = slurm.root / "accounted"
     shutil.copytree(slurm.root / "lost_answer", job_dir)
+    make_its_own(job_dir)
     (job_dir / "status.json").unlink()
     text = (job_dir / "submission.json").read_text()
     (job_dir / "submission.json").write_text(re.sub(r'"job_id": "\d+"', '"job_id": "99999"', text))
