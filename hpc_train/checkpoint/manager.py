@@ -173,7 +173,7 @@ class CheckpointManager:
         final = self.path(snapshot.step)
         shutil.rmtree(temporary, ignore_errors=True)  # of the attempt before, which could not remove it
         try:
-            temporary.mkdir()
+            make_folder(temporary)
             write_checkpoint(temporary, snapshot, moved)
             if final.exists():
                 replaced = self._folder / names.passing_name(snapshot.step, _owner(), "old")
