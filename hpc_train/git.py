@@ -18,7 +18,7 @@ import psutil
 
 GIT_TIMEOUT_SECS = 30.0
 """For all that is asked about one folder."""
-IDLE_SECS, POLL_SECS = 4.0, 0.2
+IDLE_SECS, POLL_SECS = 3.0, 0.1
 """So long git may sleep without having computed: it waits for a FIFO then that the folder's configuration names."""
 MAX_OUTPUT_BYTES = 256 << 20
 
@@ -124,6 +124,8 @@ class Git:
             message = os.pread(errors.fileno(), 1 << 12, 0).decode(errors="replace").strip()
         if process.returncode == 0 and len(answer) <= MAX_OUTPUT_BYTES:
             return answer
+        if process.returncode < 0:
+            self._ends = 0.0  # whoever has waited once in vain asks no more
         late = "it did not answer in time" if process.returncode < 0 else "it failed"
         self.refusal = message.splitlines()[0] if message else late
         return None

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
 from hpc_train.errors import UserError
+from hpc_train.git import Git
 from hpc_train.model.job_model import load_function
 from hpc_train.processes import home_folder, user_name
 from hpc_train.telemetry.environment import describe_environment
@@ -116,3 +117,19 @@ def test_the_commit_of_a_folder_is_noted_without_running_what_its_configuration_
             file.write(f"[{section}]\n\t{key} = touch {tmp_path}/ran\n")
     assert len(json.loads(json.dumps(describe_environment([], tmp_path)))["commit"]) == 40
     assert not (tmp_path / "ran").exists()
+
+
+def test_git_is_not_waited_for_where_a_folder_has_it_read_a_fifo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_program(["git", "init", "-q"], tmp_path).returncode == 0
+    os.mkfifo(tmp_path / "fifo")
+    assert run_program(["git", "config", "core.excludesFile", str(tmp_path / "fifo")], tmp_path).returncode == 0
+    (tmp_path / "main.py").write_text("")
+
+    git = Git(tmp_path)
+    assert git.files() is None
+    assert git.refusal == "it did not answer in time"
+    monkeypatch.setattr("hpc_train.git.subprocess.Popen", lambda *_, **__: pytest.fail("it is asked again"))
+    assert git.commit() is None
+    assert Git(tmp_path, git).tracked() == []
