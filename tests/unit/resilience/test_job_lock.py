@@ -163,7 +163,7 @@ def test_a_job_elsewhere_is_watched(
 def test_of_two_that_take_over_at_once_without_flock_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(json.dumps(mine(host="n2", pid=1)))
     code = HOLDER.replace(
-        "job_lock.JobLock(", "job_lock.WATCH_SECS, job_lock.SETTLE_SECS = 1.0, 1.0\njob_lock.JobLock(", 1
+        "job_lock.JobLock(", "job_lock.WATCH_SECS, job_lock.SETTLE_SECS = 1.0, 10.0\njob_lock.JobLock(", 1
     )
     both = [
         subprocess.Popen(
