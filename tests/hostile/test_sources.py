@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from hpc_train.data.writing.convert import Options, convert
 from hpc_train.data.writing.prediction_files import Origin, is_whole, write_predictions
 from hpc_train.errors import UserError
 from tests.hostile.data_corpus import SOURCES, wrong_in
-from tests.support import REPOSITORY
 
 
 def test_sources_are_refused_in_one_sentence_and_bounded_memory(tmp_path: Path) -> None:
@@ -119,23 +117,3 @@ def test_a_file_of_too_many_datasets_is_refused(tmp_path: Path, monkeypatch: pyt
             file[f"x{i}"] = h5py.SoftLink("/x0")
     with InputFile(tmp_path / "a.h5") as opened, pytest.raises(UserError, match="has 21 datasets or groups"):
         opened.names  # noqa: B018
-
-
-MAKING = {"open", "os.open", "Path.open", "os.mkdir", "os.makedirs", "tempfile.mkdtemp", "tempfile.NamedTemporaryFile"}
-MAKING_METHODS = {"write_text", "write_bytes", "mkdir", "touch", "read_bytes", "symlink_to"}
-
-
-def test_the_data_package_opens_and_makes_files_through_one_module() -> None:
-    found = []
-    for path in sorted((REPOSITORY / "hpc_train" / "data").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call):
-                continue
-            called = ast.unparse(node.func)
-            descriptor = called == "open" and ast.unparse(node.args[0]).startswith("create(")
-            nowhere = called == "os.open" and ast.unparse(node.args[0]) == "os.devnull"
-            if (called in MAKING and not (descriptor or nowhere)) or (
-                isinstance(node.func, ast.Attribute) and node.func.attr in MAKING_METHODS
-            ):
-                found.append(f"{path.name}:{node.lineno}: {called}")
-    assert not found, found
