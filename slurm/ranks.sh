@@ -18,8 +18,8 @@
 set -euo pipefail
 
 readonly ASK_SECS=20    # time limit of scontrol
-readonly RECORD_SECS=10 # of recording the job's end in its job-dir
-readonly BEGIN_SECS=60  # and its start
+readonly BEGIN_SECS=60  # of recording the job's start in its job-dir
+readonly RECORD_SECS=10 # and its end; up to BEGIN_SECS where Slurm leaves the time: on a busy node Python starts slowly
 readonly LAST_SECS=15   # how long before the time limit waiting for the ranks ends
 
 # ---- exit codes, as hpc_train/outcome.py has them (tests/unit/test_outcome.py compares the two)
@@ -48,6 +48,18 @@ signal_ranks() {
 trap 'stop=USR1; end_time=; signal_ranks' USR1 # preemption brings the end forward: query it again
 trap 'stop=TERM; end_time=; signal_ranks' TERM
 
+# ---- the job's state in Slurm: "ask_slurm; slurm_field JobState". Times are seconds since 1970.
+job_record=
+ask_slurm() {
+    job_record=$(SLURM_TIME_FORMAT=%s timeout "$ASK_SECS" scontrol show job "$job" 2>/dev/null) || job_record=
+}
+slurm_field() {
+    if [[ $job_record =~ (^|[[:space:]])$1=([^[:space:]]*) ]]; then
+        echo "${BASH_REMATCH[2]}"
+    fi
+}
+
+# ---- its state in the job-dir
 # record_end may read what is printed from here on: the job's output also has that of runs before this one.
 log_from=$(stat -L -c %s "/proc/$$/fd/1" 2>/dev/null) || log_from=0
 record+=(--log-from "$log_from")
@@ -56,7 +68,14 @@ if [[ -n ${program:-} ]]; then
 fi
 cancelled=
 record_end() {
-    timeout "$RECORD_SECS" hpc-train record-end --code "$code" ${cancelled:+--cancelled} "${record[@]}" "$@"
+    local now secs=$RECORD_SECS
+    printf -v now '%(%s)T' -1
+    case $(slurm_field EndTime) in
+        Unknown) secs=$BEGIN_SECS ;; # the job has no limit
+        [0-9]*) secs=$(($(slurm_field EndTime) - now - LAST_SECS)) ;;
+    esac
+    secs=$((secs < RECORD_SECS ? RECORD_SECS : secs > BEGIN_SECS ? BEGIN_SECS : secs))
+    timeout "$secs" hpc-train record-end --code "$code" ${cancelled:+--cancelled} "${record[@]}" "$@"
 }
 refuse() {
     echo "$me: $1" >&2
@@ -117,16 +136,6 @@ if [[ -z ${alone:-} ]]; then
     command=(mpirun "${mpi_args[@]}" "${command[@]}")
 fi
 
-# ---- the job's state in Slurm: "ask_slurm; slurm_field JobState". Times are seconds since 1970.
-job_record=
-ask_slurm() {
-    job_record=$(SLURM_TIME_FORMAT=%s timeout "$ASK_SECS" scontrol show job "$job" 2>/dev/null) || job_record=
-}
-slurm_field() {
-    if [[ $job_record =~ (^|[[:space:]])$1=([^[:space:]]*) ]]; then
-        echo "${BASH_REMATCH[2]}"
-    fi
-}
 is_preempted() {
     [[ $(slurm_field PreemptTime) == [0-9]* ]]
 }

@@ -35,8 +35,8 @@ from hpc_train.checkpoint.best import best_in
 from hpc_train.checkpoint.disk_io import Draft, Moved, idle, sync_to_disk, write_pieces
 from hpc_train.checkpoint.manifest import FORMAT, STATE_FILE, DamagedError, write_manifest
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS, errno_of
+from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.files import require_regular
 
 _GROUPS = ("model", "optimizer", "rng")
 COUNTER = r"_\d+(?=[/ _]|$)"
@@ -155,9 +155,9 @@ def read_progress(folder: Path) -> tuple[DataProgress, DataOrder | None]:
 @contextmanager
 def _opened(folder: Path) -> Iterator[h5py.File]:
     path = folder / STATE_FILE
-    require_regular(path, follow=True)
+    held = HeapFile(path)
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with held, h5py.File(held, "r") as file:
             yield file
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}") from None

@@ -450,7 +450,7 @@ def loaded(step: Path) -> str:
 
 
 @tries(8)
-@given(st.lists(CHANGES | STRUCTURES if SOAK > 1 else STRUCTURES, min_size=20, max_size=40))
+@given(st.lists(CHANGES | STRUCTURES, min_size=20, max_size=40))
 def test_a_checkpoint_is_loaded_or_refused_whatever_its_state_holds(
     place: Place, whole: Path, batch: list[Any]
 ) -> None:

@@ -56,6 +56,14 @@ exec {shlex.quote(sys.executable)} -m hpc_train "$@"
 """
 
 
+TIMEOUT = f"""\
+#!/bin/bash
+[[ "$2 $3" != "hpc-train record-end" ]] || echo "$1" >>record_secs
+exec {shutil.which("timeout")} "$@"
+"""
+STAND_INS = {"mpirun": MPIRUN, "scontrol": SCONTROL, "hpc-train": HPC_TRAIN, "timeout": TIMEOUT}
+
+
 @dataclass(frozen=True)
 class End:
     """How a run of the script ended: its exit code, the jobs it had Slurm requeue, and what it printed."""
@@ -72,7 +80,7 @@ class Script:
         self.folder, self.job_dir = folder, folder / "a dir"
         shutil.copytree(Path(TRAIN_SH).parent, folder / "checkout/slurm")
         (folder / "bin").mkdir()
-        for name, text in (("mpirun", MPIRUN), ("scontrol", SCONTROL), ("hpc-train", HPC_TRAIN)):
+        for name, text in STAND_INS.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         (self.job_dir / "checkpoints").mkdir(parents=True)
@@ -186,6 +194,13 @@ def test_any_other_job_ends_with_the_code_of_its_ranks(
     end = script.run(number, ends_with, record)
     assert (end.code, end.requeued) == (ends_with, []), end.out
     assert script.status()["state"] == state
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [("", 60, 60), ("Unknown", 60, 60), ("0", 10, 10), ("45", 10, 30)])
+def test_recording_the_end_has_the_time_that_slurm_leaves(script: Script, limit: str, least: int, most: int) -> None:
+    record = f"EndTime={int(time.time()) + int(limit) if limit.isdecimal() else limit}" if limit else ""
+    script.run(USR1, 3, f"{record} Requeue=0")
+    assert least <= int((script.folder / "record_secs").read_text()) <= most
 
 
 def test_the_signal_that_killed_the_ranks_is_in_the_status(script: Script) -> None:

@@ -233,26 +233,26 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
     """`requeued`: it waits for Slurm meanwhile."""
     folder = make_folder(back_end.code / "my model")
     (folder / "model.py").write_text(FAILING_MODEL)
-    write_job(folder, max_steps=100_000, save_checkpoints_steps=20)
+    write_job(folder, max_steps=30_000, save_checkpoints_steps=20)
     job = back_end.submit_file(folder / "job.yaml", "trained", "--set", "eval.start_delay_secs=0")
     set_step_secs(job.job_dir / "code", 0.02)
 
     job.wait_for("PREPARING")
     wait_for(lambda: newest_step(job.job_dir) >= 20, "it saves")
     status = job.wait_for("RUNNING", lambda status: (status["step"] or 0) >= 20 and status["evaluation"])
-    assert (status["kind"], status["max_steps"], status["tier"]) == ("model", 100_000, "BASIC")
+    assert (status["kind"], status["max_steps"], status["tier"]) == ("model", 30_000, "BASIC")
     assert status["loss"] > 0 and status["examples_per_sec"] > 0 and status["secs_left"] > 10
     assert 0 < status["limit_secs_left"] <= 3600
     described = back_end.run("describe", "trained").out
     for pattern in (
-        r"step +[\d,]+/100,000, [\d,.]+ examples/s, loss \d.*",
+        r"step +[\d,]+/30,000, [\d,.]+ examples/s, loss \d.*",
         r"evaluation +.*accuracy \d.*\(step [\d,]+\)",
         r"time left +about .*\d:\d\d:\d\d",
         r"time limit in +0:\d\d:\d\d",
     ):
         assert re.search(f"^{pattern} *$", described, re.M), described
     listed = back_end.run("list").out
-    row = r"^trained +\d+ +RUNNING +[\d,]+/100,000 +[\d,]+ +\d\S* +accuracy \d\S* +\d+:\S+ +0:\d\d:\d\d"
+    row = r"^trained +\d+ +RUNNING +[\d,]+/30,000 +[\d,]+ +\d\S* +accuracy \d\S* +\d+:\S+ +0:\d\d:\d\d"
     assert re.search(row, listed, re.M), listed
 
     (job.job_dir / "code/fail").touch()

@@ -20,6 +20,7 @@ from typing import Any
 import h5py
 
 from hpc_train.data.hdf5.declared import why_not_bounded
+from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.errors import UserError
 from hpc_train.files import open_regular, require_regular
 
@@ -82,7 +83,7 @@ class InputFile:
         descriptor = open_regular(path, follow=follow)
         self._bytes = os.fstat(descriptor).st_size
         os.close(descriptor)
-        self.path, self._consent, self._is_checked = str(path), consent, checked
+        self.path, self._follow, self._consent, self._is_checked = str(path), follow, consent, checked
         self.elsewhere: set[str] = set()
         self.outside: dict[str, Stamp] = {}
         self._opened = ExitStack()
@@ -95,10 +96,17 @@ class InputFile:
     def __exit__(self, *raised: object) -> None:
         self._opened.close()
 
-    @property
-    def attributes(self) -> h5py.AttributeManager:
-        """Of the file itself."""
-        return self._file.attrs
+    def text(self, name: str) -> str:
+        """The text of an attribute of the file itself.
+
+        Raises:
+            KeyError: There is none. TypeError: It is something else.
+        """
+        with HeapFile(self.path, self._follow) as held, h5py.File(held, "r") as file:
+            value = file.attrs[name]
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is no text")
+        return value
 
     @property
     def names(self) -> list[str]:

@@ -135,7 +135,7 @@ def is_whole(path: Path, origin: Origin, first: int, end: int) -> bool:
     """Whether `path` holds the predictions of these rows, of this origin."""
     try:
         with InputFile(path, follow=False) as file:
-            return bool(file.attributes.get(ATTRIBUTE) == _attribute(origin, first, end)) and all(
+            return file.text(ATTRIBUTE) == _attribute(origin, first, end) and all(
                 len(dataset) == end - first for _, dataset in file.datasets()
             )
     except HDF5_ERRORS:
@@ -146,7 +146,7 @@ def why_not_ours(path: Path, origin: Origin) -> str:
     """What the file that is there in place of the predictions of `origin` is, in words."""
     try:
         with InputFile(path, follow=False) as file:
-            recorded = json.loads(file.attributes[ATTRIBUTE])["origin"]
+            recorded = json.loads(file.text(ATTRIBUTE))["origin"]
     except HDF5_ERRORS:
         return "is no file of predictions"
     differing = [key for key, value in asdict(origin).items() if recorded.get(key) != value]
