@@ -39,6 +39,8 @@ from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 _GROUPS = ("model", "optimizer", "rng")
+MAX_QUOTED = 300
+"""Characters of an error that may quote what a damaged file holds."""
 COUNTER = r"_\d+(?=[/ _]|$)"
 """What Keras appends to the names of layers (dense, dense_1, …), counting those of the process."""
 
@@ -167,7 +169,7 @@ def _opened(folder: Path) -> Iterator[h5py.File]:
         number = errno_of(error)
         if number is not None:  # which HDF5 reports in words alone
             raise OSError(number, os.strerror(number), str(path)) from error
-        raise DamagedError(f"{path}: not a readable checkpoint: {error}") from error
+        raise DamagedError(f"{path}: not a readable checkpoint: {str(error)[:MAX_QUOTED]}") from error
 
 
 def _write_about(file: h5py.File, snapshot: Snapshot) -> None:

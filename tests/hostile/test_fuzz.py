@@ -474,6 +474,24 @@ def test_a_checkpoint_is_loaded_or_refused_whatever_its_state_holds(
     shutil.rmtree(folder)
 
 
+ENDLESS_HEAP = [("zero", 50815, 7162, 2), ("zero", 772790, 612, 2), ("splice", 1156, 1823, 4)]
+
+
+@pytest.mark.parametrize("odd", [ENDLESS_HEAP, [attribute("/", "time", "[" * 5000)]])
+def test_a_state_that_was_once_read_for_ever_or_quoted_at_length(place: Place, whole: Path, odd: list[Any]) -> None:
+    step = place.runs.parent / "found/step-00000010"
+    shutil.rmtree(step.parent, ignore_errors=True)
+    shutil.copytree(whole, step)
+    if callable(odd[0]):
+        with h5py.File(step / "state.h5", "a") as file:
+            odd[0](file)
+    else:
+        (step / "state.h5").write_bytes(changed((whole / "state.h5").read_bytes(), odd))
+    (step / "manifest.json").unlink()
+    write_manifest(step, 10, 1.7e9, 2)
+    assert not (wrong := in_a_child([step], loaded, limited=True)), wrong
+
+
 @pytest.mark.parametrize("number", ["Infinity", "NaN", "1e300", "-1"])
 def test_a_ticket_with_a_time_that_is_none_is_no_ticket(place: Place, number: str) -> None:
     text = json.dumps({**TICKET, "limit": None}).replace('"limit": null', f'"limit": {number}').encode()
