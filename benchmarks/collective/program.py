@@ -20,7 +20,8 @@ from collective import plan, windows
 from collective.rank import ResultFile, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 
 

@@ -16,7 +16,8 @@ from collective.plan import ALLOCATE, ALLOCATE_SHARED, MEMCPY, OUR_WINDOW
 from collective.rank import ResultFile, Way, missing_room, pattern, take_turns, wrong
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.parameter_server.window import Window
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 
 if TYPE_CHECKING:
     from mpi4py import MPI

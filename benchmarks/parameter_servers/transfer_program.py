@@ -26,7 +26,8 @@ from hpc_train.distributed.parameter_server.server import Applied, Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, mailboxes, server_layout
 from hpc_train.distributed.parameter_server.worker import Worker
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 from parameter_servers.settings import APPLIED, LEARNING_RATE, MEMCPY, MOMENTUM, OURS, SEND_RECV, VARIABLES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from support.timing import there_and_back
 
 from hpc_train.callbacks.hook import Hook, HookContext
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 from peers.measurement import LAST_LOSSES, Measurement, Took, write_measurements
 from peers.models import build_model, load_batches
 from peers.settings import BATCH, FIT, SAME_FLAGS

@@ -24,7 +24,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +238,7 @@ class _AttributeType:
 
 
 def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
-    datasets = sorted(map(_own, repeat(group), group), key=lambda dataset: int(dataset.attrs["index"]))
+    datasets = sorted((_own(group, name) for name in group), key=lambda dataset: int(dataset.attrs["index"]))
     left = group.file.id.get_filesize()
     for dataset in datasets:
         left -= dataset.nbytes

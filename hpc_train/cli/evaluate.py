@@ -41,7 +41,7 @@ def evaluate(
     The job-dir is only read. The exit code is 0 also where training has failed; 10 where it was killed without a word.
     """
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world
+    from hpc_train.distributed.startup import join_world
     from hpc_train.evaluation.standalone.chief import EvaluationRequest
     from hpc_train.evaluation.standalone.job import evaluate_job
 

@@ -26,7 +26,7 @@ def export(
     """
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world
+    from hpc_train.distributed.startup import join_world
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the job may be using the GPU
     with errors():
@@ -64,7 +64,7 @@ def predict(
     """
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world
+    from hpc_train.distributed.startup import join_world
     from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
 
     with errors():

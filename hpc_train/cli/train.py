@@ -30,7 +30,7 @@ def train(
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     from hpc_train.config.job import JobConfig, load_job, strategy_in
     from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.world import join_world
+    from hpc_train.distributed.startup import join_world
     from hpc_train.strategies import strategy_of
     from hpc_train.training.trainer import train_job
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hpc_train.config.secrets import MASK
 from hpc_train.config.yaml_loader import Document, Location, read_value
 from hpc_train.errors import UserError
 
@@ -24,7 +25,7 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
         key, equals, text = setting.partition("=")
         option = f"--set {key}"
         if not equals or not _KEY.fullmatch(key):
-            given = f"{key}=***" if key.strip().startswith("resources") else setting  # which may hold secrets
+            given = f"{key}={MASK}" if key.strip().startswith("resources") else setting  # which may hold secrets
             raise UserError(f"--set: {given!r} is not allowed; allowed: KEY=VALUE, as in train.max_steps=500")
         location: Location = tuple(key.split("."))
         new = read_value(text, option)

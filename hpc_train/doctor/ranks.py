@@ -18,7 +18,8 @@ from hpc_train.distributed.excepthook import report_error
 from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 from hpc_train.doctor.tools import emit
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_BAD_INPUT

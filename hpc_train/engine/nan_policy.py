@@ -47,9 +47,8 @@ class NanPolicy:
         """
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         where = f"of rank {shown} are" if ranks else "are, averaged over the ranks,"
-        what, rank = f"step {step}: loss or gradients {where} not finite (NaN or infinity)", None
-        if len(ranks) == 1:
-            rank = ranks[0]
+        what = f"step {step}: loss or gradients {where} not finite (NaN or infinity)"
+        rank = ranks[0] if len(ranks) == 1 else None
         self._in_a_row += 1
         if self._policy == "halt":
             ways = "`on_nan: skip` or `rollback` leave" if self._can_go_back else "`on_nan: skip` leaves"

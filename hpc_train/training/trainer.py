@@ -13,7 +13,8 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 from hpc_train.engine import background_evaluation
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError

@@ -11,8 +11,8 @@ from hpc_train.files import open_regular
 
 _SIGNATURE = b"GCOL\x01"
 _HEADER, _OBJECT = struct.Struct("<5s3xQ"), struct.Struct("<H6xQ")
-MAX_OBJECTS = 1 << 16
-"""In one heap: its objects have numbers of 16 bits."""
+MAX_OBJECTS, MAX_HEAP_BYTES = 1 << 16, 64 << 20
+"""Of one heap: its objects have numbers of 16 bits, and HDF5 makes it no larger than its largest string."""
 
 
 class HeapFile(io.RawIOBase):
@@ -57,14 +57,14 @@ class HeapFile(io.RawIOBase):
 
     def _check_heap(self, at: int) -> None:
         header = os.pread(self._descriptor, _HEADER.size, at)
-        left = _HEADER.unpack(header)[1] - len(header) if len(header) == _HEADER.size else -1
-        heap = os.pread(self._descriptor, left, at + len(header)) if 0 <= left <= self._size else b""
-        place = count = 0
-        while len(heap) - place >= _OBJECT.size and count < MAX_OBJECTS:
-            number, size = _OBJECT.unpack_from(heap, place)
-            if not number and size < _OBJECT.size:  # the free space, whose size counts its header
+        _, size = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+        place, end = at + _HEADER.size, at + size
+        for _ in range(MAX_OBJECTS):
+            if end - place < _OBJECT.size or end > self._size or size > MAX_HEAP_BYTES:
                 break
-            place += _OBJECT.size + -(-size // 8) * 8 if number else size
-            count += 1
-        if len(heap) != left or not 0 <= left - place < _OBJECT.size:
+            number, length = _OBJECT.unpack(os.pread(self._descriptor, _OBJECT.size, place))
+            if not number and length < _OBJECT.size:  # the free space, whose length counts its header
+                break
+            place += _OBJECT.size + -(-length // 8) * 8 if number else length
+        if not 0 <= end - place < _OBJECT.size:
             raise ValueError(f"the heap of strings at byte {at:,} is damaged")

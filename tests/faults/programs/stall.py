@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.watchdog import watch_over
 

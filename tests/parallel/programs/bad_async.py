@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 import hpc_train as ht
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 
 folder = Path(sys.argv[1])
 world = join_world("serialized")

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from hpc_train.distributed.channel import Channel
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 
 MANY, BYTES = 300, 50_000_000
 world = join_world("multiple")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 
 world = join_world()
 set_up_tensorflow(world)

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 import hpc_train as ht
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 from tests.support import write_rows
 
 folder = Path(sys.argv[1])

@@ -20,7 +20,7 @@ from hpc_train.distributed.parameter_server.server import Server
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.parameter_server.window_layout import Rows, server_layout
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 
 CARRIED_NBYTES = 64
 STATE_NBYTES = 64

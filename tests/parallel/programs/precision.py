@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.world import World, join_world
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
 
 folder, alone = Path(sys.argv[1]), len(sys.argv) > 2
 world = World.alone() if alone else join_world()

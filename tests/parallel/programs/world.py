@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpc_train.distributed.world import join_world
+from hpc_train.distributed.startup import join_world
 from hpc_train.errors import RankError, UserError
 
 world = join_world()
