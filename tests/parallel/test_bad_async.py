@@ -15,7 +15,7 @@ MakeJob = Callable[..., Job]
 PROGRAMS = Path(__file__).parent / "programs"
 
 MPI_BEFORE = """
-from hpc_train.distributed.world import _bind_mpi_at_once
+from hpc_train.distributed.startup import _bind_mpi_at_once
 _bind_mpi_at_once()  # else mpi4py's wheel may end with another hwloc than it began with
 from mpi4py import MPI  # before the package, so that MPI starts with THREAD_MULTIPLE
 import sys
