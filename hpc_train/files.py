@@ -2,7 +2,8 @@
 
 What is read is a regular file, so that nothing waits for a FIFO or reads a device, and no larger than the caller says.
 What is written is a new file with a name that nobody can foresee, which a rename commits; what is appended to or locked
-is never a link. Errors are OSErrors whose `strerror` is a sentence's end for the user. Local.
+is never a link, nor has a link of another user led there (hpc_train.folders). Errors are OSErrors whose `strerror` is
+a sentence's end for the user. Local.
 """
 
 from __future__ import annotations
@@ -11,33 +12,39 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFLNK: "a symbolic link",
-}
-_WRITABLE_BY = ((stat.S_IWOTH, "all users"), (stat.S_IWGRP, "its group"))
+from hpc_train.folders import kind_of, parent
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, follow: bool = False, mode: int = 0o666) -> int:
     """A descriptor of a regular file, opened with `flags` and never waited for; errors as in `open_to_read`."""
-    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    if follow:
+        return _open_regular(path, path, flags, mode)
+    if not flags & _WRITING:
+        return _open_regular(path, path, flags | os.O_NOFOLLOW, mode)
+    with parent(Path(path)) as (folder, name):
+        return _open_regular(path, name, flags | os.O_NOFOLLOW, mode, folder)
+
+
+def _open_regular(path: str | Path, name: str | Path, flags: int, mode: int, folder: int | None = None) -> int:
+    """`name` in `folder`, which is `path` for the user."""
+    follow = not flags & os.O_NOFOLLOW
     try:
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(name, flags, mode, dir_fd=folder)
     except BlockingIOError:  # another machine is about to give the file up; a regular one is worth the wait
-        if not stat.S_ISREG(Path(path).stat(follow_symlinks=follow).st_mode):
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=follow).st_mode):
             raise
-        descriptor = os.open(path, flags & ~os.O_NONBLOCK, mode)
+        descriptor = os.open(name, flags & ~os.O_NONBLOCK, mode, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
-            _refuse(path, Path(path).stat(follow_symlinks=follow).st_mode, error)
+            _refuse(path, os.stat(name, dir_fd=folder, follow_symlinks=follow).st_mode, error)
         raise
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
@@ -112,7 +119,8 @@ def create(path: str | Path, mode: int = 0o666, readable: bool = False) -> int:
         OSError: It cannot be made.
     """
     access = os.O_RDWR if readable else os.O_WRONLY
-    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with parent(Path(path)) as (folder, name):
+        return os.open(name, access | _NEW, mode, dir_fd=folder)
 
 
 def unforeseen(path: Path) -> Path:
@@ -130,18 +138,20 @@ def replacement(path: Path, to_disk: bool = True, mode: int = 0o666) -> Iterator
     Raises:
         OSError: It cannot be written.
     """
-    temporary = unforeseen(path)
-    descriptor = create(temporary, mode)
-    try:
-        with open(descriptor, "wb") as file:
-            yield cast(BinaryIO, file)
-            file.flush()
-            if to_disk:
-                os.fsync(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with parent(path) as (folder, name):
+        temporary = unforeseen(path).name
+        descriptor = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
+        try:
+            with open(descriptor, "wb") as file:
+                yield cast(BinaryIO, file)
+                file.flush()
+                if to_disk:
+                    os.fsync(descriptor)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
 
 
 def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
@@ -159,53 +169,9 @@ def is_ours(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def make_folder(path: Path, mode: int = 0o777, top: Path | None = None, follow: bool = False) -> None:
-    """Makes a folder, and those above it, unless it is there; a link in its place is refused.
-
-    Args:
-        top: A folder above it: of those below that none is a link, either.
-        follow: Whether `path` may be a link to a folder: one that the user has named.
-
-    Raises:
-        NotADirectoryError: There is something else of that name, a link to a folder included.
-        OSError: It cannot be made.
-    """
-    if top is not None and path.parent not in (top, *top.parents):
-        make_folder(path.parent, mode, top)
-    try:
-        path.mkdir(mode, parents=True)
-    except FileExistsError:
-        kind = stat.S_IFMT(os.lstat(path).st_mode)
-        if kind != stat.S_IFDIR and not (follow and path.is_dir()):
-            raise NotADirectoryError(
-                errno.ENOTDIR, f"is {_KINDS.get(kind, 'a file')}, not a folder", str(path)
-            ) from None
-
-
-def exposure(path: Path, group: bool = True) -> str | None:
-    """Who else may write in the folder `path`: "belongs to uid 1000", "may be written by all users"; None: nobody.
-
-    Folders of root's, and those with the sticky bit (as /tmp), count as nobody's.
-
-    Args:
-        group: Whether those of its group count.
-
-    Raises:
-        OSError: It cannot be looked at.
-    """
-    status = path.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"belongs to uid {status.st_uid}"
-    if status.st_mode & stat.S_ISVTX:
-        return None
-    by = next((who for bit, who in _WRITABLE_BY[: 1 + group] if status.st_mode & bit), None)
-    return None if by is None else f"may be written by {by}"
-
-
 def _refuse(path: str | Path, mode: int, error: OSError | None = None) -> NoReturn:
     number = errno.EINVAL if error is None or error.errno is None else error.errno
-    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-    raise OSError(number, f"is {kind}, not a regular file", str(path)) from None
+    raise OSError(number, f"is {kind_of(mode)}, not a regular file", str(path)) from None
 
 
 def _bytes_in_words(count: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpc_train.data.hdf5.data_file import PASSING_ERRORS, RETRY_WAITS_SECS, errno_of
+from hpc_train.files import create
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,13 @@ def retried(action: Callable[[], T]) -> T:
 
 
 @contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor of `path` for the duration of the block; errors of its use name the path."""
-    descriptor = os.open(path, flags, 0o666)
+def opened(path: Path, new: bool = False) -> Iterator[int]:
+    """A descriptor of `path` to read, or of a new file to write, for the duration of the block.
+
+    Raises:
+        OSError: It cannot be opened or made; errors of its use name the path, too.
+    """
+    descriptor = create(path) if new else os.open(path, os.O_RDONLY)
     try:
         yield descriptor
     except OSError as error:
@@ -55,7 +60,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 def sync_to_disk(path: Path) -> None:
     """Waits until what was written to a file, or the names in a folder, are on the disk."""
-    with opened(path, os.O_RDONLY) as descriptor:
+    with opened(path) as descriptor:
         os.fsync(descriptor)
 
 
@@ -72,7 +77,7 @@ def write_pieces(path: Path, size: int, pieces: list[tuple[int, memoryview]], mo
         OSError: With errno and path.
     """
     unsynced = 0
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW) as descriptor:
+    with opened(path, new=True) as descriptor:
         os.ftruncate(descriptor, size)
         for offset, piece in pieces:
             while len(piece):

@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -21,7 +20,8 @@ from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, 
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.files import make_folder, open_regular, replace_text
+from hpc_train.files import open_regular, replace_text
+from hpc_train.folders import make_folder, remove, remove_tree, rename
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
 from hpc_train.telemetry.json_files import load_json
 
@@ -143,14 +143,14 @@ class CheckpointManager:
         for name in self._names():
             path, step = self._folder / name, names.replaced_step(name)
             if step is not None and not self.path(step).exists():
-                path.rename(self.path(step))
+                rename(path, self.path(step))
             elif names.is_temporary(name):
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     def put_aside(self, step: int) -> Path:
         """Renames the damaged checkpoint of `step`, so that it is looked at no more, and returns its new path."""
         aside = self._folder / names.damaged_name(step, self._names())
-        self.path(step).rename(aside)
+        rename(self.path(step), aside)
         sync_to_disk(self._folder)
         return aside
 
@@ -171,20 +171,20 @@ class CheckpointManager:
         if not existed:
             sync_to_disk(self._folder.parent)
         final = self.path(snapshot.step)
-        shutil.rmtree(temporary, ignore_errors=True)  # of the attempt before, which could not remove it
+        remove_tree(temporary)  # of the attempt before, which could not remove it
         try:
             make_folder(temporary)
             write_checkpoint(temporary, snapshot, moved)
             if final.exists():
                 replaced = self._folder / names.passing_name(snapshot.step, _owner(), "old")
-                final.rename(replaced)
-                temporary.rename(final)
-                shutil.rmtree(replaced, ignore_errors=True)
+                rename(final, replaced)
+                rename(temporary, final)
+                remove_tree(replaced)
             else:
-                temporary.rename(final)
+                rename(temporary, final)
             sync_to_disk(self._folder)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove_tree(temporary)
             raise
         return final
 
@@ -208,8 +208,8 @@ class CheckpointManager:
     def _remove(self, step: int) -> None:
         with self._locked(step, os.O_RDWR, fcntl.LOCK_EX):  # which NFS wants a file for that is open for writing
             gone = self._folder / names.passing_name(step, _owner(), "gone")
-            self.path(step).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            rename(self.path(step), gone)
+            remove_tree(gone)
             log.debug(f"checkpoint {self.path(step)} removed")
 
     def best(self) -> Best | None:
@@ -222,7 +222,7 @@ class CheckpointManager:
 
     def forget_best(self) -> None:
         """Keeps no checkpoint for its merit from now on."""
-        (self._folder / BEST_FILE).unlink(missing_ok=True)
+        remove(self._folder / BEST_FILE, missing_ok=True)
 
     def note_best(self, best: Best) -> None:
         """Keeps the checkpoint of `best` from now on, instead of the one that was best before."""

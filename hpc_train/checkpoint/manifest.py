@@ -151,7 +151,7 @@ def _digests(path: Path, size: int, piece_bytes: int, threads: int, moved: Moved
 
     starts = range(0, size, piece_bytes)
     threads = min(threads, len(starts)) or 1
-    with opened(path, os.O_RDONLY) as descriptor:
+    with opened(path) as descriptor:
         if threads == 1:
             return tuple(map(digest, starts))
         with ThreadPoolExecutor(threads) as pool:

@@ -9,10 +9,8 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.doctor.tools import Finding, Outcome, emit
-from hpc_train.files import create, open_to_change, open_to_lock, replace_text
+from hpc_train.files import create, open_to_change, open_to_lock, replace_text, unforeseen
+from hpc_train.folders import make_new_folder, remove_tree, rename
 from hpc_train.telemetry.units import size
 
 WRITE_BYTES, LITTLE_WRITE_BYTES = 256 << 20, 64 << 20
@@ -151,8 +150,9 @@ def _examine(job_dir: Path) -> None:
     fstype, options = mount_of(real, Path("/proc/self/mounts").read_text(errors="replace"))
     free = space.f_bavail * space.f_frsize
     emit(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
+    scratch = unforeseen(folder / "doctor")
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=".hpc-train-doctor-", dir=folder))
+        make_new_folder(scratch, 0o700)
     except OSError as error:
         raise OSError(error.errno, f"nothing can be written there: {error.strerror}", str(folder)) from None
     try:
@@ -164,16 +164,16 @@ def _examine(job_dir: Path) -> None:
         written, secs = _write(scratch / "data", min(count, max(free // 2, 1 << 20)))
         emit(written_bytes=written, write_secs=secs)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_tree(scratch)
 
 
 def _try_rename(scratch: Path) -> None:
     """A file over another, as all small files are written, and a folder, as checkpoints are."""
     replace_text(scratch / "old", "old")
     replace_text(scratch / "new", "new")
-    os.replace(scratch / "new", scratch / "old")
-    (scratch / "folder.tmp").mkdir()
-    os.replace(scratch / "folder.tmp", scratch / "folder")
+    rename(scratch / "new", scratch / "old")
+    make_new_folder(scratch / "folder.tmp")
+    rename(scratch / "folder.tmp", scratch / "folder")
     if (scratch / "old").read_text() != "new" or (scratch / "new").exists() or not (scratch / "folder").is_dir():
         raise OSError(errno.EIO, "a rename did not do what it should", str(scratch))
 

@@ -12,6 +12,7 @@ from typing import Any
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.export.signature import Signature
+from hpc_train.folders import remove
 from hpc_train.lazy import keras, tf
 
 
@@ -51,7 +52,7 @@ def save_keras_file(model: keras.Model, path: Path) -> str | None:
     except OSError:
         raise
     except Exception as error:
-        path.unlink(missing_ok=True)
+        remove(path, missing_ok=True)
         return f"{type(error).__name__}: {error}".strip()
     finally:
         model.optimizer, model.compiled = optimizer, compiled

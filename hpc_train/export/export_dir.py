@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.disk_io import sync_to_disk
-from hpc_train.files import make_folder
+from hpc_train.folders import held, make_folder, make_new_folder, remove_folder, remove_tree, rename
 from hpc_train.processes import identity, is_alive
 from hpc_train.telemetry.json_files import read_json
 
@@ -70,17 +69,18 @@ class ExportFolder:
         self._clean()
         temporary = self.path / f".{int(time.time())}.{_owner()}.tmp"
         try:
-            temporary.mkdir()
-            fill(temporary)
+            make_new_folder(temporary)
+            with held(temporary) as folder:
+                fill(folder)
             for file in temporary.rglob("*"):
                 sync_to_disk(file)
             final = self._commit(temporary)
             sync_to_disk(self.path)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove_tree(temporary)
             if not existed:
                 with suppress(OSError):
-                    self.path.rmdir()
+                    remove_folder(self.path)
             raise
         return final
 
@@ -88,7 +88,7 @@ class ExportFolder:
         while True:
             final = self.path / str(max([int(time.time()), *(number + 1 for number in self._numbers())]))
             try:
-                temporary.rename(final)
+                rename(temporary, final)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     continue  # another process was faster
@@ -101,8 +101,8 @@ class ExportFolder:
         for export in exports[: max(0, len(exports) - (keep or 0))]:
             with suppress(OSError):
                 gone = export.path.with_name(f".{export.path.name}.{_owner()}.tmp")
-                export.path.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+                rename(export.path, gone)
+                remove_tree(gone)
 
     def _numbers(self) -> list[int]:
         names = os.listdir(self.path) if self.path.is_dir() else []
@@ -113,7 +113,7 @@ class ExportFolder:
         for path in self.path.glob(".*.tmp"):
             parts = path.name.split(".", 2)
             if len(parts) == 3 and parts[1].isdigit() and (self._sole or _is_dead(path)):
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
 
 def _owner() -> str:

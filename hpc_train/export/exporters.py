@@ -17,9 +17,10 @@ from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving
-from hpc_train.files import create, make_folder, open_to_read
+from hpc_train.files import create, open_to_read
+from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import EXPORTS
-from hpc_train.lazy import keras
+from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.json_files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -209,7 +210,11 @@ class ExporterRunner:
             archive = keras.export.ExportArchive()
             archive.track(self._model)
             archive.add_endpoint(ENDPOINT, function)
-            archive.write_out(str(folder), verbose=False)
+            try:
+                archive.write_out(str(folder), verbose=False)
+            except tf.errors.OpError as error:
+                where = error.message.replace(f"{folder}/", "")
+                raise OSError(f"the SavedModel cannot be written: {where}") from error
         for asset in exporter.assets:
             target = folder / "assets" / asset.name
             if target.exists():

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.files import exposure, require_regular
+from hpc_train.files import require_regular
+from hpc_train.folders import exposure
 from hpc_train.jobdir.paths import CHECKPOINTS, EXPORTS, LOG_FILE, LOGS
 
 _FOLDERS = re.compile(f"{CHECKPOINTS}|{EXPORTS}|{LOGS}|train|ranks|eval(_.*)?")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.files import exposure
+from hpc_train.folders import exposure, remove
 from hpc_train.jobdir.paths import CANCELLED_FILE
 from hpc_train.jobs.inspect import inspect_job, leftover
 from hpc_train.jobs.record.status import WAITING, JobRecord, JobStatus, State, read_record
@@ -57,7 +57,7 @@ def cancel(job_dir: Path, save: bool) -> Cancellation:
     try:
         scheduler.cancel(record, save and not before.has_ended, waits=before.state in WAITING)
     except (UserError, SchedulerError):
-        (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
+        remove(job_dir / CANCELLED_FILE, missing_ok=True)
         raise
     if not save:
         after = inspect_job(job_dir).state

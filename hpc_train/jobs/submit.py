@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,8 @@ from typing import Any
 
 from hpc_train import stdio
 from hpc_train.errors import UserError
-from hpc_train.files import make_folder, read_bytes, replacement
+from hpc_train.files import read_bytes, replacement
+from hpc_train.folders import make_folder, remove, remove_folder, remove_tree
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, LOG_FILE, SCRIPT_FILE, SECRETS_FILE, SUBMISSION_FILE
 from hpc_train.jobs.prepare import PreparedJob
@@ -50,7 +50,7 @@ def submit(prepared: PreparedJob, report: ReportLine) -> Submission:
             submission = replace(submission, folder=FolderIdentity.of(job_dir))
             submission.save_secrets(job_dir)
             submission.save(job_dir)
-            (job_dir / CANCELLED_FILE).unlink(missing_ok=True)
+            remove(job_dir / CANCELLED_FILE, missing_ok=True)
             mark_queued(job_dir)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
@@ -89,10 +89,10 @@ def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            shutil.rmtree(job_dir, ignore_errors=True)
+            remove_tree(job_dir)
             for parent in parents:
                 with suppress(OSError):
-                    parent.rmdir()
+                    remove_folder(parent)
             raise
         return
     folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -107,7 +107,7 @@ def _new_or_as_before(job_dir: Path, before: str | None) -> Iterator[None]:
             yield
         except BaseException:
             for name in names:
-                (job_dir / name).unlink(missing_ok=True)
+                remove(job_dir / name, missing_ok=True)
             for name, content in kept.items():
                 with replacement(job_dir / name, mode=0o600) as file:
                     file.write(content)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_read
+from hpc_train.folders import remove
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.processes import identity
 from hpc_train.telemetry.status import sound
@@ -143,7 +144,7 @@ class JobLock:
         self._heart.join()
         with suppress(OSError):  # the job-dir may have vanished, or can no longer be written
             if _is_at(self._file, self._path) and _read(self._file) == self._record:
-                self._path.unlink()  # while it is locked: whoever has opened it meanwhile finds that it is gone
+                remove(self._path)  # while it is locked: whoever has opened it meanwhile finds that it is gone
         os.close(self._file)
         _held.remove(self)
         self._file = None
@@ -211,7 +212,7 @@ class JobLock:
             os.fsync(file)
         except OSError:
             if created:
-                self._path.unlink(missing_ok=True)
+                remove(self._path, missing_ok=True)
             raise
 
     def _beat(self, file: int) -> None:

@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.files import create, make_folder, open_to_read, read_bytes
+from hpc_train.files import create, open_to_read, read_bytes
+from hpc_train.folders import make_folder, remove, remove_folder
 from hpc_train.resilience.stall import Report
 from hpc_train.telemetry.json_files import MAX_JSON_BYTES, write_json
 
@@ -56,10 +57,10 @@ class StallFolder:
         """Takes away what this rank has written, and the folder with it where nothing else is in there."""
         if self._wrote:
             for kind in (_STALLED, _ANSWER):
-                self._file(kind, self._rank).unlink(missing_ok=True)
+                remove(self._file(kind, self._rank), missing_ok=True)
             self._wrote = False
         with suppress(OSError):
-            self.path.rmdir()
+            remove_folder(self.path)
 
     def lower(self, most: int) -> int:
         """How many ranks below this one make no progress and could judge in its place; counts to `most`."""
@@ -98,7 +99,7 @@ class StallFolder:
 
     def withdraw(self) -> None:
         """Takes the verdict back."""
-        (self.path / "verdict.txt").unlink(missing_ok=True)
+        remove(self.path / "verdict.txt", missing_ok=True)
 
     def _write(self, kind: str, instead_of: str, fields: Mapping[str, Any]) -> None:
         path = self._file(kind, self._rank)
@@ -108,7 +109,7 @@ class StallFolder:
         except FileNotFoundError:  # not there yet, or another rank has just taken it away
             make_folder(self.path)
             write_json(path, dict(fields))
-        self._file(instead_of, self._rank).unlink(missing_ok=True)  # afterwards: a running rank always has a file
+        remove(self._file(instead_of, self._rank), missing_ok=True)  # afterwards: a running rank always has a file
 
     def _file(self, kind: str, rank: int) -> Path:
         return self.path / f"{kind}-{rank}.json"

@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from hpc_train import stdio
 from hpc_train.distributed.world import World
-from hpc_train.files import create, make_folder
+from hpc_train.files import create
+from hpc_train.folders import make_folder
 from hpc_train.outcome import EXIT_STALLED
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.failure import FailureReport

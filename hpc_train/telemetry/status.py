@@ -21,7 +21,7 @@ LARGEST_COUNT = 1 << 62
 """More than any step, process id or number of ranks."""
 LARGEST_NUMBER = sys.float_info.max
 LONGEST_TEXT, MOST_ENTRIES = 4096, 10_000
-"""What is longer, or more, was not written by this package."""
+"""What is longer is shortened; more was not written by this package."""
 JOB_NUMBER = re.compile("[0-9]{1,18}(_[0-9]{1,9})?")
 """Of jobs in queues; that of a task of an array has two parts."""
 
@@ -87,7 +87,15 @@ def _printable(text: str) -> str:
 
 
 def _text(value: Any) -> str | None:
-    return _printable(value[:LONGEST_TEXT]) if isinstance(value, str) else None
+    return _printable(_shortened(value)) if isinstance(value, str) else None
+
+
+def _shortened(text: str) -> str:
+    """At most LONGEST_TEXT characters: both its ends; TensorFlow's errors end with what a model has raised."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    first = LONGEST_TEXT // 4
+    return f"{text[:first]} … {text[first + 3 - LONGEST_TEXT :]}"
 
 
 def _job_id(value: Any) -> str | None:
@@ -140,7 +148,7 @@ def _error(value: Any) -> dict[str, Any] | None:
 def _texts(value: Any) -> list[str] | None:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         return None
-    return [_printable(item[:LONGEST_TEXT]) for item in value[:MOST_ENTRIES]]
+    return [_printable(_shortened(item)) for item in value[:MOST_ENTRIES]]
 
 
 def _flag(value: Any) -> bool | None:

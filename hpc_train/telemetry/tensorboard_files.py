@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_train.files import create, make_folder
+from hpc_train.files import create
+from hpc_train.folders import make_folder, remove
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.tensorboard_events import event_at
@@ -91,7 +92,7 @@ class EventFiles:
         """
         with self._writing(folder):
             for old in (self._job_dir / folder).glob(f"events.out.tfevents.*.{name}"):
-                old.unlink(missing_ok=True)
+                remove(old, missing_ok=True)
             if event is not None:
                 writer = self._new_file(folder, f".{name}")
                 writer.write(event.SerializeToString())

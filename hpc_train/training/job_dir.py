@@ -13,7 +13,8 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import set_aside
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
-from hpc_train.files import make_folder, replace_text
+from hpc_train.files import replace_text
+from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment

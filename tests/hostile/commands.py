@@ -16,13 +16,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support import LIMIT_SECS, REPOSITORY
+
+if TYPE_CHECKING:
+    import pytest
 
 ADDRESS_BYTES = 4 << 30
 MAX_MIB, MAX_SECS, HANG_SECS = 1000, 5, 120
 """Of memory and of processor time; and how long a command may sleep before it is taken to hang."""
 SHOWN = 4 << 20
+OTHER_UID = 4711
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,15 @@ def contents_of(folder: Path) -> dict[str, object]:
         held = path.read_bytes() if path.is_file() and not path.is_symlink() and status.st_size < 1 << 20 else None
         found[str(path.relative_to(folder))] = (status.st_mode, status.st_size, status.st_mtime_ns, held)
     return found
+
+
+def link_of_another(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `path` a link that another user has made, as it seems: root gives it away, others seem to be another."""
+    path.symlink_to(target)
+    if os.geteuid() == 0:
+        os.chown(path, OTHER_UID, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr("hpc_train.folders.os.geteuid", lambda: OTHER_UID)
 
 
 def _run(args: list[str]) -> Done:

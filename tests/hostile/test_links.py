@@ -6,6 +6,7 @@ import ast
 import errno
 import os
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,18 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ExportFolder
+from hpc_train.files import replace_text
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.launch.progress_check import why_not_again
+from hpc_train.jobs.record.job_dirs import make_job_dir
 from hpc_train.jobs.schedulers.local.queue import LocalQueue
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.json_files import Lenient, write_json
 from hpc_train.telemetry.metrics import MetricsWriter, note_failed
+from hpc_train.telemetry.status import mark_failed
 from hpc_train.telemetry.tensorboard_files import EventFiles
-from tests.hostile.commands import contents_of
+from tests.hostile.commands import contents_of, link_of_another
 from tests.ranks import train
 from tests.support import REPOSITORY, Job
 
@@ -206,30 +210,104 @@ def test_training_in_a_job_dir_full_of_links_touches_nothing_elsewhere(make_job,
     )
 
 
+# ---- a folder that becomes a link of another user
+
+
+def test_a_running_job_does_not_follow_its_job_dir_elsewhere(
+    job_dir: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write in the folder above puts a link in the place of the job-dir, while the job runs."""
+    (outside / "folder/checkpoints/step-00000001").mkdir(parents=True)
+    (outside / "folder/logs").mkdir()
+    (outside / "folder/export/final").mkdir(parents=True)
+    manager, events = CheckpointManager(job_dir / "checkpoints", Retention(1)), EventFiles(job_dir, Lenient())
+    manager.save(snapshot(1))
+    job_dir.rename(job_dir.with_name("aside"))
+    link_of_another(job_dir, outside / "folder", monkeypatch)
+    before = contents_of(outside)
+    theirs = rf"{job_dir} is a symbolic link of uid \d+, who can lead it elsewhere than to {outside / 'folder'}; name"
+    lock, queue = JobLock(job_dir), LocalQueue(job_dir / "queue", 2)
+    exports, report = ExportFolder(job_dir / "export/final", job_dir=job_dir), FailureReport(job_dir / "logs", "x")
+    for step in (
+        lambda: manager.save(snapshot(2)),
+        lambda: manager.put_aside(1),
+        lambda: MetricsWriter(job_dir, Lenient()),
+        lambda: write_json(job_dir / "status.json", {}),
+        lambda: exports.write(lambda path: write_json(path / "hpc_train.json", {})),
+    ):
+        with pytest.raises(OSError, match=theirs):
+            step()
+    for refused in (lock.acquire, lambda: queue.enter(job_dir, 1, None), lambda: make_job_dir(job_dir / "new")):
+        with pytest.raises(UserError, match=theirs):
+            refused()
+    manager.clean()
+    manager.thin_out()
+    events.write("train", 1, [])
+    assert "not written" in str(report.claim(0, ValueError("x")))
+    note_failed(job_dir, ValueError("x"))
+    mark_failed(job_dir, 0, ValueError("x"))
+    assert contents_of(outside) == before
+
+
+def test_nor_where_that_happens_between_two_steps(
+    job_dir: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logs` is a folder of the job's and the link of another in turn, as fast as can be."""
+    (job_dir / "logs").mkdir()
+    link_of_another(job_dir / "link", outside, monkeypatch)
+    before, ended, written, refused = contents_of(outside), threading.Event(), 0, 0
+
+    def swap() -> None:
+        while not ended.is_set():
+            for name, other in (("logs", "aside"), ("link", "logs"), ("logs", "link"), ("aside", "logs")):
+                (job_dir / name).rename(job_dir / other)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        while min(written, refused) < 50 and not (outside / "failure.txt").exists():
+            try:
+                replace_text(job_dir / "logs/failure.txt", "ours")
+                written += 1
+            except (FileNotFoundError, NotADirectoryError):  # in the moment in which there is neither, or the other
+                continue
+            except OSError as error:
+                assert error.errno == errno.ELOOP
+                refused += 1
+    finally:
+        ended.set()
+        swapping.join()
+    assert contents_of(outside) == before
+    assert [path.name for path in (job_dir / "logs").iterdir()] == ["failure.txt"]
+
+
 # ---- one module opens files
 
-_ALONE = {"files.py", "stdio.py", "memory.py", "progress.py", "disk_io.py"}
+_ALONE = {"files.py", "folders.py", "stdio.py", "memory.py", "progress.py", "disk_io.py"}
 """Modules that open standard streams, the kernel's files, and descriptors of files.open_regular's."""
 _NAMED = re.compile(r"/proc/|RANKS_SCRIPT|devnull|O_DIRECTORY")
 _OPENED = re.compile(r"(create|open_regular|open_to_\w+)\(.*\)|\w*descriptor|opened|file|copy")
 _MAKING = {"write_text", "write_bytes", "read_text", "read_bytes", "touch", "symlink_to", "copyfile", "copy2"}
+_MOVING = {"mkdir", "makedirs", "mkdtemp", "rename", "unlink", "rmdir", "rmtree"}
 
 
 def _calls(path: Path) -> list[str]:
-    """Calls that open, make or copy files, each as it is written."""
+    """Calls that open, make, copy, rename or remove files and folders, each as it is written."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or _NAMED.search(ast.unparse(node)):
             continue
         of_descriptor = bool(node.args) and _OPENED.fullmatch(ast.unparse(node.args[0]))
         opens = ast.unparse(node.func) in ("open", "os.open", "io.open") and not of_descriptor
-        if opens or (isinstance(node.func, ast.Attribute) and node.func.attr in _MAKING):
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        replaces = method == "replace" and len(node.args) == 1 and not node.keywords  # a path's; a text's has two
+        if opens or replaces or method in _MAKING | _MOVING or ast.unparse(node.func) in ("os.replace", "os.remove"):
             found.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)[:100]}")
     return found
 
 
-def test_one_module_opens_and_makes_files() -> None:
+def test_two_modules_open_make_and_move_files() -> None:
     modules = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in _ALONE]
     wrong = [call for path in modules if "bootstrap" not in path.parts for call in _calls(path)]
     assert not wrong, "\n".join(wrong)
-    assert _calls(PACKAGE / "files.py"), "it would find them"
+    assert _calls(PACKAGE / "files.py") and len(_calls(PACKAGE / "folders.py")) >= 5, "it would find them"

@@ -13,7 +13,8 @@
            process before the call), kill-after (the call is made first) or sleep=SECONDS (before the call)
 
    A process without INJECT, or with other paths, does what it would do without this library. What the C library calls
-   from within itself (fopen, fwrite) is not seen. A fork that is given another environment calls inject_begin(). */
+   from within itself (fopen, fwrite) is not seen, nor is the entering of folders (O_PATH). A fork that is given another
+   environment calls inject_begin(). */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -162,6 +163,8 @@ static const char *path_of(int descriptor, char *buffer) {
 }
 
 static const char *full_path(int folder, const char *path, char *buffer) {
+    int past = 0;
+    if (path != NULL && sscanf(path, "/proc/self/fd/%d/%n", &folder, &past) == 1 && past) path += past;
     if (path == NULL || *path == '/') return path ? path : "";
     char start[PATH_MAX];
     if (folder != AT_FDCWD) path_of(folder, start);
@@ -201,12 +204,14 @@ static const char *full_path(int folder, const char *path, char *buffer) {
     int name(const char *path, int flags, ...) {                                          \
         REAL(#name, int (*)(const char *, int, ...));                                     \
         MODE                                                                              \
+        if (flags & O_PATH) return real(path, flags, mode);                               \
         STRUCK(OPEN, full_path(AT_FDCWD, path, one), NULL, real(path, flags, mode));      \
     }
 #define OPENS_AT(name)                                                                    \
     int name(int folder, const char *path, int flags, ...) {                              \
         REAL(#name, int (*)(int, const char *, int, ...));                                \
         MODE                                                                              \
+        if (flags & O_PATH) return real(folder, path, flags, mode);                       \
         STRUCK(OPEN, full_path(folder, path, one), NULL, real(folder, path, flags, mode)); \
     }
 OPENS(open)

@@ -12,9 +12,7 @@ import pytest
 
 from hpc_train.files import (
     create,
-    exposure,
     is_ours,
-    make_folder,
     open_to_append,
     open_to_lock,
     open_to_read,
@@ -54,9 +52,9 @@ def test_no_two_temporary_files_have_the_same_name(tmp_path: Path, monkeypatch: 
     names = []
     replace = os.replace
 
-    def note(source: Path, target: Path) -> None:
-        names.append(source.name)
-        replace(source, target)
+    def note(source: str, target: str, **folders: int) -> None:
+        names.append(source)
+        replace(source, target, **folders)
 
     monkeypatch.setattr("hpc_train.files.os.replace", note)
     for _ in range(20):
@@ -82,7 +80,7 @@ def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     (tmp_path / "a.json").write_text("before")
@@ -168,18 +166,6 @@ def test_what_is_appended_comes_at_the_end(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"one\ntwo\n"
 
 
-def test_a_folder_is_made_once_and_a_link_to_one_is_refused(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a" / "b")
-    make_folder(tmp_path / "a" / "b")
-    (tmp_path / "link").symlink_to("a")
-    with pytest.raises(NotADirectoryError, match="is a symbolic link, not a folder"):
-        make_folder(tmp_path / "link")
-    make_folder(tmp_path / "link", follow=True)
-    (tmp_path / "nowhere").symlink_to("gone")
-    with pytest.raises(NotADirectoryError):
-        make_folder(tmp_path / "nowhere", follow=True)
-
-
 def test_what_is_ours_is_a_file_that_we_have_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("mine")
     (tmp_path / "link").symlink_to("a")
@@ -187,30 +173,3 @@ def test_what_is_ours_is_a_file_that_we_have_made(tmp_path: Path, monkeypatch: p
     assert not is_ours(tmp_path)
     monkeypatch.setattr("hpc_train.files.os.geteuid", lambda: 4711)
     assert not is_ours(tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    ("mode", "words"),
-    [
-        (0o700, None),
-        (0o755, None),
-        (0o1777, None),
-        (0o777, "may be written by all users"),
-        (0o775, "may be written by its group"),
-    ],
-)
-def test_it_is_known_who_else_may_write_in_a_folder(tmp_path: Path, mode: int, words: str | None) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a").chmod(mode)
-    assert exposure(tmp_path / "a") == words
-
-
-def test_a_folder_of_somebody_elses_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = tmp_path.stat().st_uid
-    monkeypatch.setattr("hpc_train.files.os.geteuid", lambda: uid + 1)
-    if uid == 0:  # root's folders count as nobody's
-        (tmp_path / "a").mkdir()
-        os.chown(tmp_path / "a", 12345, -1)
-        assert exposure(tmp_path / "a") == "belongs to uid 12345"
-    else:
-        assert exposure(tmp_path) == f"belongs to uid {uid}"

@@ -16,6 +16,7 @@ from hpc_train.data.sources.combine import JoinedTable
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Table
 from hpc_train.errors import UserError
 from hpc_train.files import create, unforeseen
+from hpc_train.folders import remove, rename
 
 EXACT = 2**53
 """Whole numbers to here are exact in float64."""
@@ -86,9 +87,9 @@ def fill(table: JoinedTable, path: Path, report: Report) -> Spool:
                 report(f"reading {table.name}", rows * row_bytes, int(total))
             with writing(path):
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary, missing_ok=True)
     return Spool(path, table.name, fields, rows)
 
 

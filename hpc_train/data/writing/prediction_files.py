@@ -30,7 +30,7 @@ from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Field, piece_rows
 from hpc_train.data.writing.shard_file import new_file
 from hpc_train.errors import UserError
-from hpc_train.files import make_folder
+from hpc_train.folders import make_folder, remove
 
 ATTRIBUTE = "hpc_train_predictions"
 
@@ -211,7 +211,7 @@ def join_parts(path: Path, origin: Origin, pieces: Sequence[Piece]) -> None:
     for name in os.listdir(path.parent):
         if left.fullmatch(name):
             with suppress(FileNotFoundError):
-                (path.parent / name).unlink()
+                remove(path.parent / name)
 
 
 def _batches_of(parts: Iterable[Path]) -> Iterator[dict[str, np.ndarray]]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.errors import UserError
-from hpc_train.files import make_folder, open_to_lock, read_bytes, replace_text
+from hpc_train.files import open_to_lock, read_bytes, replace_text
+from hpc_train.folders import make_folder, remove, remove_folder
 
 VERSION = 1
 MAX_PLAN_BYTES = 256 << 20
@@ -47,11 +48,11 @@ def alone(prefix: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        remove(path, missing_ok=True)
         os.close(descriptor)
         if made:
             with suppress(OSError):  # it is empty only where nothing could be written
-                prefix.parent.rmdir()
+                remove_folder(prefix.parent)
 
 
 def _lock(path: Path) -> int:
@@ -141,7 +142,7 @@ def clean(prefix: Path, *, spools: bool = True, plan: bool = False) -> None:
     patterns += [rf"\.{name}\.spool-\d+"] if spools else []
     patterns += [rf"\.{name}\.plan\.json"] if plan else []
     for path in _matching(prefix.parent, "|".join(patterns)):
-        path.unlink(missing_ok=True)
+        remove(path, missing_ok=True)
 
 
 def shards(prefix: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Cursor, Field
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read, unforeseen
+from hpc_train.folders import held, remove, rename
 
 SCHEMA_ATTRIBUTE = "hpc_train_schema"
 PLUGIN = ("zstd", "lz4", "blosc")
@@ -145,8 +146,8 @@ def new_file(path: Path, **how: Any) -> Iterator[h5py.File]:
     """
     temporary = unforeseen(path)
     try:
-        with writing(path):
-            file = h5py.File(temporary, "x", **how)  # O_CREAT | O_EXCL, which follows no link
+        with writing(path), held(temporary.parent) as folder:
+            file = h5py.File(folder / temporary.name, "x", **how)  # O_CREAT | O_EXCL, which follows no link
         try:
             yield file
             with writing(path):
@@ -158,9 +159,9 @@ def new_file(path: Path, **how: Any) -> Iterator[h5py.File]:
             file.close()
             with open_to_read(temporary) as whole:
                 os.fsync(whole.fileno())
-            temporary.replace(path)
+            rename(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary, missing_ok=True)
 
 
 def _discard(file: h5py.File) -> None:

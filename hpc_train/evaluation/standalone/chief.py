@@ -17,7 +17,7 @@ from hpc_train.errors import UserError
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.evaluation.schedule import Checkpoint, EvaluationSchedule
 from hpc_train.evaluation.standalone.job_watcher import Ask, JobWatcher, Training
-from hpc_train.files import make_folder
+from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import is_evaluation
 from hpc_train.model.model_state import ModelState

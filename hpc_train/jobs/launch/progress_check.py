@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpc_train.files import make_folder, open_to_append, read_bytes
+from hpc_train.files import open_to_append, read_bytes
+from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import (
     CANCELLED_FILE,
     CHECKPOINTS,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
-from hpc_train.files import make_folder
+from hpc_train.folders import make_folder, make_new_folder
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.record.submission import read_submission
@@ -68,7 +68,7 @@ def make_job_dir(job_dir: Path) -> None:
     """
     try:
         make_folder(job_dir.parent, follow=True)
-        job_dir.mkdir(mode=0o700)
+        make_new_folder(job_dir, 0o700)
     except (FileExistsError, NotADirectoryError):
         if not job_dir.parent.is_dir():
             raise UserError(f"{job_dir}: the job-dir cannot be made: {job_dir.parent} is not a folder") from None

@@ -15,6 +15,7 @@ from hpc_train.config.resources import Resources
 from hpc_train.config.secrets import MASK, masked, masked_settings, restored_settings
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.files import read_bytes, replacement
+from hpc_train.folders import remove
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.paths import CANCELLED_FILE, CODE, SECRETS_FILE, SUBMISSION_FILE
 from hpc_train.telemetry.json_files import MAX_JSON_BYTES, UnreadableError, load_json, read_json, write_json
@@ -103,7 +104,7 @@ class Submission:
         """Replaces SECRETS_FILE in `job_dir` by lines that a shell can read, for nobody else; or removes it."""
         path, environment = job_dir / SECRETS_FILE, self.wants.environment
         if not environment:
-            path.unlink(missing_ok=True)
+            remove(path, missing_ok=True)
             return
         with replacement(path, mode=0o600) as file:
             for name, value in environment.items():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpc_train.errors import UserError
-from hpc_train.files import create, open_to_read
+from hpc_train.files import create, open_to_read, unforeseen
+from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobs.snapshot.code_files import CodeFiles, LeftOut, shown, unreadable
 from hpc_train.jobs.snapshot.ignore import Rules, looks_secret
 from hpc_train.telemetry.units import size
@@ -117,20 +116,19 @@ def copy_snapshot(plan: Plan, target: Path) -> Snapshot:
     """
     if os.path.lexists(target):
         raise UserError(f"{target}: already there, and would hold another job's code; choose another job-dir")
-    temporary = None
+    temporary = unforeseen(target)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        make_new_folder(temporary, 0o700)
         for parent in sorted({parent for path in plan.files for parent in Path(path).parents}):
-            (temporary / parent).mkdir(mode=0o700, exist_ok=True)
+            make_folder(temporary / parent, 0o700)
         copied = 0
         for path in plan.files:
             copied += _copy_file(plan.folder / path, temporary / path, plan.max_bytes - copied)
-        temporary.rename(target)
+        rename(temporary, target)
     except OSError as error:  # those of the files read are UserErrors by now
         raise UserError(f"{target}: cannot be written: {error.strerror}") from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
     return Snapshot(plan.commit, plan.dirty, len(plan.files), copied, plan.left_out[:MAX_LEFT_OUT])
 
 

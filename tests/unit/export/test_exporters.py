@@ -286,7 +286,7 @@ def test_another_process_s_temporary_folder_is_left_alone_unless_nobody_else_wri
         (tmp_path / name).mkdir()
     os.utime(tmp_path / older, (0, 0))
     made = []
-    ExportFolder(tmp_path, sole=False).write(lambda folder: made.append(folder.name))
+    ExportFolder(tmp_path, sole=False).write(lambda folder: made.append(folder.resolve().name))
     assert set(alive) < set(names(tmp_path)) and not set(names(tmp_path)) & set(dead)
     assert made[0].endswith(f".{here}-{os.getpid()}@{start}@{boot}.tmp")
 

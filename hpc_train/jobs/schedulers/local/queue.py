@@ -21,7 +21,8 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from hpc_train.errors import UserError
-from hpc_train.files import create, exposure, make_folder, open_to_change, open_to_lock, read_bytes
+from hpc_train.files import create, open_to_change, open_to_lock, read_bytes
+from hpc_train.folders import exposure, make_folder, remove, rename
 from hpc_train.jobs.record.status import QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.telemetry.json_files import write_json
@@ -132,7 +133,7 @@ class LocalQueue:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_ticket(file, ticket)
         except BaseException:
-            self._path(ticket).unlink(missing_ok=True)
+            remove(self._path(ticket), missing_ok=True)
             os.close(file)
             raise
         return file
@@ -154,7 +155,7 @@ class LocalQueue:
             position, requeues = self._next(), ticket.requeues + 1
             moved = replace(ticket, position=position, requeues=requeues, started=None, limit=None, devices=())
             write_ticket(file, moved)
-            self._path(ticket).rename(self._path(moved))
+            rename(self._path(ticket), self._path(moved))
         return moved
 
     def try_start(self, file: int, ticket: Ticket, time_secs: float | None) -> Ticket:
@@ -172,7 +173,7 @@ class LocalQueue:
     def leave(self, file: int, ticket: Ticket) -> None:
         """Takes the job out of the queue."""
         with self._locked():
-            self._path(ticket).unlink(missing_ok=True)
+            remove(self._path(ticket), missing_ok=True)
             os.close(file)
 
     def tickets(self) -> list[Ticket]:
@@ -197,7 +198,7 @@ class LocalQueue:
                 file = open_to_change(path)
                 try:
                     if _is_free(file):
-                        path.unlink()
+                        remove(path)
                     elif ticket := _read_ticket(path):
                         found.append(ticket)
                 finally:

@@ -21,7 +21,7 @@ from hpc_train.jobs.record.status import ENDED, STATES, JobRecord, JobStatus, Ph
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.tables import description, job_table
 from hpc_train.outcome import EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
-from hpc_train.telemetry.status import sound
+from hpc_train.telemetry.status import LONGEST_TEXT, sound
 
 NOW = 2e9
 JOB_DIR = Path("/runs/tiny_1")
@@ -393,3 +393,13 @@ def test_a_status_that_this_version_writes_is_sound_and_junk_spoils_its_own_fiel
     spoilt = sound({**status, name: junk, "of the future": junk})
     assert {other: value for other, value in spoilt.items() if other != name} == rest
     assert sound(spoilt) == spoilt
+
+
+def test_a_long_error_keeps_what_the_model_has_raised() -> None:
+    frames = "".join(f"  File '/a/long/path/of/a/module_{number}.py', line 1, in call\n" for number in range(200))
+    error = {"rank": 1, "message": f"UnknownError: Graph execution error:\n{frames}RuntimeError: no such luck"}
+    known = sound({"error": error})["error"]["message"]
+    assert len(known) == LONGEST_TEXT
+    assert known.startswith("UnknownError: Graph execution error:\n  File")
+    assert known.endswith("RuntimeError: no such luck")
+    assert sound({"error": {"message": known}})["error"]["message"] == known

@@ -1,0 +1,233 @@
+"""Folders that others may change: each of a path is entered by its descriptor, and no link of others is followed.
+
+A path that is looked up twice may lead to two places, if somebody who can write in one of its folders puts a link
+there meanwhile. So what is made, renamed or removed is so by its name in a folder that is held open, and to which no
+such link has led. Links of this user and of root are followed, and of whoever owns `/`: root, seen from a container.
+Errors are OSErrors with the path that was given and a `strerror` that is a sentence's end for the user. Local.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_ENTER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40  # as in the kernel
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+}
+_WRITABLE_BY = ((stat.S_IWOTH, "all users"), (stat.S_IWGRP, "its group"))
+
+
+def kind_of(mode: int) -> str:
+    """What a file is, in words: "a FIFO". Pure."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+@contextmanager
+def parent(path: Path) -> Iterator[tuple[int, str]]:
+    """The descriptor of the folder that `path` lies in, and its name there; OSErrors about names in there get `path`.
+
+    Raises:
+        OSError: A folder is missing or cannot be entered; ELOOP: a link of another user leads there.
+    """
+    folder, name = _enter(path.parent, path), path.name or "."
+    try:
+        yield folder, name
+    except OSError as error:
+        if isinstance(error.filename, str) and "/" not in error.filename:
+            error.filename = str(path)
+        raise
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[Path]:
+    """Another path to `folder`, whatever becomes of those above it meanwhile: for libraries that write in there.
+
+    Raises:
+        OSError: As `parent`; or it is a link.
+    """
+    with parent(folder) as (above, name):
+        descriptor = os.open(name, _ENTER, dir_fd=above)
+    place = f"/proc/self/fd/{descriptor}"
+    try:
+        yield Path(place)
+    except OSError as error:
+        if isinstance(error.filename, str) and error.filename.startswith(f"{place}/"):
+            error.filename = f"{folder}{error.filename.removeprefix(place)}"
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def make_new_folder(path: Path, mode: int = 0o777) -> None:
+    """Makes a folder in one that is there.
+
+    Raises:
+        FileExistsError: There is something of that name, if only a link to nowhere.
+        OSError: It cannot be made.
+    """
+    with parent(path) as (folder, name):
+        os.mkdir(name, mode, dir_fd=folder)
+
+
+def make_folder(path: Path, mode: int = 0o777, top: Path | None = None, follow: bool = False) -> None:
+    """Makes a folder, and those above it, unless it is there; a link in its place is refused.
+
+    Args:
+        top: A folder above it: of those below that none is a link, either.
+        follow: Whether `path` may be a link to a folder: one that the user has named.
+
+    Raises:
+        NotADirectoryError: There is something else of that name, a link to a folder included.
+        OSError: It cannot be made.
+    """
+    if top is not None and path.parent not in (top, *top.parents):
+        make_folder(path.parent, mode, top)
+    try:
+        _make_with_parents(path, mode)
+    except FileExistsError:
+        with parent(path) as (folder, name):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(found):
+            return
+        if follow and stat.S_ISLNK(found):
+            with suppress(FileNotFoundError):
+                os.close(_enter(path, path))
+                return
+        raise NotADirectoryError(errno.ENOTDIR, f"is {kind_of(found)}, not a folder", str(path)) from None
+
+
+def rename(path: Path, target: Path) -> None:
+    """Renames a file or folder, in the place of a file or an empty folder that `target` may be.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    with parent(path) as (folder, name), parent(target) as (other, new):
+        try:
+            os.rename(name, new, src_dir_fd=folder, dst_dir_fd=other)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path), None, str(target)) from None
+
+
+def remove(path: Path, missing_ok: bool = False) -> None:
+    """Removes a file, or a link itself.
+
+    Raises:
+        FileNotFoundError: There is none, unless `missing_ok`.
+        OSError: It cannot be removed.
+    """
+    try:
+        with parent(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def remove_folder(path: Path) -> None:
+    """Removes an empty folder.
+
+    Raises:
+        OSError: It cannot be removed: ENOTEMPTY, ENOENT and others.
+    """
+    with parent(path) as (folder, name):
+        os.rmdir(name, dir_fd=folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder and what is in it, as far as that is possible; of links only themselves, and not `path`."""
+    with suppress(OSError), parent(path) as (folder, name):
+        shutil.rmtree(f"/proc/self/fd/{folder}/{name}", ignore_errors=True)
+
+
+def exposure(path: Path, group: bool = True) -> str | None:
+    """Who else may write in the folder `path`: "belongs to uid 1000", "may be written by all users"; None: nobody.
+
+    Folders of root's, and those with the sticky bit (as /tmp), count as nobody's.
+
+    Args:
+        group: Whether those of its group count.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    status = path.stat()
+    if not _is_trusted(status.st_uid):
+        return f"belongs to uid {status.st_uid}"
+    if status.st_mode & stat.S_ISVTX:
+        return None
+    by = next((who for bit, who in _WRITABLE_BY[: 1 + group] if status.st_mode & bit), None)
+    return None if by is None else f"may be written by {by}"
+
+
+def _make_with_parents(path: Path, mode: int) -> None:
+    try:
+        make_new_folder(path, mode)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_folder(path.parent, follow=True)
+        make_new_folder(path, mode)
+
+
+def _is_trusted(uid: int) -> bool:
+    return uid in (os.geteuid(), 0, Path("/").stat().st_uid)
+
+
+def _enter(path: Path, given: Path) -> int:
+    """The descriptor of the folder `path`, which is good for finding what is in it alone; errors name `given`."""
+    parts = list(reversed(path.parts)) or ["."]
+    folder, passed, links = os.open("/" if path.is_absolute() else ".", _ENTER), Path(), 0
+    try:
+        while parts:
+            part = parts.pop()
+            try:
+                inner = os.open(part, _ENTER, dir_fd=folder)
+            except NotADirectoryError:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(given)) from None
+                parts += reversed(_followed(folder, part, passed / part).parts)
+                continue
+            os.close(folder)
+            folder, passed = inner, passed / part
+    except BaseException as error:
+        os.close(folder)
+        if isinstance(error, OSError):
+            error.filename = str(given)
+        raise
+    return folder
+
+
+def _followed(folder: int, name: str, path: Path) -> Path:
+    """Where a link leads; NotADirectoryError where it is none, OSError with ELOOP where it is another user's."""
+    link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(link)
+        if not stat.S_ISLNK(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        target = os.readlink("", dir_fd=link)
+    finally:
+        os.close(link)
+    if not _is_trusted(status.st_uid):
+        raise OSError(
+            errno.ELOOP,
+            f"{path} is a symbolic link of uid {status.st_uid}, who can lead it elsewhere than to {target}; name that "
+            "folder itself",
+        )
+    return Path(target)
