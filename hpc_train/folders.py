@@ -54,14 +54,20 @@ def parent(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[Path]:
+def held(folder: Path, follow: bool = False) -> Iterator[Path]:
     """Another path to `folder`, whatever becomes of those above it meanwhile: for libraries that write in there.
 
+    Args:
+        follow: Whether `folder` may be a link: one that the user has named.
+
     Raises:
-        OSError: As `parent`; or it is a link.
+        OSError: As `parent`; or it is a link and not to be followed.
     """
-    with parent(folder) as (above, name):
-        descriptor = os.open(name, _ENTER, dir_fd=above)
+    if follow:
+        descriptor = _enter(folder, folder)
+    else:
+        with parent(folder) as (above, name):
+            descriptor = os.open(name, _ENTER, dir_fd=above)
     place = f"/proc/self/fd/{descriptor}"
     try:
         yield Path(place)

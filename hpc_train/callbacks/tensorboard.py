@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from hpc_train.callbacks.hook import Hook
+from hpc_train.folders import held, make_folder
 from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.metrics import MetricsWriter
 
@@ -40,7 +42,7 @@ class Profiler(Hook):
 
     def __init__(self, folder: Path, steps: tuple[int, int] | None) -> None:
         self._folder, self._steps = folder, steps
-        self._running = False
+        self._running, self._held = False, ExitStack()
         self._trace: tf.profiler.experimental.Trace | None = None
 
     def __enter__(self) -> Profiler:
@@ -53,7 +55,7 @@ class Profiler(Hook):
         if self._steps is None:
             return
         if not self._running and self._steps[0] <= step <= self._steps[1]:
-            self._running = self._guarded(lambda: tf.profiler.experimental.start(str(self._folder)))
+            self._running = self._guarded(self._start)
         if self._running:
             self._guarded(lambda: self._enter(step))
 
@@ -71,6 +73,11 @@ class Profiler(Hook):
             self._running, self._steps = False, None
             if self._guarded(lambda: tf.profiler.experimental.stop()):
                 log.info(f"profile: written to {self._folder / 'plugins' / 'profile'}", extra={"any_rank": True})
+        self._held.close()
+
+    def _start(self) -> None:
+        make_folder(self._folder / "plugins" / "profile", top=self._folder.parent)  # TensorFlow would follow links
+        tf.profiler.experimental.start(str(self._held.enter_context(held(self._folder))))
 
     def _enter(self, step: int) -> None:
         self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)

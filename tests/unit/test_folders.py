@@ -41,6 +41,8 @@ def test_links_of_this_user_lead_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "a/absolute").symlink_to(tmp_path / "up")
     (tmp_path / "round").symlink_to("round")
     replace_text(tmp_path / "a/absolute/b/../x", "1")
+    with held(tmp_path / "a/absolute", follow=True) as folder:
+        assert (folder / "x").read_text() == "1"
     assert (tmp_path / "a/x").read_text() == "1"
     monkeypatch.chdir(tmp_path)
     rename(Path("up/x"), Path("y"))
@@ -64,6 +66,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "remove folder": lambda path: remove_folder(path.with_name("empty")),
     "hold": lambda path: held(path.with_name("empty")).__enter__(),
     "hold itself": lambda path: held(path.parent).__enter__(),
+    "hold what it leads to": lambda path: held(path.parent, follow=True).__enter__(),
 }
 
 

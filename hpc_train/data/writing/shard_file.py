@@ -146,7 +146,7 @@ def new_file(path: Path, **how: Any) -> Iterator[h5py.File]:
     """
     temporary = unforeseen(path)
     try:
-        with writing(path), held(temporary.parent) as folder:
+        with writing(path), held(temporary.parent, follow=True) as folder:
             file = h5py.File(folder / temporary.name, "x", **how)  # O_CREAT | O_EXCL, which follows no link
         try:
             yield file

@@ -375,6 +375,19 @@ def test_a_run_that_ends_or_begins_inside_the_range_profiles_its_part(
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == profiles
 
 
+def test_a_profile_is_not_written_through_a_link(tmp_path: Path, logged: list[str]) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run/train").mkdir(parents=True)
+    (tmp_path / "run/train/plugins").symlink_to(tmp_path / "elsewhere")
+    with Profiler(tmp_path / "run/train", (1, 2)) as profiler:
+        for step in (1, 2, 3):
+            profiler.before_step(step)
+            profiler.after_step(step, 0.0)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    (line,) = logged
+    assert "is a symbolic link, not a folder" in line
+
+
 def test_a_profiler_that_fails_does_not_harm_training(tmp_path: Path, logged: list[str]) -> None:
     import tensorflow as tf
 
