@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from hpc_train.folders import kind_of, parent
+from hpc_train.folders import kind_of, named, parent
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -24,12 +24,15 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, follow: bool = False, mode: int = 0o666) -> int:
     """A descriptor of a regular file, opened with `flags` and never waited for; errors as in `open_to_read`."""
+    writes = flags & _WRITING
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    if follow and writes:
+        raise ValueError("what is written is never a link")
     if follow:
         return _open_regular(path, path, flags, mode)
-    if not flags & _WRITING:
+    if not writes:
         return _open_regular(path, path, flags | os.O_NOFOLLOW, mode)
-    with parent(Path(path)) as (folder, name):
+    with parent(Path(path)) as (folder, name), named(Path(path)):
         return _open_regular(path, name, flags | os.O_NOFOLLOW, mode, folder)
 
 
@@ -119,7 +122,7 @@ def create(path: str | Path, mode: int = 0o666, readable: bool = False) -> int:
         OSError: It cannot be made.
     """
     access = os.O_RDWR if readable else os.O_WRONLY
-    with parent(Path(path)) as (folder, name):
+    with parent(Path(path)) as (folder, name), named(Path(path)):
         return os.open(name, access | _NEW, mode, dir_fd=folder)
 
 
@@ -140,14 +143,16 @@ def replacement(path: Path, to_disk: bool = True, mode: int = 0o666) -> Iterator
     """
     with parent(path) as (folder, name):
         temporary = unforeseen(path).name
-        descriptor = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
+        with named(path):
+            descriptor = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
         try:
             with open(descriptor, "wb") as file:
                 yield cast(BinaryIO, file)
                 file.flush()
                 if to_disk:
                     os.fsync(descriptor)
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            with named(path):
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)

@@ -2,8 +2,9 @@
 
 A path that is looked up twice may lead to two places, if somebody who can write in one of its folders puts a link
 there meanwhile. So what is made, renamed or removed is so by its name in a folder that is held open, and to which no
-such link has led. Links of this user and of root are followed, and of whoever owns `/`: root, seen from a container.
-Errors are OSErrors with the path that was given and a `strerror` that is a sentence's end for the user. Local.
+such link has led. Links of this user and of root are followed: of uid 0, and of whom `/proc/self` belongs to, which is
+root where a container does not map it. Errors are OSErrors with the path that was given and a `strerror` that is a
+sentence's end for the user. Local.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 _ENTER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as in the kernel
+_MOST_LOOKS = 3
 _KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFIFO: "a FIFO",
@@ -37,20 +39,26 @@ def kind_of(mode: int) -> str:
 
 @contextmanager
 def parent(path: Path) -> Iterator[tuple[int, str]]:
-    """The descriptor of the folder that `path` lies in, and its name there; OSErrors about names in there get `path`.
+    """The descriptor of the folder that `path` lies in, and its name there.
 
     Raises:
         OSError: A folder is missing or cannot be entered; ELOOP: a link of another user leads there.
     """
-    folder, name = _enter(path.parent, path), path.name or "."
+    with named(path):
+        folder = _enter(path.parent)
     try:
-        yield folder, name
-    except OSError as error:
-        if isinstance(error.filename, str) and "/" not in error.filename:
-            error.filename = str(path)
-        raise
+        yield folder, path.name or "."
     finally:
         os.close(folder)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """OSErrors of the body, which are about a name in a folder, are about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextmanager
@@ -64,15 +72,16 @@ def held(folder: Path, follow: bool = False) -> Iterator[Path]:
         OSError: As `parent`; or it is a link and not to be followed.
     """
     if follow:
-        descriptor = _enter(folder, folder)
+        with named(folder):
+            descriptor = _enter(folder)
     else:
-        with parent(folder) as (above, name):
+        with parent(folder) as (above, name), named(folder):
             descriptor = os.open(name, _ENTER, dir_fd=above)
     place = f"/proc/self/fd/{descriptor}"
     try:
         yield Path(place)
     except OSError as error:
-        if isinstance(error.filename, str) and error.filename.startswith(f"{place}/"):
+        if isinstance(error.filename, str) and (error.filename == place or error.filename.startswith(f"{place}/")):
             error.filename = f"{folder}{error.filename.removeprefix(place)}"
         raise
     finally:
@@ -86,7 +95,7 @@ def make_new_folder(path: Path, mode: int = 0o777) -> None:
         FileExistsError: There is something of that name, if only a link to nowhere.
         OSError: It cannot be made.
     """
-    with parent(path) as (folder, name):
+    with parent(path) as (folder, name), named(path):
         os.mkdir(name, mode, dir_fd=folder)
 
 
@@ -106,13 +115,13 @@ def make_folder(path: Path, mode: int = 0o777, top: Path | None = None, follow: 
     try:
         _make_with_parents(path, mode)
     except FileExistsError:
-        with parent(path) as (folder, name):
+        with parent(path) as (folder, name), named(path):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(found):
             return
         if follow and stat.S_ISLNK(found):
-            with suppress(FileNotFoundError):
-                os.close(_enter(path, path))
+            with suppress(FileNotFoundError), named(path):
+                os.close(_enter(path))
                 return
         raise NotADirectoryError(errno.ENOTDIR, f"is {kind_of(found)}, not a folder", str(path)) from None
 
@@ -138,7 +147,7 @@ def remove(path: Path, missing_ok: bool = False) -> None:
         OSError: It cannot be removed.
     """
     try:
-        with parent(path) as (folder, name):
+        with parent(path) as (folder, name), named(path):
             os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         if not missing_ok:
@@ -151,12 +160,12 @@ def remove_folder(path: Path) -> None:
     Raises:
         OSError: It cannot be removed: ENOTEMPTY, ENOENT and others.
     """
-    with parent(path) as (folder, name):
+    with parent(path) as (folder, name), named(path):
         os.rmdir(name, dir_fd=folder)
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder and what is in it, as far as that is possible; of links only themselves, and not `path`."""
+    """Removes a folder and what is in it, as far as that is possible; of links in it themselves. A link stays."""
     with suppress(OSError), parent(path) as (folder, name):
         shutil.rmtree(f"/proc/self/fd/{folder}/{name}", ignore_errors=True)
 
@@ -173,7 +182,7 @@ def exposure(path: Path, group: bool = True) -> str | None:
         OSError: It cannot be looked at.
     """
     status = path.stat()
-    if not _is_trusted(status.st_uid):
+    if status.st_uid not in (os.geteuid(), 0):
         return f"belongs to uid {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
         return None
@@ -192,13 +201,28 @@ def _make_with_parents(path: Path, mode: int) -> None:
 
 
 def _is_trusted(uid: int) -> bool:
-    return uid in (os.geteuid(), 0, Path("/").stat().st_uid)
+    return uid in (os.geteuid(), 0, Path("/proc/self").lstat().st_uid)
 
 
-def _enter(path: Path, given: Path) -> int:
-    """The descriptor of the folder `path`, which is good for finding what is in it alone; errors name `given`."""
-    parts = list(reversed(path.parts)) or ["."]
-    folder, passed, links = os.open("/" if path.is_absolute() else ".", _ENTER), Path(), 0
+def _enter(path: Path) -> int:
+    """The descriptor of the folder `path`, which is good for finding what is in it alone.
+
+    A folder on NFS that another node removes and makes again meanwhile is looked for anew, as the kernel does.
+    """
+    for _ in range(_MOST_LOOKS):
+        try:
+            return _walk(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return _walk(path)
+
+
+def _walk(path: Path) -> int:
+    start, parts = ("/" if path.is_absolute() else "."), list(reversed(path.parts))
+    if path.parts[:4] == ("/", "proc", "self", "fd") and len(path.parts) > 4:  # a folder that is held
+        start, parts = str(Path(*path.parts[:5])), parts[:-5]
+    folder, passed, links = os.open(start, _ENTER & ~os.O_NOFOLLOW), Path(), 0
     try:
         while parts:
             part = parts.pop()
@@ -207,15 +231,13 @@ def _enter(path: Path, given: Path) -> int:
             except NotADirectoryError:
                 links += 1
                 if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(given)) from None
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
                 parts += reversed(_followed(folder, part, passed / part).parts)
                 continue
-            os.close(folder)
-            folder, passed = inner, passed / part
-    except BaseException as error:
+            left, folder, passed = folder, inner, passed / part
+            os.close(left)
+    except BaseException:
         os.close(folder)
-        if isinstance(error, OSError):
-            error.filename = str(given)
         raise
     return folder
 

@@ -126,7 +126,7 @@ class CheckpointManager:
     @contextmanager
     def _locked(self, step: int, flags: int, lock: int) -> Iterator[None]:
         path = self.path(step)
-        descriptor = open_regular(path / MANIFEST_FILE, flags, follow=True)
+        descriptor = open_regular(path / MANIFEST_FILE, flags, follow=flags == os.O_RDONLY)
         try:
             try:
                 fcntl.flock(descriptor, lock | fcntl.LOCK_NB)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.doctor.tools import Finding, Outcome, emit
-from hpc_train.files import create, open_to_change, open_to_lock, replace_text, unforeseen
+from hpc_train.files import create, open_to_change, open_to_lock, read_bytes, replace_text, unforeseen
 from hpc_train.folders import make_new_folder, remove_tree, rename
 from hpc_train.telemetry.units import size
 
@@ -174,7 +174,7 @@ def _try_rename(scratch: Path) -> None:
     rename(scratch / "new", scratch / "old")
     make_new_folder(scratch / "folder.tmp")
     rename(scratch / "folder.tmp", scratch / "folder")
-    if (scratch / "old").read_text() != "new" or (scratch / "new").exists() or not (scratch / "folder").is_dir():
+    if read_bytes(scratch / "old", 16) != b"new" or (scratch / "new").exists() or not (scratch / "folder").is_dir():
         raise OSError(errno.EIO, "a rename did not do what it should", str(scratch))
 
 

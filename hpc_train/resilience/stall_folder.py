@@ -11,6 +11,7 @@ written for long belongs to a rank that runs no more. Ages are differences of th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -106,7 +107,10 @@ class StallFolder:
         self._wrote = True
         try:
             write_json(path, dict(fields))
-        except FileNotFoundError:  # not there yet, or another rank has just taken it away
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            # Not there yet, or another rank has just taken it away.
             make_folder(self.path)
             write_json(path, dict(fields))
         remove(self._file(instead_of, self._rank), missing_ok=True)  # afterwards: a running rank always has a file

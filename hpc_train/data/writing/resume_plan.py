@@ -43,7 +43,8 @@ def alone(prefix: Path) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{prefix}: cannot be written: {prefix.parent} is no folder") from None
     except OSError as error:
-        cause = f"{path} {error.strerror}" if error.errno in _ODD_FILES else os.strerror(error.errno or 0)
+        odd = error.errno in _ODD_FILES and str(error.strerror).startswith("is ")
+        cause = f"{path} {error.strerror}" if odd else error.strerror
         raise UserError(f"{prefix}: cannot be written: {cause}") from None
     try:
         yield
