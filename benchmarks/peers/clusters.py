@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from support.launch import Started, environment
@@ -22,12 +23,21 @@ Task = tuple[str, int]
 
 
 def free_addresses(count: int) -> list[str]:
-    """So many addresses of this host that nobody listens at now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    """So many addresses of this host that nobody listens at now.
+
+    Their ports are below those that the kernel gives to whoever asks for any: until TensorFlow has started and listens
+    there, seconds pass, in which another process could be given one of those.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    end = first_given if first_given > 10_000 else 32_768
+    addresses: list[str] = []
+    for port in random.SystemRandom().sample(range(end // 2, end), 200):
+        with socket.socket() as probe, suppress(OSError):  # somebody listens there
+            probe.bind(("127.0.0.1", port))
+            addresses.append(f"127.0.0.1:{port}")
+        if len(addresses) == count:
+            return addresses
+    raise RuntimeError(f"found {len(addresses)} free ports of {count}")
 
 
 def tf_configs(kinds: Mapping[str, int]) -> dict[Task, str]:

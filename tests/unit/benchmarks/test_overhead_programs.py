@@ -74,6 +74,8 @@ def test_every_task_of_a_cluster_knows_all_and_itself(kinds):
     assert all(cluster == clusters[0] for cluster in clusters)
     addresses = [address for found in clusters[0].values() for address in found]
     assert len(addresses) == len(set(addresses)) == sum(kinds.values())
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert given <= 10_000 or all(int(address.split(":")[1]) < given for address in addresses), "nobody is given them"
     for (kind, index), config in configs.items():
         assert config["task"] == {"type": kind, "index": index}
 
