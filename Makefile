@@ -1,7 +1,7 @@
 # make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick soak lint bench-quick clean
+.PHONY: help setup demo test test-quick soak lint docs-api bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -30,6 +30,9 @@ lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/mypy hpc_train
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck slurm/*.sh .ci/run
+
+docs-api: setup  ## write docs/api.md from the docstrings
+	@.venv/bin/python docs/make_api.py
 
 bench-quick: setup  ## measure the promised ratios in 3 minutes, and name what falls short (BENCH_ARGS="--parts input")
 	@.venv/bin/python benchmarks/quick.py $(BENCH_ARGS)

@@ -86,7 +86,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'hpc_train' has no attribute {name!r}")
+        from hpc_train.config.retired import NAMES
+        from hpc_train.errors import did_you_mean
+
+        hint = f"instead of that of tf.estimator: {NAMES[name]}" if name in NAMES else did_you_mean(name, _HOME)
+        raise AttributeError(f"module 'hpc_train' has no attribute {name!r}" + (f"; {hint.rstrip()}" if hint else ""))
     return getattr(importlib.import_module(_HOME[name]), name)
 
 

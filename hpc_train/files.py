@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from hpc_train.folders import kind_of, named, parent
+from hpc_train.folders import kind_of, named, open_parent, parent
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -32,7 +32,7 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, follow: bool = Fals
         return _open_regular(path, path, flags, mode)
     if not writes:
         return _open_regular(path, path, flags | os.O_NOFOLLOW, mode)
-    with parent(Path(path)) as (folder, name), named(Path(path)):
+    with parent(Path(path)) as (folder, name):
         return _open_regular(path, name, flags | os.O_NOFOLLOW, mode, folder)
 
 
@@ -122,7 +122,7 @@ def create(path: str | Path, mode: int = 0o666, readable: bool = False) -> int:
         OSError: It cannot be made.
     """
     access = os.O_RDWR if readable else os.O_WRONLY
-    with parent(Path(path)) as (folder, name), named(Path(path)):
+    with parent(Path(path)) as (folder, name):
         return os.open(name, access | _NEW, mode, dir_fd=folder)
 
 
@@ -141,7 +141,7 @@ def replacement(path: Path, to_disk: bool = True, mode: int = 0o666) -> Iterator
     Raises:
         OSError: It cannot be written.
     """
-    with parent(path) as (folder, name):
+    with open_parent(path) as (folder, name):
         temporary = unforeseen(path).name
         with named(path):
             descriptor = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)

@@ -39,11 +39,18 @@ def kind_of(mode: int) -> str:
 
 @contextmanager
 def parent(path: Path) -> Iterator[tuple[int, str]]:
-    """The descriptor of the folder that `path` lies in, and its name there.
+    """The descriptor of the folder that `path` lies in, and its name there; OSErrors of the body are about `path`.
 
     Raises:
         OSError: A folder is missing or cannot be entered; ELOOP: a link of another user leads there.
     """
+    with open_parent(path) as (folder, name), named(path):
+        yield folder, name
+
+
+@contextmanager
+def open_parent(path: Path) -> Iterator[tuple[int, str]]:
+    """The same for a body with errors of its own."""
     with named(path):
         folder = _enter(path.parent)
     try:
@@ -75,7 +82,7 @@ def held(folder: Path, follow: bool = False) -> Iterator[Path]:
         with named(folder):
             descriptor = _enter(folder)
     else:
-        with parent(folder) as (above, name), named(folder):
+        with parent(folder) as (above, name):
             descriptor = os.open(name, _ENTER, dir_fd=above)
     place = f"/proc/self/fd/{descriptor}"
     try:
@@ -95,7 +102,7 @@ def make_new_folder(path: Path, mode: int = 0o777) -> None:
         FileExistsError: There is something of that name, if only a link to nowhere.
         OSError: It cannot be made.
     """
-    with parent(path) as (folder, name), named(path):
+    with parent(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
 
 
@@ -115,7 +122,7 @@ def make_folder(path: Path, mode: int = 0o777, top: Path | None = None, follow: 
     try:
         _make_with_parents(path, mode)
     except FileExistsError:
-        with parent(path) as (folder, name), named(path):
+        with parent(path) as (folder, name):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(found):
             return
@@ -132,7 +139,7 @@ def rename(path: Path, target: Path) -> None:
     Raises:
         OSError: It cannot be renamed.
     """
-    with parent(path) as (folder, name), parent(target) as (other, new):
+    with open_parent(path) as (folder, name), open_parent(target) as (other, new):
         try:
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=other)
         except OSError as error:
@@ -147,7 +154,7 @@ def remove(path: Path, missing_ok: bool = False) -> None:
         OSError: It cannot be removed.
     """
     try:
-        with parent(path) as (folder, name), named(path):
+        with parent(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         if not missing_ok:
@@ -160,13 +167,13 @@ def remove_folder(path: Path) -> None:
     Raises:
         OSError: It cannot be removed: ENOTEMPTY, ENOENT and others.
     """
-    with parent(path) as (folder, name), named(path):
+    with parent(path) as (folder, name):
         os.rmdir(name, dir_fd=folder)
 
 
 def remove_tree(path: Path) -> None:
     """Removes a folder and what is in it, as far as that is possible; of links in it themselves. A link stays."""
-    with suppress(OSError), parent(path) as (folder, name):
+    with suppress(OSError), open_parent(path) as (folder, name):
         shutil.rmtree(f"/proc/self/fd/{folder}/{name}", ignore_errors=True)
 
 

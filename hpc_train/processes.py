@@ -79,6 +79,18 @@ def of_session(leader: int) -> list[psutil.Process]:
     return _those(lambda process: os.getsid(process.pid) == leader)
 
 
+def lineage(pid: int) -> list[psutil.Process]:
+    """The process `pid`, its parent, its parent's parent and so on, as far as they are this user's. Local."""
+    found: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.parents()):
+            if one.uids().real != os.getuid():
+                break
+            found.append(one)
+    return found
+
+
 def kill(processes: Iterable[psutil.Process]) -> None:
     """Sends SIGKILL to those that still run and belong to this user. Local."""
     for process in processes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -113,3 +114,11 @@ def _as_text(raw: _Output, before: Any) -> io.TextIOWrapper:
         line_buffering=getattr(before, "line_buffering", False),
         write_through=unbuffered,
     )
+
+
+def output_file() -> str | None:
+    """The regular file that is this process's standard output; None where it is a terminal or a pipe."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(1).st_mode):
+            return os.readlink("/proc/self/fd/1")
+    return None

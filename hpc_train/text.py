@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
+LISTED = 100
+"""How many names a message lists at most; files of others may have any number."""
 LINES = "\n\t"
 """What of these a text of several lines may have."""
 _ACTING = re.compile(r"[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -25,6 +28,13 @@ def visible(text: str, keep: str = "", colours: bool = False) -> str:
         parts = _COLOUR.split(text)
         return "".join(part if number % 2 else visible(part, keep) for number, part in enumerate(parts))
     return text.translate(_escapes(keep))
+
+
+def listed(items: Iterable[str], separator: str = ", ") -> str:
+    """`items` one after the other, the first LISTED and how many more there are, or "none"."""
+    items = list(items)
+    shown = separator.join(items[:LISTED])
+    return f"{shown} and {len(items) - LISTED} more" if len(items) > LISTED else shown or "none"
 
 
 @cache

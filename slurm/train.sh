@@ -76,6 +76,11 @@ log_dir=
 threads=
 command=(hpc-train train "$@")
 record=("$@")
+# For hpc-train logs and resume, which find both in the job-dir.
+HPC_TRAIN_OUTPUT=$(readlink "/proc/$$/fd/1") || HPC_TRAIN_OUTPUT=
+[[ -f $HPC_TRAIN_OUTPUT ]] || HPC_TRAIN_OUTPUT=
 again=(sbatch ${SLURM_ARRAY_TASK_ID:+"--array=$SLURM_ARRAY_TASK_ID"} "$home/slurm/train.sh" "$@")
+printf -v HPC_TRAIN_COMMAND '%q ' "${again[@]}"
+export HPC_TRAIN_OUTPUT HPC_TRAIN_COMMAND
 # shellcheck source=slurm/ranks.sh
 source "$home/slurm/ranks.sh"

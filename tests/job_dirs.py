@@ -43,6 +43,10 @@ def a_job(folder, ranks=2, learning_rate=0.1, name="digits", nasty=NASTY):
             record("eval", step, time + 2, loss=4.0 / step, accuracy=1 - 5 / step, secs=0.7, lag_steps=2, lag_secs=0.3),
             record(f"eval_{nasty}", step, time + 3, loss=5.0 / step, novelty=float(step), secs=0.7),
         ]  # fmt: skip
+    records.insert(
+        [r["kind"] for r in records].index("start", 1) + 1,
+        record("change", 30, 1530.0, key="params.note", before=None, now=nasty, ignored=""),
+    )
     records += [
         record("export", 60, 1570.0, exporter="best", path="/runs/x/export/best/1570"),
         record("export_failed", 60, 1571.0, exporter="mine", error=nasty),

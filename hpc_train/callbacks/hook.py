@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_train.arguments import checked_arguments
 from hpc_train.lazy import keras
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class HookContext:
     """What a hook knows of the job, seen from its rank.
 
     Attributes:
         model: The model in training; its weights are those of the checkpoint that the job goes on from.
-        rank, size: Of the job's ranks. is_chief: whether this is the one that hooks with `chief_only` run on: the first
-            that trains; for hooks of an EvalSpec rank 0, which always evaluates.
-        job_dir: As an absolute path. first_step: steps that are done when training begins.
+        rank, size: Of the job's ranks.
+        is_chief: Whether this is the one that hooks with `chief_only` run on: the first that trains; for hooks of an
+            EvalSpec rank 0, which always evaluates.
+        job_dir: As an absolute path.
+        first_step: Steps that are done when training begins.
         max_steps: None: until the input ends.
         request_stop: Asks, with a reason, for the end of training on all ranks. One rank is enough; training ends
             after the next step that is taken.

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpc_train.arguments import shown
 from hpc_train.callbacks.hook import LISTENER_METHODS, METHODS, Hook, HookContext, SavingListener
+from hpc_train.config.specs import EvalSpec, TrainSpec
 from hpc_train.errors import JobEndedError, UserError
 
 ALLOWED_HOOKS = "an ht.Hook, an object with one of its methods, or a keras.callbacks.Callback"
@@ -59,9 +61,26 @@ def _resolved(
             if isinstance(one, type):
                 raise UserError(f"{source} the class {one.__name__}; give an object: {one.__name__}()")
             if not also(one) and not any(callable(getattr(one, method, None)) for method in methods):
-                raise UserError(f"{source} {one!r}, which is not allowed; allowed: {allowed}")
+                raise UserError(f"{source} {shown(one)}, which is not allowed; allowed: {allowed}")
             found.append(one)
     return found
+
+
+def check_hooks(train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> None:
+    """Refuses what is no hook and no saving listener, before anything is started.
+
+    Raises:
+        UserError: Something else, or the name of a function, is among them.
+    """
+
+    def refuse_name(name: str) -> Any:
+        raise UserError(f"hooks: {name!r}: names of functions are for job files; give the object itself")
+
+    resolve_hooks(train_spec.hooks, refuse_name, "TrainSpec: hooks")
+    resolve_listeners(train_spec.saving_listeners, refuse_name)
+    for spec in eval_specs:
+        for hook in resolve_hooks(spec.hooks, refuse_name, "EvalSpec: hooks"):
+            EvaluationHook(hook, spec.name)
 
 
 class EvaluationHook(Hook):

@@ -25,7 +25,7 @@ class BackgroundSaver:
 
     Args:
         saved: Called in the thread with each committed checkpoint, the seconds since its snapshot, and its bytes.
-        failed: Called in the thread with an error, which `wait` then raises.
+        failed: Called in the thread with an error, which `wait` then raises, and the bytes that were to be written.
 
     Attributes:
         moves: Counts pieces of work done, for those who watch whether it gets on.
@@ -35,7 +35,7 @@ class BackgroundSaver:
         self,
         manager: CheckpointManager,
         saved: Callable[[Path, float, int], None],
-        failed: Callable[[BaseException], None],
+        failed: Callable[[BaseException, int], None],
     ) -> None:
         self._manager, self._saved, self._failed = manager, saved, failed
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hpc_train-checkpoint")
@@ -82,7 +82,7 @@ class BackgroundSaver:
             refuse_nan(snapshot)
             path = self._manager.save(snapshot, self._move)
         except BaseException as error:
-            self._failed(error)
+            self._failed(error, snapshot.nbytes)
             raise
         self._saved(path, time.time() - snapshot.time, snapshot.nbytes)
 

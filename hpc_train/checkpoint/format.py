@@ -2,7 +2,8 @@
 
     step-00000200/state.h5
       attributes           format (3), step, world_size, time (seconds since 1970), fingerprint (of the model),
-                           tf_random_seed (where the job has one), best (JSON: the best evaluation so far)
+                           tf_random_seed (where the job has one), best (JSON: the best evaluation so far),
+                           settings (JSON: text by path, what the run was asked for)
       data                 attributes rows_read and sizes (how far the data was read, see data.sampling.sampler);
                            seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
@@ -55,6 +56,7 @@ class Snapshot:
         time: When it was taken, in seconds since 1970; with the step it identifies a checkpoint.
         rng: Random states outside the model, `[world_size, n]` by generator.
         best: The best evaluation so far (see manager.Best), None before the first.
+        settings: What the run was asked for, see config.settings; None: written by a version that did not record it.
     """
 
     model: dict[str, np.ndarray]
@@ -66,6 +68,7 @@ class Snapshot:
     rng: dict[str, np.ndarray] = field(default_factory=dict)
     tf_random_seed: int | None = None
     best: dict[str, Any] | None = None
+    settings: Mapping[str, str] | None = None
 
     @property
     def step(self) -> int:
@@ -128,20 +131,31 @@ def read_snapshot(folder: Path) -> Snapshot:
     Raises:
         OSError: It cannot be read. DamagedError: it is not a checkpoint of this format.
     """
-    with _opened(folder) as file:
-        progress, order = _read_progress(file)
-        seed, best = file.attrs.get("tf_random_seed"), file.attrs.get("best")
+    with _opened(folder) as (file, held):
+        progress, order = _read_progress(file, held)
+        about = held.attributes(file, "world_size", "time", "tf_random_seed", "best", "settings")
+        seed, best = about.get("tf_random_seed"), about.get("best")
         return Snapshot(
-            _read_group(_group(file, "model")),
-            _read_group(_group(file, "optimizer")),
+            _read_group(_group(file, "model"), held),
+            _read_group(_group(file, "optimizer"), held),
             progress,
             order,
-            int(file.attrs["world_size"]),
-            float(file.attrs["time"]),
-            _read_group(_group(file, "rng")),
+            int(about["world_size"]),
+            float(about["time"]),
+            _read_group(_group(file, "rng"), held),
             None if seed is None else int(seed),
             None if best is None else asdict(best_in(json.loads(best))),
+            _settings(about),
         )
+
+
+def read_settings(folder: Path) -> dict[str, str] | None:
+    """What the run that wrote the checkpoint in `folder` was asked for; None where that is not recorded.
+
+    Raises: As `read_snapshot`.
+    """
+    with _opened(folder) as (file, held):
+        return _settings(held.attributes(file, "settings"))
 
 
 def read_progress(folder: Path) -> tuple[DataProgress, DataOrder | None]:
@@ -149,17 +163,17 @@ def read_progress(folder: Path) -> tuple[DataProgress, DataOrder | None]:
 
     Raises: As `read_snapshot`.
     """
-    with _opened(folder) as file:
-        return _read_progress(file)
+    with _opened(folder) as (file, held):
+        return _read_progress(file, held)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[h5py.File]:
+def _opened(folder: Path) -> Iterator[tuple[h5py.File, HeapFile]]:
     path = folder / STATE_FILE
     held = HeapFile(path)
     try:
         with held, h5py.File(held, "r") as file:
-            yield file
+            yield file, held
     except DamagedError as error:
         raise DamagedError(f"{path}: {error}") from None
     except (AttributeError, MemoryError) as error:
@@ -180,6 +194,8 @@ def _write_about(file: h5py.File, snapshot: Snapshot) -> None:
         file.attrs["tf_random_seed"] = snapshot.tf_random_seed
     if snapshot.best is not None:
         file.attrs["best"] = json.dumps(snapshot.best)
+    if snapshot.settings is not None:
+        file.attrs["settings"] = json.dumps(dict(snapshot.settings))
     data = file.create_group("data").attrs
     data["rows_read"] = snapshot.progress.rows_read
     data["sizes"] = np.array(snapshot.progress.sizes, np.int64).reshape(-1, 2)
@@ -187,13 +203,23 @@ def _write_about(file: h5py.File, snapshot: Snapshot) -> None:
         data.update(asdict(snapshot.order))
 
 
-def _read_progress(file: h5py.File) -> tuple[DataProgress, DataOrder | None]:
-    data = _group(file, "data").attrs
+def _read_progress(file: h5py.File, held: HeapFile) -> tuple[DataProgress, DataOrder | None]:
+    data = held.attributes(_group(file, "data"), "rows_read", "sizes", "seed", "shuffle", "rows", "shards")
     sizes = tuple((int(rows_read), int(size)) for rows_read, size in data["sizes"])
-    progress = DataProgress(int(file.attrs["step"]), int(data["rows_read"]), sizes)
+    step = int(held.attributes(file, "step")["step"])
+    progress = DataProgress(step, int(data["rows_read"]), sizes)
     if "seed" not in data:
         return progress, None
     return progress, DataOrder(int(data["seed"]), _text(data["shuffle"]), int(data["rows"]), _text(data["shards"]))
+
+
+def _settings(about: Mapping[str, Any]) -> dict[str, str] | None:
+    found = json.loads(about["settings"]) if "settings" in about else None
+    if isinstance(found, dict):
+        return {key: _text(value) for key, value in found.items()}
+    if found is None:
+        return None
+    raise DamagedError("its settings are no mapping")
 
 
 def _text(value: object) -> Any:
@@ -237,14 +263,17 @@ class _AttributeType:
         attribute.write(np.array(value, self._dtype), mtype=self._given)
 
 
-def _read_group(group: h5py.Group) -> dict[str, np.ndarray]:
-    datasets = sorted((_own(group, name) for name in group), key=lambda dataset: int(dataset.attrs["index"]))
-    left = group.file.id.get_filesize()
-    for dataset in datasets:
+def _read_group(group: h5py.Group, held: HeapFile) -> dict[str, np.ndarray]:
+    datasets, left = [], group.file.id.get_filesize()
+    for name in group:
+        dataset = _own(group, name)
         left -= dataset.nbytes
         if left < 0:
             raise DamagedError(f"{dataset.name} has more values than the file holds")
-    return {str(d.attrs["path"]): _as_stored(d[()], str(d.attrs["dtype"])) for d in datasets}
+        about = held.attributes(dataset, "index", "path", "dtype")
+        datasets.append((int(about["index"]), str(about["path"]), str(about["dtype"]), dataset))
+    datasets.sort(key=lambda found: found[0])
+    return {path: _as_stored(dataset[()], dtype) for _, path, dtype, dataset in datasets}
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpc_train.checkpoint import names
 from hpc_train.checkpoint.best import Best, best_in
 from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
-from hpc_train.checkpoint.format import Snapshot, read_progress, read_snapshot, write_checkpoint
+from hpc_train.checkpoint.format import Snapshot, read_progress, read_settings, read_snapshot, write_checkpoint
 from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
@@ -110,6 +110,10 @@ class CheckpointManager:
     def progress(self, step: int) -> tuple[DataProgress, DataOrder | None]:
         """How far the checkpoint of `step` had read its data, and in which order; raises as `load`."""
         return retried(lambda: read_progress(self.path(step)))
+
+    def settings(self, step: int) -> dict[str, str] | None:
+        """What the run that wrote the checkpoint of `step` was asked for, None where that is unknown; as `load`."""
+        return retried(lambda: read_settings(self.path(step)))
 
     @contextmanager
     def reading(self, step: int) -> Iterator[Path]:

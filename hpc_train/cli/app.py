@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from typing import Annotated
 
 import typer
 
 from hpc_train.cli.command import all_commands
-from hpc_train.cli.terminal import Verbs, complain, report_lost_output
+from hpc_train.cli.terminal import Verbs, complain, report_lost_output, say
 from hpc_train.errors import UserError
 from hpc_train.resilience.signals import StopSignals
 
-app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from hpc_train import __version__
+
+        say(f"hpc-train {__version__} (Python {platform.python_version()})")
+        raise typer.Exit
 
 
 @app.callback()
@@ -25,6 +34,9 @@ def about(
         list[str] | None,
         typer.Option(metavar="[LOGGER=]LEVEL", help="As hpc_train.checkpoint=debug; can be given again."),
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """Train TensorFlow/Keras models on MPI ranks: one job file, HDF5 shards, exact restarts."""
     from hpc_train.telemetry.log_levels import LEVELS_VARIABLE, parse_levels

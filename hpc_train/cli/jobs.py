@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -85,12 +86,16 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a job prints. Ctrl-C leaves the job running."""
+    from hpc_train.jobs.inspect import output_elsewhere
+
     with errors():
         found = Job.find(job, root)
         status, output = found.status(), found.output(rank, follow)
     if not output.is_there() and not (follow and not status.has_ended):
         why = f" ({status.reason})" if status.reason else ""
         warn(f"{status.name} is {status.state}{why}, and has printed nothing that is kept in its job-dir")
+        if (where := output_elsewhere(found.job_dir)) is not None:
+            warn(where)
         return
     with errors(), _interruptible(f"stopped showing; {status.name} goes on"):
         _print_lines(found, output, follow, tail, as_json)
@@ -127,6 +132,8 @@ def cancel(
             print(json.dumps({**fields, "cancelled": done.ended is None}))
         elif done.ended is not None:
             say(f"{before.name}: nothing to cancel: {done.ended}")
+        elif done.left_over:
+            say(f"{before.name}: has ended before; what was left of it is ended, too")
         else:
             how = "saves, and is cancelled then" if done.saves else "cancelled"
             say(f"{before.name}: {how} (it was {before.state})")
@@ -141,6 +148,11 @@ def follow_to_end(job: Job, output: JobOutput, as_json: bool) -> NoReturn:
     _exit_as(status, as_json)
 
 
+WAITED_FOR = ("QUEUED", "REQUEUED", "PREPARING")
+NAMED_AFTER_SECS = 5.0
+"""A job that has reported its end is gone in an instant as a rule; what keeps it is named where it stays."""
+
+
 class _Notes:
     """Shows what a job waits for, and whether its scheduler answers, on standard error: each once.
 
@@ -150,10 +162,18 @@ class _Notes:
 
     def __init__(self, waiting: bool) -> None:
         self._waiting, self._shown = waiting, ""
+        self._finishing_since: float | None = None
+
+    def _finishing(self, status: JobStatus) -> bool:
+        if not status.finishing:
+            self._finishing_since = None
+            return False
+        self._finishing_since = self._finishing_since or time.monotonic()
+        return time.monotonic() - self._finishing_since > NAMED_AFTER_SECS
 
     def __call__(self, status: JobStatus) -> None:
         text = status.note or ""
-        if not text and self._waiting and status.state in ("QUEUED", "REQUEUED", "PREPARING"):
+        if not text and (self._finishing(status) or (self._waiting and status.state in WAITED_FOR)):
             text = f"{status.name} is {status.state}" + (f" ({status.reason})" if status.reason else "")
         if text and text != self._shown:
             warn(text)
@@ -173,6 +193,8 @@ def _exit_as(status: JobStatus, as_json: bool) -> NoReturn:
     if as_json:
         print(json.dumps(asdict(status)))
     else:
+        if status.note:
+            warn(f"warning: {status.note}")
         warn(f"{status.name}: {status.state}" + (f" ({status.reason})" if status.reason else ""))
     sys.exit(status.exit_code)
 

@@ -16,7 +16,7 @@ from hpc_train.cli.command import Command
 from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
-from hpc_train.text import visible
+from hpc_train.text import listed, visible
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
@@ -129,11 +129,10 @@ def make(
     except OSError as error:
         complain(f"{error}; what was finished is kept, and the same command goes on from there")
         sys.exit(EXIT_FAILED)
-    names = [field.name for field in done.fields]
-    shown = ", ".join(names if len(names) <= 12 else [*names[:5], f"… ({len(names)} columns)"])
     last = f" … {done.paths[-1].name}" if len(done.paths) > 1 else ""
     kept = f" ({done.kept} of them from an earlier run)" if done.kept else ""
-    say(f"{done.rows} rows of {shown} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
+    columns_written = listed(field.name for field in done.fields)
+    say(f"{done.rows} rows of {columns_written} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
 
 
 @app.command()

@@ -121,6 +121,7 @@ def _queue(prepare: Callable[[], PreparedJob], wait: bool, dry_run: bool, as_jso
 
 
 def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> None:
+    from hpc_train.jobdir.paths import CODE
     from hpc_train.jobs.record.job_dirs import root_of
 
     if as_json:
@@ -133,6 +134,8 @@ def _show_submission(submission: Submission, job_dir: Path, as_json: bool) -> No
         words = backend_named(submission.backend).words
         say(f"submitted {submission.name}: {words} {submission.job_id}, {wants.tier}: {', '.join(sizes)}")
         say(f"job-dir {job_dir}")
+        if submission.kind == "program":
+            say(f"relative paths of the program, such as ./checkpoints, are below {job_dir / CODE}")
         named = submission.name if job_dir.parent == root_of(None, os.environ) else shlex.quote(str(job_dir))
         say(f"next: hpc-train describe {named} │ hpc-train logs -f {named} │ hpc-train cancel {named}")
         sys.stdout.flush()

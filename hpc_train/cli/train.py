@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import Command, JobFile, Settings
-from hpc_train.cli.terminal import errors
+from hpc_train.cli.terminal import errors, warn
 from hpc_train.errors import UserError
 
 JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
@@ -63,12 +63,14 @@ def launch(
     from hpc_train.config.job import load_job
     from hpc_train.config.secrets import masked_settings
     from hpc_train.jobs.launch.mpirun import launch as launch_ranks
+    from hpc_train.telemetry.units import counted
 
     with errors():
         job = load_job(job_file, settings or [])
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in masked_settings(settings or [])]
+        warn(f"starting {counted(ranks, 'rank')}; Python, MPI and TensorFlow take some seconds each time")
         sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
 
 

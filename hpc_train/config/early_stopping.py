@@ -9,9 +9,10 @@ train:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     Field,
@@ -25,7 +26,10 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from hpc_train.config.types import STRICT, Count
+from hpc_train.arguments import checked_arguments, shown
+from hpc_train.config.retired import EARLY_STOPPING
+from hpc_train.config.types import STRICT, Count, as_sequence
+from hpc_train.config.validation import specification
 
 DEFAULT_RUN_EVERY_SECS = 60.0
 
@@ -47,6 +51,7 @@ class Rule:
     """
 
     key = condition = ""
+    retired: ClassVar[Mapping[str, str]] = EARLY_STOPPING
 
     metric_name: Annotated[str, Field(min_length=1)]
     eval_name: str | None = None
@@ -82,6 +87,7 @@ class Rule:
         return f"stop if {name} {self.condition.format(self)}{after}"
 
 
+@specification
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfNoDecrease(Rule):
     """See stop_if_no_decrease."""
@@ -90,6 +96,7 @@ class StopIfNoDecrease(Rule):
     max_steps_without_decrease: Count
 
 
+@specification
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfNoIncrease(Rule):
     """See stop_if_no_increase."""
@@ -98,6 +105,7 @@ class StopIfNoIncrease(Rule):
     max_steps_without_increase: Count
 
 
+@specification
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfLower(Rule):
     """See stop_if_lower."""
@@ -106,6 +114,7 @@ class StopIfLower(Rule):
     threshold: Annotated[float, Field(allow_inf_nan=False)]
 
 
+@specification
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StopIfHigher(Rule):
     """See stop_if_higher."""
@@ -114,6 +123,7 @@ class StopIfHigher(Rule):
     threshold: Annotated[float, Field(allow_inf_nan=False)]
 
 
+@partial(checked_arguments, retired=EARLY_STOPPING)
 def stop_if_no_decrease(
     metric_name: str,
     max_steps_without_decrease: int,
@@ -124,11 +134,18 @@ def stop_if_no_decrease(
 ) -> StopIfNoDecrease:
     """Training ends when a metric of evaluation has not fallen below its smallest value for so many steps.
 
-    See tf.estimator.experimental.stop_if_no_decrease_hook (TensorFlow 2.15); for `run_every_steps`, `run_every_secs`
-    must be None.
+    See tf.estimator.experimental.stop_if_no_decrease_hook (TensorFlow 2.15). The rule is one of a TrainSpec's
+    `early_stopping`.
+
+    Args:
+        metric_name: As evaluation reports it: `"loss"`, or the name of one of the model's metrics.
+        max_steps_without_decrease: Global steps from the best evaluation to the newest one.
+        eval_name: The `name` of the evaluation set; None: the first one.
+        min_steps: Evaluations before this global step do not count.
+        run_every_secs, run_every_steps: How often the chief looks; with `run_every_steps`, `run_every_secs` is None.
 
     Raises:
-        ValueError: A value out of range, or both intervals given.
+        UserError: A value out of range, or both intervals given.
     """
     return StopIfNoDecrease(
         metric_name=metric_name,
@@ -140,6 +157,7 @@ def stop_if_no_decrease(
     )
 
 
+@partial(checked_arguments, retired=EARLY_STOPPING)
 def stop_if_no_increase(
     metric_name: str,
     max_steps_without_increase: int,
@@ -162,6 +180,7 @@ def stop_if_no_increase(
     )
 
 
+@partial(checked_arguments, retired=EARLY_STOPPING)
 def stop_if_lower(
     metric_name: str,
     threshold: float,
@@ -181,6 +200,7 @@ def stop_if_lower(
     )
 
 
+@partial(checked_arguments, retired=EARLY_STOPPING)
 def stop_if_higher(
     metric_name: str,
     threshold: float,
@@ -228,12 +248,12 @@ _SECTION = TypeAdapter(EarlyStoppingSection)
 def _rules(value: Any) -> tuple[Rule, ...]:
     if isinstance(value, dict | EarlyStoppingSection):
         return _SECTION.validate_python(value).rules()
-    given = value if isinstance(value, list | tuple) else (value,)
+    given = as_sequence(value)
     for rule in given:
         if not isinstance(rule, Rule):
             raise ValueError(
-                f"{rule!r} is not allowed; allowed: what ht.stop_if_no_decrease, stop_if_no_increase, stop_if_lower "
-                "and stop_if_higher return; in a job file a mapping with these keys"
+                f"{shown(rule)} is not allowed; allowed: what ht.stop_if_no_decrease, stop_if_no_increase, "
+                "stop_if_lower and stop_if_higher return; in a job file a mapping with these keys"
             )
     return tuple(given)
 

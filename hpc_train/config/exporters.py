@@ -14,13 +14,18 @@ from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationEr
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hpc_train.config.diagnostics import unknown_key
-from hpc_train.config.types import STRICT, Count, Function, Name, as_tuple
+from hpc_train.arguments import shown
+from hpc_train.config.functions import COMPARE_FN, SERVING_FN
+from hpc_train.config.retired import BEST_EXPORTER, EXPORTERS
+from hpc_train.config.types import STRICT, Count, Name, as_sequence, as_tuple, function_of
+from hpc_train.config.validation import specification, unknown_key
 from hpc_train.errors import did_you_mean
 
+ServingFunction = Annotated[Any, function_of(*SERVING_FN)]
 Assets = Annotated[tuple[Path, ...], BeforeValidator(as_tuple)]
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class FinalExporter:
     """Exports the model once, when training has ended, as export/<name>/<unix seconds>/ (a SavedModel).
@@ -33,9 +38,10 @@ class FinalExporter:
         assets: Files that are copied into the SavedModel's assets/.
     """
 
+    retired: ClassVar[Mapping[str, str]] = EXPORTERS
     exports_to_keep: ClassVar[None] = None
     name: Name = "final"
-    serving_fn: Function = None
+    serving_fn: ServingFunction = None
     assets: Assets = ()
 
     def is_due(self, step: int, last: bool) -> bool:
@@ -43,6 +49,7 @@ class FinalExporter:
         return last
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class LatestExporter:
     """Exports the model at each evaluation.
@@ -52,9 +59,10 @@ class LatestExporter:
         exports_to_keep: The newest so many exports stay; `None` keeps all.
     """
 
+    retired: ClassVar[Mapping[str, str]] = EXPORTERS
     name: Name = "latest"
     exports_to_keep: Count | None = 5
-    serving_fn: Function = None
+    serving_fn: ServingFunction = None
     assets: Assets = ()
 
     def is_due(self, step: int, last: bool) -> bool:
@@ -62,6 +70,7 @@ class LatestExporter:
         return True
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class BestExporter:
     """Exports the model when an evaluation is strictly better than the best before, also across restarts.
@@ -75,12 +84,13 @@ class BestExporter:
         exports_to_keep: As in LatestExporter.
     """
 
+    retired: ClassVar[Mapping[str, str]] = BEST_EXPORTER
     name: Name = "best"
     metric: str = "loss"
     mode: Literal["min", "max"] = "min"
-    compare_fn: Function = None
+    compare_fn: Annotated[Any, function_of(*COMPARE_FN)] = None
     exports_to_keep: Count | None = 5
-    serving_fn: Function = None
+    serving_fn: ServingFunction = None
     assets: Assets = ()
 
     @model_validator(mode="after")
@@ -95,6 +105,18 @@ class BestExporter:
 
 
 Exporter = FinalExporter | LatestExporter | BestExporter
+
+
+def _are_exporters(value: Any) -> Any:
+    for exporter in (given := as_sequence(value)):
+        if not isinstance(exporter, Exporter):
+            allowed = "an ht.FinalExporter, ht.LatestExporter or ht.BestExporter, or a list of them"
+            raise ValueError(f"{shown(exporter)} is not allowed; allowed: {allowed}")
+    return given
+
+
+Exporters = Annotated[tuple[Exporter, ...], BeforeValidator(_are_exporters)]
+"""Exporters, one alone or none, of an EvalSpec."""
 
 KINDS: dict[str, type[Exporter]] = {"final": FinalExporter, "latest": LatestExporter, "best": BestExporter}
 """By the job file's `type`."""
@@ -146,7 +168,7 @@ def _exporter(name: str, options: Any) -> Exporter:
     allowed = ["type", *(f.name for f in dataclasses.fields(KINDS[kind]) if f.name != "name")]
     for key in options:
         if key not in allowed:
-            raise _mistake((key,), options[key], unknown_key(str(key), allowed))
+            raise _mistake((key,), options[key], unknown_key(str(key), allowed, KINDS[kind].retired))
     own = {key: option for key, option in options.items() if key != "type"}
     made: Exporter = TypeAdapter(KINDS[kind]).validate_python({**own, "name": name})
     return made

@@ -24,6 +24,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
+from hpc_train.arguments import check_path, check_texts, checked_arguments
 from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.exporters import ExportersSection, refuse_same_names
 from hpc_train.config.overrides import overridden
@@ -41,7 +42,8 @@ from hpc_train.config.specs import (
     TrainOptions,
     TrainSpec,
 )
-from hpc_train.config.types import FUNCTION_PATTERN, STRATEGIES, STRICT, Name
+from hpc_train.config.types import FUNCTION_PATTERN, NAME_WORDS, STRATEGIES, STRICT, Name
+from hpc_train.config.validation import specification
 from hpc_train.config.warm_start import WarmStart
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError
@@ -77,8 +79,19 @@ class FurtherEvalSection(EvalTimes):
     exporters: ExportersSection = ()
 
 
+@specification
 class JobConfig(_Section):
-    """One job file. Paths in it are relative to the file's folder; here they are absolute."""
+    """One job file, as load_job gives it. Paths in it are relative to the file's folder; here they are absolute.
+
+    Attributes:
+        name: Names the job.
+        model: The model function, as `file.py:function` or `package.module:function`.
+        params: Handed to it.
+        data, run, train, eval, evals, warm_start_from, resources: The sections of the file; see docs/job_file.md.
+
+    Raises:
+        UserError: With every mistake.
+    """
 
     name: Name
     model: Annotated[str, Field(pattern=FUNCTION_PATTERN)]
@@ -106,7 +119,7 @@ class JobConfig(_Section):
 
     def train_spec(self) -> TrainSpec:
         """The TrainSpec that `data.train` and `train` describe."""
-        return TrainSpec(input_fn=self.data.train, **_own_fields(TrainOptions, self.train))
+        return TrainSpec(input_fn=self.data.train, **own_fields(TrainOptions, self.train))
 
     @field_validator("evals")
     @classmethod
@@ -120,26 +133,29 @@ class JobConfig(_Section):
 
     def eval_specs(self) -> list[EvalSpec]:
         """The EvalSpecs that `data.eval` with `eval`, and `evals` describe."""
-        first = _own_fields(EvalOptions, self.eval)
+        first = own_fields(EvalOptions, self.eval)
         specs = [EvalSpec(input_fn=self.data.eval, exporters=self.eval.exporters, **first)]
         for name, section in self.evals.items():
-            own = _own_fields(EvalTimes, section)
+            own = own_fields(EvalTimes, section)
             specs.append(EvalSpec(input_fn=section.data, name=name, exporters=section.exporters, **own))
         return specs
 
     def run_config(self, model_dir: Path) -> RunConfig:
         """The RunConfig that `run` describes, in `model_dir`."""
-        return RunConfig(model_dir=model_dir, **_own_fields(RunOptions, self.run))
+        return RunConfig(model_dir=model_dir, **own_fields(RunOptions, self.run))
 
 
-def _own_fields(kind: type, options: Any) -> dict[str, Any]:
+def own_fields(kind: type, options: Any) -> dict[str, Any]:
+    """The values that `options` has of the fields of the dataclass `kind`."""
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(kind)}
 
 
-def load_job(path: str | Path, settings: Sequence[str] = (), data_root: Path | None = None) -> JobConfig:
+@checked_arguments
+def load_job(path: str | Path, settings: Sequence[str] = (), data_root: str | Path | None = None) -> JobConfig:
     """Reads and validates a job file of a model.
 
     Args:
+        path: The job file.
         settings: `KEY=VALUE` each, laid over the file; VALUE is YAML.
         data_root: The folder that relative shards are relative to, if it is not the job file's.
 
@@ -147,8 +163,11 @@ def load_job(path: str | Path, settings: Sequence[str] = (), data_root: Path | N
         UserError: With every mistake of the file, each on a line of its own: file, line, what was given, what is
             allowed and the nearest valid name.
     """
+    check_path("load_job", "path", path, "a job file")
+    check_texts("load_job", "settings", settings)
+    check_path("load_job", "data_root", data_root, "a folder", optional=True)
     path = Path(path)
-    return job_in(overridden(read_yaml(path), settings), data_root)
+    return job_in(overridden(read_yaml(path), settings), None if data_root is None else Path(data_root))
 
 
 def job_in(document: Document, data_root: Path | None = None) -> JobConfig:
@@ -196,10 +215,8 @@ def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     return name if isinstance(name, str) and name in STRATEGIES else "sync"
 
 
-_NAMES = "a letter, then letters, digits and underscores, 128 characters at most"
-
 PATTERNS: dict[Location, str] = {
-    **dict.fromkeys((("name",), ("eval", "name"), ("evals",)), _NAMES),
+    **dict.fromkeys((("name",), ("eval", "name"), ("evals",)), NAME_WORDS),
     ("model",): "file.py:function or package.module:function",
     ("module",): "the dotted name of a module, as in trainer.task",
     ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",

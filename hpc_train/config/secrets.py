@@ -25,6 +25,16 @@ def masked_settings(settings: Sequence[str]) -> tuple[str, ...]:
     return tuple(_replaced(setting, lambda name, value: MASK) for setting in settings)
 
 
+def masked_words(words: Sequence[str]) -> list[str]:
+    """The words of a command, whose `--set` options are without the values of such variables."""
+    found, option = [], "--set="
+    for before, word in zip(["", *words], words, strict=False):
+        is_option = word.startswith(option)
+        settings = masked_settings([word.removeprefix(option)]) if is_option or before == "--set" else [word]
+        found.append((option if is_option else "") + settings[0])
+    return found
+
+
 def restored_settings(settings: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """`masked_settings` undone, for variables that `environment` has."""
     restored = lambda name, value: environment.get(name, value) if value == MASK else value  # noqa: E731

@@ -7,9 +7,10 @@ adds what only Python can hold (a callable) or what the command line gives (the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -22,9 +23,23 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from hpc_train.arguments import is_path, shown
 from hpc_train.config.early_stopping import EarlyStoppingRules
-from hpc_train.config.exporters import Exporter, refuse_same_names
-from hpc_train.config.types import STRICT, Count, Function, Functions, Name, Names, Seconds, StrategyName, as_tuple
+from hpc_train.config.exporters import Exporters, refuse_same_names
+from hpc_train.config.functions import MAP_FN, check_input
+from hpc_train.config.retired import EVAL_SPEC, HDF5_INPUT, RUN_CONFIG, TRAIN_SPEC
+from hpc_train.config.types import (
+    STRICT,
+    Count,
+    Functions,
+    Name,
+    Names,
+    Seconds,
+    StrategyName,
+    as_tuple,
+    function_of,
+)
+from hpc_train.config.validation import specification
 
 DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 """Time between checkpoints when neither `save_checkpoints_steps` nor `save_checkpoints_secs` is given."""
@@ -41,6 +56,7 @@ _FOR_SYNC = {
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class HDF5Input:
     """Rows of sharded HDF5 files, read batch by batch, each rank its own part.
@@ -66,8 +82,12 @@ class HDF5Input:
             datasets or external storage: path or glob, or several, as `shards`. None: such a shard is refused.
 
     Data keeps its stored dtype until `map_fn`: uint8 images stay uint8.
+
+    Raises:
+        UserError: With every value that is not allowed. That the files can be read is looked at when training begins.
     """
 
+    retired: ClassVar[Mapping[str, str]] = HDF5_INPUT
     shards: Names
     batch_size: Count = 32
     features: Names | None = None
@@ -75,7 +95,7 @@ class HDF5Input:
     shuffle: Literal["global", "block", "none"] = "global"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     epochs: Count | None = None
-    map_fn: Function = None
+    map_fn: Annotated[Any, function_of(*MAP_FN)] = None
     external: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
 
     @field_validator("features", "label")
@@ -87,6 +107,16 @@ class HDF5Input:
         if twice:
             raise ValueError(f"names {', '.join(twice)} more than once among `features` and `label`")
         return names
+
+
+def _is_input(source: Any) -> Any:
+    if not isinstance(source, HDF5Input):
+        check_input(source)
+    return source
+
+
+InputFunction = Annotated[Any, AfterValidator(_is_input)]
+"""An HDF5Input, or a function that returns batches."""
 
 
 def read_once(source: Any) -> Any:
@@ -103,6 +133,7 @@ EvalInput = Annotated[HDF5Input, AfterValidator(read_once)]
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
 
+    retired: ClassVar[Mapping[str, str]] = RUN_CONFIG
     strategy: StrategyName = "sync"
     chief: Literal["train", "dedicated"] = "train"
     parameter_servers: Count = 1
@@ -177,12 +208,20 @@ class RunOptions:
         return self.save_checkpoints_secs or DEFAULT_SAVE_CHECKPOINTS_SECS
 
 
+def _is_folder(path: Any) -> Any:
+    if isinstance(path, str | Path) and not is_path(path):
+        raise ValueError(f"{shown(path)} is not allowed; allowed: a folder, or None for a temporary one")
+    return path
+
+
+@specification
 @dataclass(frozen=True, config=STRICT)
 class RunConfig(RunOptions):
     """Where and how a job runs.
 
     Args:
-        model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks.
+        model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks. `None`: a
+            new temporary folder, which train_and_evaluate makes for all ranks, logs, and puts here.
         strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce). `"async"`: the
             first ranks are parameter servers, which apply each worker's gradient as it arrives; one of them is a step.
         chief: `"train"`: rank 0 trains like the others, and all ranks evaluate together. `"dedicated"`: it takes no
@@ -218,36 +257,44 @@ class RunConfig(RunOptions):
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
         profile_steps: First and last step to be profiled for TensorBoard, on the first rank that trains.
         report: Write report.html once training has ended; `hpc-train report` writes it at any time.
+
+    Raises:
+        UserError: With every value that is not allowed, and what cannot be together.
     """
 
-    model_dir: Path
+    model_dir: Annotated[Path | None, BeforeValidator(_is_folder)] = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainOptions:
     """The job file's `train:`."""
 
+    retired: ClassVar[Mapping[str, str]] = TRAIN_SPEC
     max_steps: Count | None = None
     early_stopping: EarlyStoppingRules = ()
     hooks: Functions = ()
     saving_listeners: Functions = ()
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class TrainSpec(TrainOptions):
     """What to train on, and for how long.
 
     Args:
         input_fn: An HDF5Input, or a callable `(InputContext) -> tf.data.Dataset` of batches `x`, `(x, y)` or
-            `(x, y, sample_weight)`.
+            `(x, y, sample_weight)`. Of a callable without arguments each of n ranks takes every n-th batch.
         max_steps: Global step at which training ends, counted over all restarts. `None`: until the input ends.
         early_stopping: Rules that end training before, such as `stop_if_no_decrease("loss", 1000)`.
         hooks: Called beside the steps: a Hook, or a keras.callbacks.Callback. In a job file `file.py:function`, a
             function without arguments that returns one, or a list of them.
         saving_listeners: Called before and after each checkpoint, on the rank that writes it; see SavingListener.
+
+    Raises:
+        UserError: As RunConfig; training would never end, or `input_fn` has other arguments.
     """
 
-    input_fn: HDF5Input | Callable[..., Any]
+    input_fn: InputFunction
 
     @model_validator(mode="after")
     def _ends(self) -> TrainSpec:
@@ -260,6 +307,7 @@ class TrainSpec(TrainOptions):
 class EvalTimes:
     """How much is evaluated, and when. See EvalSpec."""
 
+    retired: ClassVar[Mapping[str, str]] = EVAL_SPEC
     steps: Count | None = 100
     start_delay_secs: Seconds = 120.0
     throttle_secs: Seconds = 600.0
@@ -274,6 +322,7 @@ class EvalOptions(EvalTimes):
     name: Name | None = None
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class EvalSpec(EvalOptions):
     """How to evaluate and what to export.
@@ -286,13 +335,16 @@ class EvalSpec(EvalOptions):
         throttle_secs: At least so many seconds between the starts of two evaluations. Neither holds back the
             last one, which always takes place.
         eval_every_checkpoint: Evaluate all checkpoints, whatever those two are.
-        exporters: What to export, and when.
+        exporters: What to export, and when: exporters with different names, or one.
         hooks: Called around the evaluations of this set and their batches, on each rank that evaluates. In a job file
             as in `train`.
+
+    Raises:
+        UserError: As TrainSpec; two exporters have the same name.
     """
 
-    input_fn: Annotated[HDF5Input | Callable[..., Any], AfterValidator(read_once)]
-    exporters: tuple[Exporter, ...] = ()
+    input_fn: Annotated[InputFunction, AfterValidator(read_once)]
+    exporters: Exporters = field(default=(), kw_only=True)
 
     @property
     def kind(self) -> str:

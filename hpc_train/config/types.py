@@ -9,9 +9,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from hpc_train.arguments import shown
+from hpc_train.config.functions import check_arguments
+
 FUNCTION_PATTERN = r"^([^:\n]*[^:\s/]\.py|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*):[A-Za-z_][A-Za-z0-9_]*$"
 """`file.py:function` or `package.module:function`."""
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,127}$"
+NAME_WORDS = "a letter, then letters, digits and underscores, 128 characters at most"
 
 STRATEGIES = {
     "sync": "hpc_train.strategies.synchronous",
@@ -27,8 +31,19 @@ def is_function(value: Any) -> Any:
     """`value`; ValueError where it is neither None, a function, nor a job file's name of one."""
     named = isinstance(value, str) and re.fullmatch(FUNCTION_PATTERN[1:-1], value)
     if value is not None and not callable(value) and not named:
-        raise ValueError(f"{value!r} is not allowed; allowed: a function, in a job file as file.py:function")
+        raise ValueError(f"{shown(value)} is not allowed; allowed: a function, in a job file as file.py:function")
     return value
+
+
+def function_of(*allowed: tuple[str, ...]) -> AfterValidator:
+    """Has a field take a function of one of the `allowed` arguments, or None; in a job file `file.py:function`."""
+
+    def check(value: Any) -> Any:
+        if callable(is_function(value)):
+            check_arguments(value, *allowed)
+        return value
+
+    return AfterValidator(check)
 
 
 def _is_strategy(value: str) -> str:
@@ -47,8 +62,9 @@ def _is_given(value: Any) -> Any:
     return is_function(value or "") if isinstance(value, str) or value is None else value
 
 
-def _as_sequence(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
+def as_sequence(value: Any) -> Any:
+    """A single object as a tuple, and None, which Estimator took for none, as an empty one."""
+    return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -56,7 +72,5 @@ StrategyName = Annotated[str, AfterValidator(_is_strategy)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 Seconds = Annotated[float, Field(ge=0)]
-Function = Annotated[Any, AfterValidator(is_function)]
-"""A function, or None; in a job file `file.py:function`."""
-Functions = Annotated[tuple[Annotated[Any, AfterValidator(_is_given)], ...], BeforeValidator(_as_sequence)]
+Functions = Annotated[tuple[Annotated[Any, AfterValidator(_is_given)], ...], BeforeValidator(as_sequence)]
 """Objects that are called; in a job file, functions that make them."""

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, field_validator
 from pydantic.dataclasses import dataclass
 
+from hpc_train.arguments import is_path, shown
 from hpc_train.config.types import STRICT, Names
+from hpc_train.config.validation import specification
 
 
+@specification
 @dataclass(frozen=True, config=STRICT)
 class WarmStartSettings:
     """Which variables a new job takes from where, after tf.estimator.WarmStartSettings (TensorFlow 2.15 API).
@@ -34,8 +37,10 @@ class WarmStartSettings:
     @field_validator("ckpt_to_initialize_from", mode="before")
     @classmethod
     def _is_given(cls, path: Any) -> Any:
-        if path == "":
-            raise ValueError("an empty path; give a job-dir, a checkpoint, a .keras file or a SavedModel")
+        if isinstance(path, str | Path) and not is_path(path):
+            raise ValueError(
+                f"{shown(path)} is not allowed; allowed: a job-dir, a checkpoint, a .keras file or a SavedModel"
+            )
         return path
 
     @field_validator("vars_to_warm_start")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from numbers import Real
 
+from hpc_train.arguments import check_type, checked_arguments, not_allowed
 from hpc_train.distributed.launch_env import launch_place
-from hpc_train.errors import UserError
 
 
+@checked_arguments
 def launched_ranks() -> int:
     """How many ranks the launcher started (mpirun -np, srun -n); 1 without one. Reads the environment; needs no MPI.
 
@@ -16,6 +18,7 @@ def launched_ranks() -> int:
     return launch_place(os.environ).size
 
 
+@checked_arguments
 def scaled_learning_rate(base_rate: float, batch_size: int, ranks: int = 1, base_batch: int = 256) -> float:
     """The learning rate for a global batch of `batch_size` x `ranks` rows: `base_rate` times how much larger it is.
 
@@ -24,14 +27,16 @@ def scaled_learning_rate(base_rate: float, batch_size: int, ranks: int = 1, base
     needs a warm-up (WarmUp).
 
     Args:
-        base_rate: What is right for a global batch of `base_batch` rows. batch_size: rows a rank gives to one step
-            (HDF5Input.batch_size). ranks: those that train.
+        base_rate, base_batch: The rate that is right for a global batch of so many rows.
+        batch_size: Rows that a rank gives to one step (HDF5Input.batch_size).
+        ranks: Those that train.
 
     Raises:
-        UserError: An argument that is not above 0.
+        UserError: An argument that is no number above 0.
     """
     given = {"base_rate": base_rate, "batch_size": batch_size, "ranks": ranks, "base_batch": base_batch}
     for name, value in given.items():
+        check_type("scaled_learning_rate", name, value, Real, "a number above 0")
         if not value > 0:
-            raise UserError(f"scaled_learning_rate: {name} is {value!r}; it must be above 0")
+            raise not_allowed("scaled_learning_rate", name, value, "a number above 0")
     return float(base_rate) * batch_size * ranks / base_batch

@@ -150,7 +150,7 @@ def _examine(job_dir: Path) -> None:
     fstype, options = mount_of(real, Path("/proc/self/mounts").read_text(errors="replace"))
     free = space.f_bavail * space.f_frsize
     emit(folder=str(folder), fstype=fstype, options=options, free_bytes=free)
-    scratch = unforeseen(folder / "doctor")
+    scratch = unforeseen(folder / "hpc-train-doctor")
     try:
         make_new_folder(scratch, 0o700)
     except OSError as error:

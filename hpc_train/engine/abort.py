@@ -39,12 +39,15 @@ def ends_all_ranks(world: World, job_dir: Path, failure: FailureReport, lock: Jo
         try:
             report = None if isinstance(error, RankError) else failure.claim(world.rank, error)
             if report is not None:
+                if world.size == 1 and not isinstance(error, JobEndedError) and hasattr(error, "add_note"):
+                    error.add_note(str(failure.describe(world.rank, error)))  # Python prints it after the traceback
                 if world.size > 1:
                     sys.stderr.write(visible(report, LINES))
                     sys.stderr.flush()
                 if lock.taken_by is None:  # else the job-dir is another job's
-                    mark_failed(job_dir, world.rank, error)
-                    note_failed(job_dir, error)
+                    found = failure.describe(world.rank, error)
+                    mark_failed(job_dir, found.error, found.step)
+                    note_failed(job_dir, str(found))
             elif world.size > 1:
                 _leave_it_to_others(failure)
         finally:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +25,7 @@ from hpc_train.errors import JobEndedError
 from hpc_train.jobdir.paths import step_of
 from hpc_train.model import rng_state
 from hpc_train.outcome import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED
+from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.units import size
 
 log = logging.getLogger(__name__)
@@ -115,7 +113,7 @@ class Checkpointing:
             log.warning(f"waited {waited:.1f} s for the checkpoint before; save less often")
         best = asdict(self._best) if self._best else None
         progress, seed = data.progress_at(step), self._config.tf_random_seed
-        about = Snapshot({}, {}, progress, data.order, self._ranks, 0.0, rng, seed, best)
+        about = Snapshot({}, {}, progress, data.order, self._ranks, 0.0, rng, seed, best, chief.settings)
         self.snapshot = self._state.snapshot(about)
         self.taken = self.snapshot.time
         chief.saver.begin(self.snapshot)
@@ -168,7 +166,8 @@ class Checkpointing:
             ) from None
         except OSError as error:
             if halt:
-                message = f"{not_saved(self._manager, error)}; start the job again when that is mended"
+                needed = self.snapshot.nbytes if self.snapshot is not None else None
+                message = f"{not_saved(self._manager, error, needed)}; start the job again when that is mended"
                 raise JobEndedError(message, EXIT_NOT_SAVED) from None
 
     def went_back_to(self, restored: Snapshot | None, step: int) -> None:
@@ -176,17 +175,15 @@ class Checkpointing:
         self._at_hand, self.taken = step, restored.time if restored else 0.0
 
 
-def not_saved(manager: CheckpointManager, error: OSError) -> str:
-    """The message about a checkpoint that could not be written."""
+def not_saved(manager: CheckpointManager, error: OSError, nbytes: int | None) -> str:
+    """The message about a checkpoint that could not be written; `nbytes`: of its variables, where that is known."""
     steps = manager.steps()
     stays = f"the checkpoint of step {steps[-1]} stays" if steps else "there is none before it"
-    folder, free = manager.path(0).parent, ""
-    with suppress(OSError):
-        free = f" ({size(shutil.disk_usage(folder).free)} free)"
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = "; make room, or keep fewer checkpoints (keep_checkpoint_max)" if full else ""
+    folder = manager.path(0).parent
+    lacks = shortage(error.errno, folder, nbytes)
+    advice = "; make room, or keep fewer checkpoints (keep_checkpoint_max)" if lacks else ""
     what = f"{error.filename or folder}: {error.strerror or error} (errno {error.errno})"
-    return f"a checkpoint could not be written: {what}{free}; {stays}{advice}"
+    return f"a checkpoint could not be written: {what}{lacks}; {stays}{advice}"
 
 
 def warning_secs() -> float | None:
@@ -217,12 +214,12 @@ def committed_by(committed: deque[Committed]) -> Callable[[Path, float, int], No
     return note
 
 
-def failed_by(manager: CheckpointManager) -> Callable[[BaseException], None]:
+def failed_by(manager: CheckpointManager) -> Callable[[BaseException, int], None]:
     """A function that logs at once that a checkpoint could not be written; the job ends at the next, or goes on."""
 
-    def note(error: BaseException) -> None:
+    def note(error: BaseException, nbytes: int) -> None:
         if isinstance(error, OSError):
-            log.warning(not_saved(manager, error))
+            log.warning(not_saved(manager, error, nbytes))
         elif isinstance(error, NotFiniteError):
             log.warning(f"a checkpoint was not committed: {error}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from hpc_train.evaluation.schedule import EvaluationSchedule
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_FAILED, STOP_CODES
 from hpc_train.resilience.signals import JobStopped
+from hpc_train.telemetry.status import RESTARTS_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +162,8 @@ class Lifecycle:
         self._save_last(step)
         self.events.interrupted(step)
         if self.log is not None:
-            log.info(f"stopped by {name} after step {step}, which is saved; start the job again to go on")
+            by = "" if RESTARTS_VARIABLE in os.environ else f" by {name}"  # else the launcher has said by what
+            log.info(f"stopped{by} after step {step}, which is saved; start the job again to go on")
             self.log.status(state="stopped", step=step)
             self.log.run_ended(step, "stopped", name)
 

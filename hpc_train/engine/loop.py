@@ -15,6 +15,7 @@ from hpc_train.engine.run_context import RunContext
 from hpc_train.engine.train_step import Flags, StepReport, TrainStep
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import tf
+from hpc_train.resilience.watchdog import TRAINING
 from hpc_train.telemetry.progress import Rate, TimeShares
 from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
 
@@ -155,7 +156,7 @@ class TrainingLoop:
     def _take_step(self, batch: Any, exhausted: bool) -> tuple[StepReport, float]:
         """The next step, and the seconds that it took. Collective."""
         step = self._step + 1
-        self._watchdog.at("training step", step)
+        self._watchdog.at(TRAINING, step)
         interval = self._config.checkpoint_interval_secs
         overdue = self._world.is_chief and interval is not None and time.monotonic() - self._last_save >= interval
         self._control.before_step(step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,20 @@ from hpc_train.checkpoint.disk_io import Moved, idle
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager, Found
 from hpc_train.checkpoint.manifest import FormatError
+from hpc_train.config.settings import Settings, changes
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.model import rng_state
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import EXIT_NOT_FINITE
+from hpc_train.telemetry.metrics import MetricsWriter
 
 if TYPE_CHECKING:
     from hpc_train.engine.run_context import ChiefServices, RunContext
 
 log = logging.getLogger(__name__)
+
+MAX_LOGGED = 20
 
 
 def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = idle) -> Found:
@@ -80,7 +84,29 @@ def last_whole(context: RunContext, chief: ChiefServices, moved: Moved) -> int:
     metrics, ranks = chief.reporter.metrics, context.world.size
     metrics.start(found.step, ranks=ranks, max_steps=context.plan.max_steps, reason="on_nan: rollback")
     log.info(f"back at the checkpoint of step {found.step}")
+    note_changes(metrics, found.step, context.manager.settings(found.step), chief.settings)
     return found.step
+
+
+def note_changes(
+    metrics: MetricsWriter, step: int, before: Settings | None, now: Settings, is_over: bool = False
+) -> None:
+    """Logs and records what is asked for otherwise `now` than in the run that made the checkpoint of `step`.
+
+    Args:
+        before: Of that run; None: not known. is_over: No further step will be made.
+    """
+    changed = changes(before, now, is_over) if before is not None else []
+    for change in changed:
+        metrics.note("change", step, **asdict(change))
+    followed = [f"{c.key}: {c.before} -> {c.now}" for c in changed if not c.ignored]
+    more = [f"and {len(followed) - MAX_LOGGED} more, see the report"] if len(followed) > MAX_LOGGED else []
+    for line in [*followed[:MAX_LOGGED], *more]:
+        log.info(f"changed at step {step}: {line}")
+    for why in dict.fromkeys(c.ignored for c in changed if c.ignored):
+        keys = [c.key for c in changed if c.ignored == why]
+        more = [f"and {len(keys) - MAX_LOGGED} more"] if len(keys) > MAX_LOGGED else []
+        log.warning(f"changed without effect: {', '.join([*keys[:MAX_LOGGED], *more])}: {why}")
 
 
 class Restorer:
@@ -88,10 +114,14 @@ class Restorer:
 
     Args:
         part: The part of the data that this rank reads, among `readers`.
+        settings: What this run is asked for.
     """
 
-    def __init__(self, manager: CheckpointManager, state: ModelState, part: int, readers: int) -> None:
+    def __init__(
+        self, manager: CheckpointManager, state: ModelState, part: int, readers: int, settings: Settings
+    ) -> None:
         self._manager, self._state, self._part, self._readers = manager, state, part, readers
+        self._settings = settings
 
     def restore(self, ranks: World, step: int | None) -> Snapshot | None:
         """Gives all of `ranks` the state of the checkpoint of `step`; None: the chief's own, as it is. Collective.
@@ -106,6 +136,4 @@ class Restorer:
     def _load(self, step: int | None) -> Snapshot | None:
         if step is None:
             return None
-        snapshot = self._manager.load(step)
-        self._state.check(snapshot, str(self._manager.path(step)))
-        return snapshot
+        return self._state.fit(self._manager.load(step), str(self._manager.path(step)), self._settings)

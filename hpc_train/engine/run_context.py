@@ -11,6 +11,7 @@ from hpc_train.callbacks.hook_list import Hooks, SavingListeners
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.config.settings import Settings
 from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import Restorer
@@ -46,6 +47,7 @@ class ChiefServices:
         listeners: The user's saving listeners. stopper: the rules that end training early; None: there are none.
         exporter_runners: The exporters of each evaluation set.
         restored: The checkpoint that the run goes on from, without its arrays.
+        settings: What this run is asked for, as checkpoints record it.
     """
 
     reporter: Reporter
@@ -56,6 +58,7 @@ class ChiefServices:
     stopper: EarlyStopper | None
     exporter_runners: Sequence[ExporterRunner]
     restored: Snapshot | None
+    settings: Settings
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class TrainingJob:
     @property
     def job_dir(self) -> Path:
         """The job-dir, as an absolute path."""
+        assert self.config.model_dir is not None, "train_and_evaluate has settled it"
         return self.config.model_dir.absolute()
 
 

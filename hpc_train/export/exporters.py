@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hpc_train.config.exporters import BestExporter, Exporter
+from hpc_train.config.functions import COMPARE_FN, SERVING_FN, checked
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
@@ -21,6 +24,7 @@ from hpc_train.files import create, open_to_read
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras, tf
+from hpc_train.telemetry.disk_space import errno_in, shortage
 from hpc_train.telemetry.json_files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -91,7 +95,7 @@ class ExporterRunner:
         for exporter in self._exporters:
             self._function(exporter)
             if isinstance(exporter, BestExporter) and exporter.compare_fn is not None:
-                self._loaded(exporter.compare_fn)
+                self._loaded(exporter.compare_fn, COMPARE_FN)
 
     def _mistakes(self, exporter: Exporter, metric_names: Collection[str]) -> list[str]:
         problems = []
@@ -111,8 +115,8 @@ class ExporterRunner:
             problems.append(f"cannot write into {folder}, because {blocked} is not a folder")
         return problems
 
-    def _loaded(self, function: str | Callable[..., Any]) -> Callable[..., Any]:
-        return self._load(function) if isinstance(function, str) else function
+    def _loaded(self, function: str | Callable[..., Any], allowed: tuple[tuple[str, ...], ...]) -> Callable[..., Any]:
+        return checked(function, self._load(function), allowed) if isinstance(function, str) else function
 
     def _function(self, exporter: Exporter) -> Callable[..., Any]:
         """The tf.function that `exporter` exports; made once."""
@@ -123,7 +127,9 @@ class ExporterRunner:
 
     def _make_function(self, exporter: Exporter) -> Callable[..., Any]:
         if exporter.serving_fn is not None:
-            return custom_serving(self._loaded(exporter.serving_fn), self._model, f"exporter {exporter.name!r}")
+            return custom_serving(
+                self._loaded(exporter.serving_fn, SERVING_FN), self._model, f"exporter {exporter.name!r}"
+            )
         if self._default is None:
             if self._signature is None:
                 raise UserError(f"exporter {exporter.name!r}: {self._unknown}; give it a serving_fn")
@@ -143,10 +149,16 @@ class ExporterRunner:
             try:
                 exported = self._run(exporter, step, checkpoint_time, metrics, last)
             except Exception as error:
-                exported = ExportResult(exporter.name, None, f"{type(error).__name__}: {error}")
+                number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
+                lacks = shortage(number, self._folders[exporter.name].path, self._least_bytes())
+                exported = ExportResult(exporter.name, None, f"{type(error).__name__}: {error}{lacks}")
             if exported is not None:
                 done.append(exported)
         return done
+
+    def _least_bytes(self) -> int:
+        """What an export takes at least: its variables once in the SavedModel, and once in the Keras file."""
+        return sum(2 * math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in self._model.variables)
 
     def _run(
         self, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
@@ -201,7 +213,7 @@ class ExporterRunner:
 
     def _is_better(self, exporter: BestExporter, best: dict[str, float], current: dict[str, float]) -> bool:
         if exporter.compare_fn is not None:
-            return bool(self._loaded(exporter.compare_fn)(dict(best), dict(current)))
+            return bool(self._loaded(exporter.compare_fn, COMPARE_FN)(dict(best), dict(current)))
         return is_better(current.get(exporter.metric), best.get(exporter.metric), exporter.mode)
 
     def _fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from hpc_train.export.signature import Signature, signature_of, signature_of_inp
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras
-from hpc_train.model.job_model import JobModel
+from hpc_train.model.job_model import JobModel, job_in_job_dir
 from hpc_train.model.model_state import ModelState
 
 
@@ -57,7 +57,7 @@ def export_checkpoint(
         raise UserError(f"--name {name!r} is not allowed; a letter, then letters, digits and underscores")
     if out is None and name in _exporter_names(document.value):
         raise UserError(f"--name {name}: the job has an exporter of that name; choose another one")
-    job = JobModel.of_document(document, job_dir)
+    job = JobModel.of_job(job_in_job_dir(document), job_dir)
     snapshot = _load(manager, step)
     model, signature, shards = _built(job)
     _restore(model, snapshot, str(manager.path(step)))
@@ -128,6 +128,5 @@ def _restore(model: keras.Model, snapshot: Snapshot, where: str) -> None:
     """Gives the model the checkpoint's variables; averages of them take their place where the optimizer keeps some."""
     build_optimizer(model.optimizer, model.trainable_variables)
     state = ModelState(model, World.alone())
-    state.check(snapshot, where)
-    state.assign(snapshot)
+    state.assign(state.fit(snapshot, where))
     model.optimizer.finalize_variable_values(model.trainable_variables)

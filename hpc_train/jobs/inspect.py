@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
-from hpc_train.jobs.launch.error_excerpt import MAX_LINE_CHARS, MAX_LINES, RunOutput, end_of, last_words
+from hpc_train.jobs.launch.error_excerpt import RunOutput, end_of, last_words, lines_around
 from hpc_train.jobs.record.status import JobStatus, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Scheduler
-from hpc_train.jobs.schedulers.query import READ_AT_ONCE, query
+from hpc_train.jobs.schedulers.query import READ_AT_ONCE, query, reported_end
+
+FINISH_SECS = 60.0
+"""How long a job that has reported its end is waited for: a process in the kernel, or a lost node, may stay."""
 
 
 def inspect_job(job_dir: Path) -> JobStatus:
@@ -35,6 +39,39 @@ def leftover(job_dir: Path) -> list[int]:
     return backend.leftover(submission)
 
 
+def output_elsewhere(job_dir: Path) -> str | None:
+    """Where a job that was not submitted prints, for people; None of one that was."""
+    record = read_record(job_dir)
+    return backend_of(record).output_by_hand(record) if record.submission is None and record.status else None
+
+
+class Patience:
+    """Decides for those who wait for a job when to wait no more.
+
+    Args:
+        clock: In seconds, from whatever point; steadily rising.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since = clock, 0.0
+        self._finishing = False
+
+    def with_(self, status: JobStatus) -> JobStatus:
+        """`status`, just asked for; once the job has been finishing for FINISH_SECS, as its job-dir alone records it.
+
+        Then `note` says what of the job is still there.
+        """
+        if not status.finishing:
+            self._finishing = False
+            return status
+        if not self._finishing:
+            self._finishing, self._since = True, self._clock()
+        if self._clock() - self._since < FINISH_SECS:
+            return status
+        found = _explained(reported_end(Path(status.job_dir)))
+        return replace(found, note=f"{status.name} has reported its end, but is still {status.reason}")
+
+
 def _explained(found: JobStatus) -> JobStatus:
     job_dir = Path(found.job_dir)
     if found.state == "LOST" and (left := leftover(job_dir)):
@@ -42,19 +79,19 @@ def _explained(found: JobStatus) -> JobStatus:
             f"what looked after it was killed; {len(left)} of its processes still run: hpc-train cancel {found.name}"
         )
         return replace(found, reason=reason)
-    if found.error is not None and found.state == "FAILED" and found.submitted and "lines" not in found.error:
+    if found.error is not None and found.state == "FAILED" and "lines" not in found.error:
         lines = _failure_lines(job_dir, found)
         return replace(found, error={**found.error, "lines": lines}) if lines else found
     return found
 
 
 def _failure_lines(job_dir: Path, found: JobStatus) -> list[str]:
-    """The last that the job printed: the traceback or the error in it."""
+    """The last that the job printed, with the error's own message: of its traceback, or of the error in its output."""
     try:
         newest = max((job_dir / LOGS).glob("failure-*.txt"), key=lambda path: path.stat().st_mtime, default=None)
         if newest is not None and found.started is not None and newest.stat().st_mtime >= found.started:
-            lines = end_of(newest).decode(errors="replace").rstrip("\n").split("\n")
-            return [line[:MAX_LINE_CHARS] for line in lines[-MAX_LINES:]]
+            message = str((found.error or {}).get("message", ""))
+            return list(lines_around(end_of(newest).decode(errors="replace"), message))
     except OSError:
         pass
     return list(last_words(RunOutput(job_dir / LOG_FILE)).lines)

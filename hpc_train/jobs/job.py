@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_train.arguments import check_path, check_texts, check_type, checked_arguments
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.jobdir.paths import LOG_FILE, LOGS
 
@@ -45,6 +46,7 @@ class JobResult(NamedTuple):
     exports: list[Path]
 
 
+@checked_arguments
 def submit(
     job_file: str | Path,
     *,
@@ -75,12 +77,20 @@ def submit(
     """
     from hpc_train.jobs.prepare import Placement, Request, prepare
 
+    check_path("submit", "job_file", job_file, "a job file")
+    check_type("submit", "name", name, str | None, "a text, or None")
+    check_texts("submit", "settings", settings)
+    for argument, folder in (("job_dir", job_dir), ("root", root)):
+        check_path("submit", argument, folder, "a folder", optional=True)
+    _check_queue("submit", backend, after)
+    check_type("submit", "with_secrets", with_secrets, bool, "True or False")
     placement = Placement(_root(root), backend, _named(after))
     directory = None if job_dir is None else Path(job_dir)
     request = Request(Path(job_file), placement, tuple(settings), name, directory, with_secrets=with_secrets)
     return _queued(prepare(request, _report))
 
 
+@checked_arguments
 class Job:
     """A job that was submitted, or that has run in a job-dir. It is known by its job-dir alone; any process can ask.
 
@@ -89,6 +99,7 @@ class Job:
     """
 
     def __init__(self, job_dir: str | Path) -> None:
+        check_path("Job", "job_dir", job_dir, "a job-dir")
         self.job_dir = Path(job_dir).absolute()
 
     def __repr__(self) -> str:
@@ -124,7 +135,10 @@ class Job:
         return inspect_job(self.job_dir)
 
     def wait(self, timeout_secs: float | None = None, watch: Watch | None = None) -> JobStatus:
-        """Waits until it has ended; its status then.
+        """Waits until it has ended, and nothing of it runs any more; its status then.
+
+        What a job that has reported its end leaves behind (a process that cannot be killed, a lost node) is waited for
+        FINISH_SECS; then `note` names it.
 
         Args:
             timeout_secs: None: for ever.
@@ -133,14 +147,18 @@ class Job:
         Raises:
             TimeoutError: It has not ended by then; it goes on.
         """
+        from hpc_train.jobs.inspect import Patience
+
+        check_type("Job.wait", "timeout_secs", timeout_secs, int | float | None, "seconds, or None")
         deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        secs = FIRST_WAIT_SECS
-        while not (status := self.status()).has_ended:
+        secs, patience = FIRST_WAIT_SECS, Patience()
+        while not (status := patience.with_(self.status())).has_ended:
             if watch is not None:
                 watch(status)
             left = secs if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"{status.name} is {status.state} after {timeout_secs:g} s; it goes on")
+            secs = FIRST_WAIT_SECS if status.finishing else secs
             time.sleep(min(secs, left))
             secs = min(LONGEST_WAIT_SECS, 1.2 * secs)
         return status
@@ -188,9 +206,12 @@ class Job:
             watch: Called with the status now and then.
         """
         from hpc_train.jobs import logs
+        from hpc_train.jobs.inspect import Patience
+
+        patience = Patience()
 
         def has_ended() -> bool:
-            status = self.status()
+            status = patience.with_(self.status())
             if watch is not None:
                 watch(status)
             return status.has_ended
@@ -237,6 +258,9 @@ class Job:
         """
         from hpc_train.jobs.prepare import Placement, prepare_again
 
+        check_texts("Job.resume", "settings", settings)
+        check_path("Job.resume", "root", root, "a folder", optional=True)
+        _check_queue("Job.resume", backend, after)
         placement = Placement(_root(root), backend, _named(after))
         return _queued(prepare_again(self.job_dir, settings, placement, _report))
 
@@ -266,6 +290,11 @@ class Job:
         metrics = {key: value for key, value in (status.evaluation or {}).items() if key != "step"}
         step = (status.evaluation or {}).get("step", status.step)
         return JobResult(metrics if step is None else {**metrics, "global_step": step}, list(map(Path, status.exports)))
+
+
+def _check_queue(where: str, backend: object, after: object) -> None:
+    check_type(where, "backend", backend, str | None, "a text, or None")
+    check_type(where, "after", after, str | Job | None, "an ht.Job, its name, job-dir or number as a text, or None")
 
 
 def _queued(prepared: PreparedJob) -> Job:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import BinaryIO
 
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
-from hpc_train.jobdir.paths import LOG_FILE, LOGS
+from hpc_train.jobdir.paths import LOG_FILE, LOGS, SUBMISSION_FILE
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.status import read_status, sound
 
 POLL_SECS = 0.2
 ASK_EVERY_SECS = 2.0
@@ -132,7 +135,7 @@ class JobOutput:
         """Those that there are now, in order."""
         if self._rank is None:
             log = self._job_dir / LOG_FILE
-            return [log] if log.is_file() else []
+            return [log] if log.is_file() else output_by_hand(self._job_dir)
         return [path for rank, path in rank_files(self._job_dir) if rank == self._rank]
 
     def is_there(self) -> bool:
@@ -162,6 +165,20 @@ class JobOutput:
             return _Tail(path, self._rank, path.name if self._rank is not None else None)
 
         return [self._tails.setdefault(path, tail(path)) for path in self.files()]
+
+
+def output_by_hand(job_dir: Path) -> list[Path]:
+    """The file that a job of `sbatch slurm/train.sh` or `hpc-train launch` prints into, as its job-dir records it.
+
+    None that belongs to another user than the record: it might be anybody's.
+    """
+    output = sound(read_status(job_dir)).get("output")
+    with suppress(OSError, ValueError):
+        if output is not None and Path(output).is_absolute() and not os.path.lexists(job_dir / SUBMISSION_FILE):
+            found, record = os.lstat(output), os.lstat(job_dir / STATUS_FILE)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == record.st_uid:
+                return [Path(output)]
+    return []
 
 
 def rank_files(job_dir: Path) -> list[tuple[int, Path]]:

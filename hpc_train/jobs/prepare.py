@@ -17,6 +17,7 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
+from hpc_train.folders import exposure
 from hpc_train.jobdir.paths import CODE, SECRETS_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
@@ -29,7 +30,7 @@ from hpc_train.jobs.checks import (
     data_files,
     least_ranks,
 )
-from hpc_train.jobs.inspect import inspect_job, leftover
+from hpc_train.jobs.inspect import FINISH_SECS, inspect_job, leftover
 from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_at, name_in_use
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler
@@ -37,8 +38,11 @@ from hpc_train.jobs.schedulers.base import ReportLine, Scheduler
 from hpc_train.jobs.snapshot.snapshot import DEFAULT_MAX_BYTES, LOOKS_SECRET, Plan, check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder, user_name
+from hpc_train.telemetry.files import STATUS_FILE
+from hpc_train.telemetry.status import read_status, sound
 
 MAX_NAMED = 10
+FINISH_POLL_SECS = 0.2
 
 
 @dataclass(frozen=True)
@@ -150,18 +154,19 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     """
     before = read_submission(job_dir)
     if before is None:
-        raise UserError(
-            f"{job_dir}: was not submitted by hpc-train submit; start it as before, with the same job file and job-dir"
-        )
+        raise UserError(f"{job_dir}: was not submitted by hpc-train submit; {_started_again(job_dir)}")
     status = inspect_job(job_dir)
+    deadline = time.monotonic() + FINISH_SECS
+    while status.finishing and time.monotonic() < deadline:  # who resumes it may have looked at its job-dir alone
+        time.sleep(FINISH_POLL_SECS)
+        status = inspect_job(job_dir)
+    remedy = f"end that first, with hpc-train cancel {shlex.quote(str(job_dir))}"
+    if status.finishing:
+        raise UserError(f"{before.name}: has reported its end, but is still {status.reason}: {remedy}")
     if not status.has_ended:
         raise UserError(f"{before.name}: is {status.state}; only a job that has ended can be resumed")
     if left := leftover(job_dir):
-        pids = ", ".join(map(str, left))
-        raise UserError(
-            f"{before.name}: processes of it still run ({pids}): end them first, with "
-            f"hpc-train cancel {shlex.quote(str(job_dir))}"
-        )
+        raise UserError(f"{before.name}: processes of it still run ({', '.join(map(str, left))}): {remedy}")
     laid_over = (*before.settings, *settings)
     job = load_any(job_dir / CODE / before.entry, laid_over, Path(before.job_file).parent)
     draft = replace(
@@ -188,6 +193,17 @@ def prepare_again(job_dir: Path, settings: Sequence[str], placement: Placement, 
     problems.refuse()
     script = scheduler(submission.backend).script(submission, job_dir)
     return PreparedJob(submission, job_dir, None, script, before.token)
+
+
+def _started_again(job_dir: Path) -> str:
+    """How a job that was started by hand goes on, as the end of a sentence."""
+    status = sound(read_status(job_dir))
+    is_own = (job_dir / STATUS_FILE).is_file() and (job_dir / STATUS_FILE).lstat().st_uid == os.geteuid()
+    if (command := status.get("command")) is None or not is_own or exposure(job_dir) is not None:
+        return "start it as before, with the same job file and job-dir"
+    folder = f"cd {shlex.quote(status['cwd'])} && " if "cwd" in status else ""
+    options = ", with the options of sbatch that it had" if command.startswith("sbatch ") else ""
+    return f"it goes on where it is started as before{options}: {folder}{command.strip()}"
 
 
 def _completed(

@@ -179,6 +179,10 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         message = visible(str(job.error.get("message")).strip(), LINES).split("\n")
         shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
         yield "error", Text(by + "\n".join(shown), "red")
+        if doing := job.error.get("doing"):
+            yield "failed in", _text(str(doing))
+        if where := job.error.get("where"):
+            yield "raised at", _text(str(where))
     if job.exit_code is not None:
         yield "exit code", Text(str(job.exit_code))
     if step := progress_of(job):
@@ -227,7 +231,9 @@ def _why(job: JobStatus) -> str:
     why = job.reason or ""
     if job.state == "FAILED" and job.error:
         rank = job.error.get("rank")
-        why = (f"rank {rank}: " if rank is not None else "") + str(job.error.get("message") or "")
+        doing = f" ({job.error['doing']})" if job.error.get("doing") else ""
+        message = str(job.error.get("message") or "").strip().partition("\n")[0]
+        why = (f"rank {rank}: " if rank is not None else "") + message + doing
     return why.partition("\n")[0]
 
 

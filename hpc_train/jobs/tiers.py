@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse, unknown_key
+from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.job import PATTERNS
 from hpc_train.config.resources import (
     CUSTOM,
@@ -21,6 +21,7 @@ from hpc_train.config.resources import (
     laid_over,
     resolve,
 )
+from hpc_train.config.validation import said_of, unknown_key
 from hpc_train.config.yaml_loader import Document, Location, read_yaml
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobs.schedulers.base import Limits
@@ -137,8 +138,6 @@ def _explain(document: Document, error: dict[str, Any]) -> Mistake:
     if error["type"] == "extra_forbidden" and location[0] == "tiers":
         text = f"{'.'.join(map(str, location))}: {unknown_key(str(location[-1]), _TierSection.model_fields)}"
         return mistake_at(document, location, text)
-    if error["type"] == "model_type":  # pydantic would name the class
-        error["msg"] = "Input should be a mapping"
     if key == ["[key]"]:
         return explain(document, error, _TiersFile, {location[:-1]: PATTERNS["resources", "tier"]})
     words = "text of one line, 200 characters at most" if key == ["about"] else PATTERNS.get(("resources", *key), "")
@@ -163,10 +162,7 @@ def resources_for(section: ResourcesSection, tiers: Mapping[str, Tier]) -> Resou
 
 
 def _in_words(error: dict[str, Any]) -> str:
-    if error["type"] == "value_error":
-        text = str(error["ctx"]["error"])
-    else:
-        text = f"{error['input']!r} is not allowed; {error['msg'].replace('Input should', 'it should')}"
+    text = said_of(error, ("resources", *error["loc"]), ResourcesSection)
     return f"{'.'.join(map(str, error['loc']))}: {text}" if error["loc"] else text
 
 

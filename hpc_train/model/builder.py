@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from hpc_train.config.estimator import Estimator
+from hpc_train.config.functions import PARAMS, call
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -31,7 +32,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
     with _policy(precision):
-        model = _checked(estimator.model_fn(dict(estimator.params)), name)
+        model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
             try_out(model, dataset)
         except ValueError:

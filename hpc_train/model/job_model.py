@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
 from hpc_train.config.estimator import Estimator
+from hpc_train.config.functions import PARAMS, call, check_model
 from hpc_train.config.job import JobConfig, validated
 from hpc_train.config.overrides import overridden
 from hpc_train.config.specs import HDF5Input, RunConfig
@@ -25,8 +27,12 @@ from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
 from hpc_train.lazy import keras
 from hpc_train.model.builder import build_model
+from hpc_train.model.program_job import ProgramJob, refuse_unreachable
 
 Config = TypeVar("Config", bound=BaseModel)
+
+imported_for: ContextVar[str | None] = ContextVar("imported_for", default=None)
+"""The function for which a file or module is being imported."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +56,19 @@ class JobModel:
     kind: str
 
     @classmethod
-    def of_job(cls, job: JobConfig, job_dir: Path, code: Path | None = None) -> JobModel:
-        """The model of a job file's job; `code` is None where the job-dir records where the code is."""
-        code = code_folder_of(job_dir, job.model) if code is None else code
-        inputs, kind = (job.data.eval, job.data.train), job.eval_specs()[0].kind
-        return cls(job.name, job.model, job.params, job.run_config(job_dir), code, inputs, kind)
-
-    @classmethod
-    def of_document(cls, document: Document, job_dir: Path) -> JobModel:
-        """The model of the job that has run in `job_dir`, by a job file or by a program; `document` is its job.yaml.
+    def of_job(cls, job: JobConfig | ProgramJob, job_dir: Path, code: Path | None = None) -> JobModel:
+        """The model of a job; `code` is None where the job-dir records where the code is.
 
         Raises:
-            UserError: It is of another version, or names a model function that another process cannot import.
+            UserError: The model function of a program is one that another process cannot import.
         """
-        if "name" in document.value:
-            return cls.of_job(job_in_job_dir(document), job_dir)
-        described = _validated(document, _ProgramJob)
-        _refuse_unreachable(described.model)
-        inputs = tuple(source for source in (described.data.eval, described.data.train) if source is not None)
-        kind = f"eval_{described.eval.name}" if described.eval.name else "eval"
-        config, code = replace(described.run, model_dir=job_dir), code_folder_of(job_dir, described.model)
-        return cls(None, described.model, described.params, config, code, inputs, kind)
+        code = code_folder_of(job_dir, job.model) if code is None else code
+        if isinstance(job, ProgramJob):
+            refuse_unreachable(job.model)
+            kind = f"eval_{job.eval.name}" if job.eval.name else "eval"
+            return cls(None, job.model, job.params, replace(job.run, model_dir=job_dir), code, job.shards, kind)
+        inputs, kind = (job.data.eval, job.data.train), job.eval_specs()[0].kind
+        return cls(job.name, job.model, job.params, job.run_config(job_dir), code, inputs, kind)
 
     def load(self, name: str) -> Callable[..., Any]:
         """The function that the job names so; see load_function."""
@@ -78,13 +76,18 @@ class JobModel:
 
     def call(self) -> Any:
         """What the model function returns. Local."""
-        return self.load(self.function)(dict(self.params))
+        function = self.load(self.function)
+        try:
+            check_model(function, self.params)
+        except ValueError as error:
+            raise UserError(f"model: {self.function}: {error}") from None
+        return call(function, dict(self.params), PARAMS)
 
     def estimator(self, warm_start_from: WarmStartSettings | None = None) -> Estimator:
         """The Estimator of the job. Its model function imports the job's code when it is called, not before."""
 
         def model_fn(params: dict[str, Any]) -> Any:
-            return self.load(self.function)(params)
+            return replace(self, params=params).call()
 
         model_fn.__qualname__ = self.function
         return Estimator(model_fn, self.config, self.params, warm_start_from)
@@ -117,9 +120,17 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
     Raises:
         UserError: No such file, module or function. Whatever the module raises when it is imported.
     """
-    place, _, function = name.rpartition(":")
     if str(code_folder) not in sys.path:
         sys.path.insert(0, str(code_folder))
+    token = imported_for.set(name)
+    try:
+        return _load(name)
+    finally:
+        imported_for.reset(token)
+
+
+def _load(name: str) -> Callable[..., Any]:
+    place, _, function = name.rpartition(":")
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
@@ -146,13 +157,18 @@ def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
     return found
 
 
-def job_in_job_dir(document: Document, settings: Sequence[str] = ()) -> JobConfig:
-    """The job of a job file, by the job.yaml that it has left, with `settings` (`KEY=VALUE`) laid over it.
+def job_in_job_dir(document: Document, settings: Sequence[str] = ()) -> JobConfig | ProgramJob:
+    """The job by the job.yaml that it has left, with `settings` (`KEY=VALUE`) laid over it.
 
     Raises:
         UserError: It is of another version of this package, or a setting is not allowed.
     """
-    return _validated(overridden(document, settings), JobConfig)
+    return _validated(overridden(document, settings), kind_of_job(document.value))
+
+
+def kind_of_job(described: Mapping[str, Any]) -> type[JobConfig | ProgramJob]:
+    """Whether a job.yaml, or what `model_dump` made of it, is of a job file or of a program."""
+    return JobConfig if "name" in described else ProgramJob
 
 
 def code_folder_of(job_dir: Path, model: str) -> Path:
@@ -171,46 +187,3 @@ def _validated(document: Document, kind: type[Config]) -> Config:
             raise
         why = "another version of hpc_train has written it, or it was changed since"
         raise UserError(f"{error}\n{document.path}: cannot be used as the description of a job; {why}") from None
-
-
-def _only_shards(source: Any) -> Any:
-    return None if isinstance(source, str) else source
-
-
-_Shards = Annotated[HDF5Input | None, BeforeValidator(_only_shards)]
-"""An input; a function, which is described by a text, counts as none."""
-
-
-def _anywhere(run: Any) -> Any:
-    """A job-dir may have moved since."""
-    return {**run, "model_dir": "."} if isinstance(run, dict) else run
-
-
-class _Inputs(BaseModel):
-    train: _Shards = None
-    eval: _Shards = None
-
-
-class _Evaluation(BaseModel):
-    name: str | None = None
-
-
-class _ProgramJob(BaseModel):
-    """What building the model of a program's job takes; see training/job_description.describe."""
-
-    model: str
-    params: dict[str, Any] = Field(default_factory=dict)
-    data: _Inputs = Field(default_factory=_Inputs)
-    run: Annotated[RunConfig, BeforeValidator(_anywhere)]
-    eval: _Evaluation = Field(default_factory=_Evaluation)
-
-
-def _refuse_unreachable(model: str) -> None:
-    """UserError where a program's model function cannot be imported by another process."""
-    module, _, name = model.rpartition(":")
-    if module == "__main__" or "<" in name or "." in name:
-        why = "the program that was started" if module == "__main__" else "another function or class"
-        raise UserError(
-            f"the job's model function is {model}, inside {why}, where this command cannot import it; give the job an "
-            "exporter, move the function to the top of a module, or use a job file"
-        )

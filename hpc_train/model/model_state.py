@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import starmap, zip_longest
@@ -17,12 +18,19 @@ import numpy as np
 
 from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
+from hpc_train.config.settings import Change, Settings, changes
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.distributed.tensors import reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model.learning_rate import LEARNING_RATE, constant_rate, is_rate, with_rate
 from hpc_train.outcome import EXIT_NOT_FINITE
+
+log = logging.getLogger(__name__)
+
+OF_THE_MODEL = ("model", "params", "optimizer", "run.mixed_precision")
+MAX_SHOWN = 5
 
 
 class ModelState:
@@ -39,6 +47,9 @@ class ModelState:
         self.world = world
         self._model, self._optimizer = by_path(model.variables), by_path(model.optimizer.variables)
         both = (("model", self._model), ("optimizer", self._optimizer))
+        rate = constant_rate(model.optimizer)
+        names = [name for name, variable in self._optimizer.items() if variable is rate]
+        self._rate = (names[0], _numpy(rate)) if names else None
         self._all = {f"{kind}/{path}": variable for kind, own in both for path, variable in own.items()}
         self._trainable = {id(v) for v in model.trainable_variables}
         floating = [
@@ -60,8 +71,31 @@ class ModelState:
                 f"model_fn built another model on rank {differing[0]} than on rank 0; it must not depend on the rank"
             )
 
-    def check(self, snapshot: Snapshot, where: str) -> None:
-        """UserError, naming the first variable that differs, where `snapshot` is of another model."""
+    def fit(self, snapshot: Snapshot, where: str, settings: Settings | None = None) -> Snapshot:
+        """`snapshot` for this model: a learning rate that is a constant on one side alone is put in, or left out.
+
+        Args:
+            settings: Those of this run: a constant learning rate that is another one than the checkpoint's run was
+                asked for takes the place of the checkpoint's. None: the checkpoint's stays.
+
+        Raises:
+            UserError: It is of another model; names the first variable that differs, and what has been changed.
+        """
+        changed = changes(snapshot.settings, settings) if snapshot.settings and settings else []
+        renewed = any(change.key.startswith(LEARNING_RATE) for change in changed)
+        if settings and snapshot.settings is None and self._rate is not None:
+            saved = [array for name, array in snapshot.optimizer.items() if is_rate(name)][-1:]
+            if saved and not np.array_equal(saved[0], self._rate[1]):
+                log.warning(
+                    f"{where} does not record what its run was asked for: training goes on with its learning rate, "
+                    f"{saved[0]:g}, and not with {self._rate[1]:g}"
+                )
+        snapshot = replace(snapshot, optimizer=with_rate(snapshot.optimizer, self._optimizer, self._rate, renewed))
+        self._check(snapshot, where, [change for change in changed if change.key.startswith(OF_THE_MODEL)])
+        return snapshot
+
+    def _check(self, snapshot: Snapshot, where: str, changed: Sequence[Change]) -> None:
+        since = "; ".join(f"{c.key} was {c.before}, and is {c.now}" for c in changed[:MAX_SHOWN])
         for kind, variables in (("model", self._model), ("optimizer", self._optimizer)):
             saved = getattr(snapshot, kind)
             pairs = zip_longest(starmap(_signature, variables.items()), starmap(_signature, saved.items()))
@@ -69,8 +103,9 @@ class ModelState:
                 if here is None or there is None or _without_counters(here) != _without_counters(there):
                     raise UserError(
                         f"{where}: holds another model: {kind} variable {i} is {there or 'none'} there, but "
-                        f"{here or 'no such variable'} here; choose another job-dir, or the model that was trained in "
-                        "this one"
+                        f"{here or 'no such variable'} here{f' ({since})' if since else ''}; choose the model and the "
+                        "optimizer that were trained in this job-dir, or another job-dir, to which `warm_start_from` "
+                        "this one brings the variables that fit"
                     )
 
     def reserve(self) -> None:

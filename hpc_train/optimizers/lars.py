@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import keras
 
+from hpc_train.arguments import check_texts, check_type, checked_arguments
 from hpc_train.errors import UserError
 
 NOT_ADAPTED = (r"(^|/)bias$", r"batch_normalization|(^|/)(gamma|beta)$")
 """Paths of biases, and of what normalisation layers learn."""
 
 
+@checked_arguments
 @keras.saving.register_keras_serializable(package="hpc_train")
 class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Layer-wise adaptive rate scaling for SGD with momentum and big batches.
@@ -31,7 +34,9 @@ class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
     Args:
         learning_rate: A rate, a Keras schedule, or a function without arguments. With the default trust_coefficient it
             is well above SGD's, and variables found by `exclude` have to bear it, too.
+        momentum: From 0 to below 1.
         weight_decay: Of the variables whose step is fitted; part of the ratio, and scaled with it.
+        trust_coefficient, epsilon: Those of the ratio.
         exclude: Regular expressions, searched for in a variable's path. Variables found take plain SGD with momentum:
             no ratio, and no weight decay. The default finds biases and normalisation layers.
         Others as in every Keras optimizer. Clipping comes before all this.
@@ -58,20 +63,33 @@ class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
         gradient_accumulation_steps: int | None = None,
         name: str = "lars",
     ) -> None:
+        weight_decay = 0.0 if weight_decay is None else weight_decay
+        numbers = {"momentum": momentum, "weight_decay": weight_decay, "epsilon": epsilon}
+        for what, value in {**numbers, "trust_coefficient": trust_coefficient}.items():
+            check_type("LARS", what, value, Real, "a number")
+        check_type("LARS", "name", name, str, "a text")
+        if not isinstance(exclude, str):
+            check_texts("LARS", "exclude", exclude)
+        kinds = Real | keras.optimizers.schedules.LearningRateSchedule | Callable
+        check_type("LARS", "learning_rate", learning_rate, kinds, "a rate, a Keras schedule, or a function")
+        accumulated = gradient_accumulation_steps
+        check_type("LARS", "gradient_accumulation_steps", accumulated, int | None, "a whole number, 2 or more, or None")
         # Keras's own weight decay is added to the gradient, not in the ratio: it is given none.
-        super().__init__(
-            learning_rate=float(learning_rate) if isinstance(learning_rate, int) else learning_rate,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            loss_scale_factor=loss_scale_factor,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            name=name,
-        )
-        weight_decay = weight_decay or 0.0
+        try:
+            super().__init__(
+                learning_rate=float(learning_rate) if isinstance(learning_rate, int) else learning_rate,
+                clipnorm=clipnorm,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+                use_ema=use_ema,
+                ema_momentum=ema_momentum,
+                ema_overwrite_frequency=ema_overwrite_frequency,
+                loss_scale_factor=loss_scale_factor,
+                gradient_accumulation_steps=gradient_accumulation_steps,
+                name=name,
+            )
+        except (TypeError, ValueError) as error:
+            raise UserError(f"LARS: {error}") from None
         if not 0 <= momentum < 1:
             raise UserError(f"LARS: momentum is {momentum!r}; it must be 0 or more and below 1")
         for what, value in {"weight_decay": weight_decay, "epsilon": epsilon}.items():

@@ -6,9 +6,10 @@ from typing import Any
 
 import keras
 
-from hpc_train.errors import UserError
+from hpc_train.arguments import checked_arguments, not_allowed
 
 
+@checked_arguments
 @keras.saving.register_keras_serializable(package="hpc_train")
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """Rises linearly from `start` to what `then` begins with, and goes on with `then`.
@@ -32,11 +33,11 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
             then = keras.saving.deserialize_keras_object(then)
         is_schedule = isinstance(then, keras.optimizers.schedules.LearningRateSchedule)
         if not is_schedule and (isinstance(then, bool) or not isinstance(then, int | float) or then < 0):
-            raise UserError(f"WarmUp: then is {then!r}; it must be a rate (0 or more) or a Keras schedule")
+            raise not_allowed("WarmUp", "then", then, "a rate, 0 or more, or a Keras schedule")
         if isinstance(warmup_steps, bool) or not isinstance(warmup_steps, int) or warmup_steps < 0:
-            raise UserError(f"WarmUp: warmup_steps is {warmup_steps!r}; it must be a whole number, 0 or more")
+            raise not_allowed("WarmUp", "warmup_steps", warmup_steps, "a whole number, 0 or more")
         if isinstance(start, bool) or not isinstance(start, int | float) or start < 0:
-            raise UserError(f"WarmUp: start is {start!r}; it must be a rate, 0 or more")
+            raise not_allowed("WarmUp", "start", start, "a rate, 0 or more")
         self.then = then if is_schedule else float(then)
         self.warmup_steps, self.start, self.name = warmup_steps, float(start), name
 

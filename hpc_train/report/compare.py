@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from hpc_train.config.settings import differing, flattened
 from hpc_train.files import replace_text
 from hpc_train.jobdir.history import History
 from hpc_train.jobdir.job_dir import JobDir
@@ -32,8 +32,6 @@ MOST_JOBS = 36
 """As many curves can be distinguished."""
 OWN_KEYS = ("name",)
 """Keys of a job that are shown anyway."""
-GIVEN_BY_NAME = ("params.", "eval.exporters.", "eval[", "evals.", "train.early_stopping.", "warm_start_from.")
-"""Settings that a job has or has not; elsewhere one that is missing was unknown to the version that ran the job."""
 
 
 def write_comparison(job_dirs: Sequence[Path], out: Path) -> Path:
@@ -112,38 +110,12 @@ def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:
 def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
     """The settings in which the jobs differ, by their keys in job.yaml."""
     flat = [flattened(history.job) for history in histories]
-    keys = dict.fromkeys(key for settings in flat for key in settings if key not in OWN_KEYS)
-    rows = []
-    for key in keys:
-        values = [settings.get(key) for settings in flat]
-        given = {value for value, settings in zip(values, flat, strict=True) if settings}
-        known = given if key.startswith(GIVEN_BY_NAME) else given - {None}
-        if len(known) > 1:
-            rows.append((key, *(words.UNKNOWN if value is None else value for value in values)))
+    rows = [
+        (key, *(words.UNKNOWN if value is None else value for value in values))
+        for key, values in differing(flat).items()
+        if key not in OWN_KEYS
+    ]
     return Table(("setting", *labels), rows)
-
-
-def flattened(job: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """The settings of a job as text, by their path, such as `data.train.batch_size`. Pure."""
-    found: dict[str, str] = {}
-    for key, value in job.items():
-        path = f"{above}{key}"
-        if isinstance(value, dict) and value:
-            found |= flattened(value, f"{path}.")
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            for number, item in enumerate(value):
-                found |= flattened(item, f"{path}[{item.get('name') or number}].")
-        else:
-            found[path] = _plain(value)
-    return found
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value)) or "[]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
 
 
 def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) -> list[LineChart]:

@@ -53,6 +53,7 @@ def report_page(history: History) -> str:
         exports=tables.Table(("exporter", "step", "path"), tables.export_paths(history), 3),
         export_errors=tables.Table(("exporter", "step", "error"), tables.export_errors(history), 3),
         restarts=tables.restarts(history),
+        changes=tables.changes(history),
         shares=tables.shares_by_rank(history),
         warm_start=tables.warm_start(history),
         job_text=history.job_text,
@@ -102,9 +103,11 @@ def notices(history: History) -> list[tuple[str, str, str]]:
     if isinstance(error, Mapping):
         where = f"rank {error['rank']}" if as_number(error.get("rank")) is not None else "the job"
         signal = f", {error['signal']}" if isinstance(error.get("signal"), str) else ""
+        doing = f", {error['doing']}" if isinstance(error.get("doing"), str) else ""
+        place = f"\n{error['where']}" if isinstance(error.get("where"), str) else ""
         lines = error.get("lines")
         more = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-        found.append(("bad", f"Error of {where}{signal}", f"{error.get('message', '')}\n{more}".strip()))
+        found.append(("bad", f"Error of {where}{signal}{doing}", f"{error.get('message', '')}{place}\n{more}".strip()))
     stopped = history.status.get("stopped_early")
     if isinstance(stopped, Mapping) and stopped:
         step = as_number(stopped.get("step"))

@@ -151,6 +151,19 @@ def restarts(history: History) -> Table:
     return Table(("when", "how the run before ended", "from step", "steps done again"), rows, 2)
 
 
+def changes(history: History) -> Table:
+    """Each setting that was changed between runs, and what became of it."""
+    held: list[Record] = []
+    for record in history.records:
+        if record.kind == "start":  # it has found all changes since the checkpoint that it goes on from
+            held = [change for change in held if change.step < record.step]
+        elif record.kind == "change":
+            held.append(record)
+    names = ("key", "before", "now", "ignored")
+    rows = [(f"{r.step:,}", *(r.text(name) or words.UNKNOWN for name in names)) for r in held]
+    return Table(("at step", "setting", "before", "since then", "without effect, because"), rows, 5)
+
+
 def shares_by_rank(history: History) -> Table | None:
     """The mean share of the time that each rank spent on each part."""
     by_part = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}

@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import create, open_to_change, open_to_read
 from hpc_train.folders import remove
 from hpc_train.jobdir.paths import LOCK_FILE
-from hpc_train.processes import identity
+from hpc_train.processes import identity, is_alive
 from hpc_train.telemetry.status import sound
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,18 @@ def describe(record: Record) -> str:
     """`record` in words: host, pid, and Slurm job where it is one."""
     host, pid, job = (str(record.get(name) or "unknown")[:255] for name in ("host", "pid", "slurm_job_id"))
     return f"host {host}, pid {pid}" + (f", Slurm job {job}" if job != "unknown" else "")
+
+
+def holder_of(job_dir: Path) -> Record | None:
+    """Who holds the lock of `job_dir` now, as far as can be seen from here without taking it; None: nobody. Local."""
+    path = job_dir / LOCK_FILE
+    with suppress(OSError):
+        if (found := _read_at(path)) is None:
+            return None
+        here = found.get("host") == socket.gethostname()
+        lives = is_alive(found) if here else time.time() - path.stat().st_mtime < WATCH_SECS
+        return found if lives else None
+    return None
 
 
 def refusal(job_dir: Path, holder: Record) -> str:

@@ -43,6 +43,8 @@ GRACE_SECS = 10.0
 """The time that another rank has to end the job once it has announced it, and MPI to do it."""
 
 _OTHERS = f"{WAITS}the others ("
+TRAINING = "training step"
+"""The phase of a step that is being made."""
 
 
 def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs: float) -> Watchdog:
@@ -56,6 +58,7 @@ def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs
     end = end_job(world, job_dir, failure)
     watchdog = Watchdog(world.rank, world.host, places, folder, timeout_secs, end)
     world.on_wait = watchdog.waits
+    failure.at = watchdog.place
     return watchdog
 
 
@@ -107,6 +110,14 @@ class Watchdog:
         "waiting for " mean that others have to come: "waiting for input", "waiting for the chief".
         """
         self._mark = (phase, step, self._clock())
+
+    def place(self) -> tuple[str | None, int | None]:
+        """What the main thread is at, in words, and the last step that is done by then; None where not known."""
+        phase, step, _ = self._mark
+        if phase == "start":
+            return "the start", None
+        phase = phase[len(_OTHERS) : -1] if phase.startswith(_OTHERS) else phase
+        return doing(phase, step), step - 1 if step is not None and phase == TRAINING else step
 
     def waits(self, begins: bool) -> None:
         """The main thread begins or ends to wait for the other ranks, in the phase and step that it is in.

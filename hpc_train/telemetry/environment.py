@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -51,6 +51,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 MASKED_VARIABLE = "HPC_TRAIN_MASKED"
+SHORTEST_SECRET = 6
+"""In characters; shorter values, such as 0 and true, are in any text."""
 """Names the variables, with blanks between them, that the job's `resources.environment` has set."""
 
 
@@ -66,6 +68,14 @@ def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict
         "ranks": ranks,
         "environment": noted_variables(os.environ),
     }
+
+
+def without_secrets(text: str, env: Mapping[str, str]) -> str:
+    """`text`, such as an error's, with *** for the values that the job's own secret variables have in `env`. Pure."""
+    values = (env.get(name, "") for name in env.get(MASKED_VARIABLE, "").split())
+    for value in sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 def noted_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -98,13 +108,21 @@ def _kind(character: str) -> str:
     return "0" if character.isdigit() else "a" if character.islower() else "A" if character.isupper() else "-"
 
 
-def rank_table(ranks: list[dict[str, Any]]) -> Table:
-    """One line a rank."""
+def rank_table(ranks: list[dict[str, Any]], width: int) -> Table:
+    """One line a rank, in a terminal of `width` columns: without seeds and cores where these have no room."""
+    texts = [{name: visible(str(rank[name])) for name in RANK_COLUMNS} for rank in ranks]
+    sizes = {name: max(len(name), *(len(text[name]) for text in texts)) + 2 for name in RANK_COLUMNS}
+    names = list(RANK_COLUMNS)
+    for name in ("seed", "cores"):
+        if sum(sizes[each] for each in names) > width:
+            names.remove(name)
     table = Table(box=None, pad_edge=False)
-    for name in RANK_COLUMNS:
-        table.add_column(name, justify="right" if name in ("rank", "cores") else "left", no_wrap=True)
-    for rank in ranks:
-        table.add_row(*(Text(visible(str(rank[name]))) for name in RANK_COLUMNS))
+    for name in names:
+        least = None if name in ("shards", "host") else sizes[name] - 2
+        justify: Literal["left", "right"] = "right" if name in ("rank", "cores") else "left"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=least)
+    for text in texts:
+        table.add_row(*(Text(text[name]) for name in names))
     return table
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.files import read_bytes, replace_text
+from hpc_train.telemetry.disk_space import shortage
 
 log = logging.getLogger(__name__)
 MAX_JSON_BYTES, MAX_JSON_VALUES, MAX_JSON_DEPTH = 16 << 20, 1_000_000, 100
@@ -37,7 +38,8 @@ class Lenient:
                 raise
             if not self._logged:
                 self._logged = True
-                log.warning(f"{path}: cannot be written: {error}; training goes on without")
+                lacks = shortage(error.errno, path) if isinstance(error, OSError) else ""
+                log.warning(f"{path}: cannot be written: {error}{lacks}; training goes on without")
 
 
 def write_json(path: Path, value: Any, to_disk: bool = True) -> None:

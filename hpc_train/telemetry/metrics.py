@@ -166,10 +166,9 @@ def _is_torn(path: Path) -> bool:
         return size > 0 and file.read(1) != b"\n"
 
 
-def note_failed(job_dir: Path, error: BaseException) -> None:
-    """Adds an "end" line to metrics.jsonl; for the rank that failed, whichever it is."""
+def note_failed(job_dir: Path, reason: str) -> None:
+    """Adds an "end" line to metrics.jsonl, at the step that the status has; for the rank that failed."""
     step = read_status(job_dir).get("step")
-    reason = f"{type(error).__name__}: {error}"
     record = {"kind": "end", "step": step or 0, "time": time.time(), "state": "failed", "reason": reason}
     with suppress(OSError), open_to_append(job_dir / METRICS_FILE) as file:
         file.write((json.dumps(record) + "\n").encode())

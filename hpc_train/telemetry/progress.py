@@ -13,10 +13,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 log = logging.getLogger(__name__)
 
-LOG_WIDTH = 160
+LOG_WIDTH, ROOMY = 160, 100
+"""Columns of a log, and of a terminal in which the bar has room for the wait for input."""
 SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 
@@ -75,12 +77,13 @@ class TrainingProgress:
             self._bar = Progress(
                 TextColumn("step"),
                 TextColumn("{task.completed}/{task.fields[end]}"),
-                BarColumn(),
+                BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40)),
                 TextColumn("loss {task.fields[loss]}"),
                 TextColumn("{task.fields[rate]} examples/s{task.fields[waited]}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(table_column=Column(no_wrap=True)),
                 TextColumn("left"),
                 console=console,
+                expand=True,
             )
             self._task = self._bar.add_task(
                 "train", total=max_steps, completed=first_step, loss="–", rate="–", waited="", end=max_steps or "?"
@@ -107,7 +110,8 @@ class TrainingProgress:
         """Shows that `step` is done."""
         rate, waited = f"{examples_per_sec:,.0f}", "" if input_wait is None else f"  input wait {input_wait:.1%}"
         if self._bar:
-            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=waited)
+            shown = waited if self._console.width >= ROOMY else ""
+            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=shown)
         elif step % self._log_steps == 0 or last:
             left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
             log.info(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")

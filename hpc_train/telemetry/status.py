@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpc_train.errors import JobEndedError
 from hpc_train.processes import identity
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import Lenient, load_json, read_json, write_json
@@ -33,8 +32,10 @@ class StatusFile:
     to be started again, or requeued), `step`, `max_steps`, `loss`, `examples_per_sec`, `secs_left`, `input_wait`,
     `evaluation` (of the first set, the newest), `evaluations` (by set), `evaluation_lag` ({steps, secs}), `exports`,
     `export_errors` ({exporter, step, error} each), `stopped_early` ({step, reason}), `report` (its path), `error`
-    ({rank, message}, and `signal` where one killed the rank), `job_id` (in Slurm, or in this machine's queue),
-    `requeues`, `restarts`, `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
+    ({rank, message}, `signal` where one killed the rank, and where an exception ended it, `doing`: what the rank was
+    at, as in "training step 8", and `where`: the user's line), `job_id` (in Slurm, or in this machine's queue),
+    `requeues`, `restarts`, `output` (the file that has what the job prints, where there is one), `command` and `cwd`
+    (what starts it again, and where), `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
     `process_start`, `boot_id`), `ranks`, `started` and `updated` (seconds since 1970); in an asynchronous job
     `staleness` ({mean, max}) and `steps_by_rank`.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
@@ -102,6 +103,11 @@ def _job_id(value: Any) -> str | None:
     return value if isinstance(value, str) and JOB_NUMBER.fullmatch(value) else None
 
 
+def _whole(value: Any) -> str | None:
+    """A text that is of no use where it is shortened."""
+    return _printable(value) if isinstance(value, str) and value and len(value) <= LONGEST_TEXT else None
+
+
 def _mapping(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
@@ -137,7 +143,8 @@ def _evaluation(value: Any) -> dict[str, Any] | None:
 def _error(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
-    known = {"signal": _text(value.get("signal")), "lines": _texts(value.get("lines"))}
+    known: dict[str, Any] = {name: _text(value.get(name)) for name in ("signal", "doing", "where")}
+    known["lines"] = _texts(value.get("lines"))
     return {
         "rank": _count(value.get("rank")),
         "message": _text(value.get("message")) or "unknown",
@@ -157,6 +164,7 @@ def _flag(value: Any) -> bool | None:
 
 _SOUND: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("state", "host", "boot_id"), _text),
+    **dict.fromkeys(("output", "command", "cwd"), _whole),
     "job_id": _job_id,
     "folder": _mapping,
     **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid", "process_start"), _count),
@@ -172,6 +180,8 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
+RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
+"""Set for the ranks of `hpc-train launch` and of this machine's queue."""
 """The values of Slurm's own variables, for jobs that this machine's queue runs."""
 
 
@@ -180,13 +190,17 @@ def job_fields(env: Mapping[str, str]) -> dict[str, Any]:
     job = env.get(JOB_VARIABLE) or env.get("SLURM_JOB_ID")
     if "SLURM_ARRAY_TASK_ID" in env and JOB_VARIABLE not in env:
         job = f"{env.get('SLURM_ARRAY_JOB_ID', job)}_{env['SLURM_ARRAY_TASK_ID']}"
-    names = (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT", "HPC_TRAIN_RESTARTS")
+    names = (REQUEUES_VARIABLE, "SLURM_RESTART_COUNT", RESTARTS_VARIABLE)
     counts = {name: int(env[name]) for name in names if env.get(name, "").isdecimal()}
     return {
         "job_id": job,
         "requeues": counts.get(REQUEUES_VARIABLE, counts.get("SLURM_RESTART_COUNT", 0)),
         "restarts": sum(counts.values()),  # by its queue and by `hpc-train launch`
     }
+
+
+OUTPUT_VARIABLE, COMMAND_VARIABLE = "HPC_TRAIN_OUTPUT", "HPC_TRAIN_COMMAND"
+"""What starts the ranks sets them: the file that it prints into, and the command that starts the job again."""
 
 
 def mark_queued(job_dir: Path) -> None:
@@ -210,13 +224,16 @@ def mark_begun(job_dir: Path, ranks: int, pid: int, env: Mapping[str, str], **mo
         write_json(job_dir / STATUS_FILE, fields)
 
 
-def mark_failed(job_dir: Path, rank: int, error: BaseException) -> None:
-    """The job has failed. For the rank that did, whichever it is. No error where the file cannot be written."""
-    known: dict[str, Any] = {"rank": rank, "message": f"{type(error).__name__}: {error}"}
-    if isinstance(error, JobEndedError):
-        known = {"rank": error.rank, "message": str(error)}
+def mark_failed(job_dir: Path, error: Mapping[str, Any], step: int | None) -> None:
+    """The job has failed. For the rank that did, whichever it is. No error where the file cannot be written.
+
+    Args:
+        error: The field of this name.
+        step: The last one that was done; None: not known beyond what the status has.
+    """
+    fields = {} if step is None else {"step": step}
     with suppress(OSError):  # a full or lost file system; what matters has been printed
-        _change(job_dir, state="failed", error=known)
+        _change(job_dir, state="failed", error=error, **fields)
 
 
 def mark_ended(job_dir: Path, rank: int | None, signal_name: str | None, message: str) -> bool:

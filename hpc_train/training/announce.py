@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from hpc_train import stdio
+from hpc_train.config.secrets import masked_words
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.loading.tf_dataset import OpenInput
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
@@ -26,7 +30,14 @@ from hpc_train.telemetry.logs import console
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
 from hpc_train.telemetry.reporter import Reporter, StatusLists
-from hpc_train.telemetry.status import StatusFile, job_fields, read_status, sound
+from hpc_train.telemetry.status import (
+    COMMAND_VARIABLE,
+    OUTPUT_VARIABLE,
+    StatusFile,
+    job_fields,
+    read_status,
+    sound,
+)
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WarmStartResult
 
@@ -49,9 +60,11 @@ def start_reporting(
         ranks: About each rank. warm: what a warm start has done, if there was one.
     """
     if log.isEnabledFor(logging.INFO):
-        console().print(rank_table(ranks))
+        screen = console()
+        screen.print(rank_table(ranks, screen.width))
     job_dir, config, size = job.job_dir, job.config, plan.roles.size
     before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
+    fields |= _how_started(size)
     fields["folder"] = asdict(FolderIdentity.of(job_dir))
     max_steps = job.train_spec.max_steps
     lists = StatusLists.of(before, plan.first_step)
@@ -76,6 +89,26 @@ def start_reporting(
         for note in data.notes:
             log.warning(note)
         yield Reporter(metrics, status, progress, lists, data.advice)
+
+
+def _how_started(ranks: int) -> dict[str, str]:
+    """The fields `output`, `command` and `cwd` of the status, as far as they are known."""
+    output, command = os.environ.get(OUTPUT_VARIABLE), os.environ.get(COMMAND_VARIABLE)
+    if ranks == 1:  # else standard output is mpirun's pipe, and mpirun's own words are not known
+        output = output or stdio.output_file()
+        own = "hpc_train" in sys.orig_argv[:4] or Path(sys.argv[0]).name == "hpc-train"
+        command = command or (shlex.join(sys.orig_argv) if own else None)  # a program's words may be secret
+    known = {"output": output, "command": command and _masked(command)}
+    found = {name: value for name, value in known.items() if value}
+    return {**found, "cwd": str(Path.cwd())} if found else {}
+
+
+def _masked(command: str) -> str | None:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    return command if masked_words(words) == words else shlex.join(masked_words(words))
 
 
 def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, x_spec: Any) -> None:

@@ -15,13 +15,14 @@ from hpc_train.callbacks.tensorboard import Profiler, WeightHistograms
 from hpc_train.checkpoint.async_saver import BackgroundSaver
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
-from hpc_train.engine.recovery import Restorer
+from hpc_train.engine.recovery import Restorer, note_changes
 from hpc_train.engine.run_context import ChiefServices, Committed, RunContext
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.engine.strategy import ModelParts, Strategy
@@ -32,6 +33,7 @@ from hpc_train.jobdir.paths import LOGS
 from hpc_train.lazy import keras
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
+from hpc_train.model.learning_rate import optimizer_settings
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
@@ -47,7 +49,11 @@ from hpc_train.warm_start.apply import WarmStartResult, warm_start
 
 @dataclass(frozen=True)
 class _TrainingSetup:
-    """The model with its first state, and what evaluates it; warm: what a warm start has done."""
+    """The model with its first state, and what evaluates it.
+
+    Attributes:
+        warm: What a warm start has done. settings: what the run is asked for, see config.settings.
+    """
 
     parts: ModelParts
     evaluators: Sequence[Evaluator]
@@ -55,6 +61,7 @@ class _TrainingSetup:
     restorer: Restorer
     restored: Snapshot | None
     warm: tuple[WarmStartResult, ...]
+    settings: Settings
 
 
 @contextmanager
@@ -103,6 +110,9 @@ def build(
         if world.is_chief:
             reporting = start_reporting(job, plan, model, data.current, failure, ranks, trained.warm)
             reporter = stack.enter_context(reporting)
+            if trained.restored is not None:
+                before = trained.restored.settings
+                note_changes(reporter.metrics, plan.first_step, before, trained.settings, plan.is_over)
             if job.config.save_histograms_steps and not plan.roles.idle:
                 own_hooks.append(WeightHistograms(reporter.metrics, model, job.config.save_histograms_steps))
             trained.parts.state.reserve()
@@ -153,6 +163,7 @@ def _chief_services(
             stopper=early_stopper(job, plan),
             exporter_runners=trained.exporter_runners,
             restored=trained.restored,
+            settings=trained.settings,
         )
 
 
@@ -169,12 +180,13 @@ def _build_model(
     evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
+    settings = settings_of({**job.description, "optimizer": optimizer_settings(model.optimizer)})
     state = ModelState(model, world)
     world.each(state.check_ranks)
     warm: list[WarmStartResult] = []
-    if plan.restored_step is None and (settings := job.estimator.warm_start) is not None:
-        world.each(lambda: warm.append(warm_start(model, settings, job.job_dir)) if world.is_chief else None)
-    restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers)
+    if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
+        world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
+    restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
     parts = ModelParts(world, plan.roles, job.config, model, optimizer, state, data, build_another)
-    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm))
+    return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)

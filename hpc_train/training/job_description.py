@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from hpc_train.config.early_stopping import as_mapping
@@ -50,14 +52,28 @@ def _source(source: Any) -> Any:
     if not isinstance(source, HDF5Input):
         return f"function {_name_of(source)}"
     values = {field.name: getattr(source, field.name) for field in fields(source)}
-    return {**values, "map_fn": source.map_fn and _name_of(source.map_fn)}
+    files = {name: [str(Path(path).absolute()) for path in values[name]] for name in ("shards", "external")}
+    return {**values, **files, "map_fn": source.map_fn and _name_of(source.map_fn)}
 
 
 def _name_of(function: Any) -> str:
     if isinstance(function, str):
         return function
     kind = function if hasattr(function, "__qualname__") else type(function)
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{_place_of(kind.__module__)}:{kind.__qualname__}"
+
+
+def _place_of(module: str) -> str:
+    """Where another process finds a module: the program itself, and what lies beside it, by their files."""
+    program, found = sys.modules.get("__main__"), sys.modules.get(module)
+    if found is program and (spec := getattr(program, "__spec__", None)) is not None:  # python -m package.module
+        return str(spec.name)
+    file, main = (getattr(each, "__file__", None) for each in (found, program))
+    if not file or not main or not file.endswith(".py"):
+        return module
+    path = Path(file).absolute()
+    is_beside = "." not in module and path.parent == Path(main).absolute().parent
+    return str(path) if found is program or is_beside else module
 
 
 def first_line(job: TrainingJob, plan: RunPlan) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import secrets
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.config.specs import RunConfig
 from hpc_train.config.yaml_loader import dump_yaml
 from hpc_train.data.hdf5.shards import record_of
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput
@@ -14,12 +19,64 @@ from hpc_train.engine.recovery import set_aside
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.files import replace_text
-from hpc_train.folders import make_folder
+from hpc_train.folders import make_folder, make_new_folder, remove_folder
 from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment
 from hpc_train.telemetry.json_files import write_json
+from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.data_check import parts_of
+
+log = logging.getLogger(__name__)
+
+
+def settle_job_dir(world: World, config: RunConfig) -> None:
+    """Gives a RunConfig without a model_dir a new temporary folder, the same on all ranks. Collective.
+
+    It stays when the job has ended, and for as long as the config is used again.
+
+    Raises:
+        UserError: Some ranks have a model_dir and others none, or not all ranks see the folder: nothing is left of it.
+    """
+    given = world.all_gather(config.model_dir is not None)
+    if all(given):
+        return
+
+    def refuse_some() -> None:
+        if any(given):
+            raise UserError("RunConfig: model_dir: some ranks have one and others none; give all of them the same")
+        set_up_logging(world.is_chief, world.rank)
+
+    world.each(refuse_some)
+    path = Path(world.on_chief(_make_temporary))
+    seen = world.all_gather(path.is_dir())
+
+    def refuse_unseen() -> None:
+        if all(seen):
+            return
+        if world.is_chief:
+            remove_folder(path)
+        raise UserError(
+            f"RunConfig: model_dir: missing, and rank {seen.index(False)} does not see the temporary folder {path} of "
+            "rank 0; give a folder that all nodes share"
+        )
+
+    world.each(refuse_unseen)
+    object.__setattr__(config, "model_dir", path)  # once, for all that hold it
+    if world.is_chief:
+        log.warning(
+            f"RunConfig has no model_dir: the job-dir is the temporary folder {path}; give one to resume the job"
+        )
+
+
+def _make_temporary() -> str:
+    try:
+        path = Path(tempfile.gettempdir()).resolve() / f"hpc_train-{secrets.token_hex(8)}"
+        make_new_folder(path, 0o700)
+    except OSError as error:
+        why = f"no temporary folder can be made: {error.strerror}; give a folder, or set TMPDIR"
+        raise UserError(f"RunConfig: model_dir: missing, and {why}") from None
+    return str(path)
 
 
 def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, opened: OpenInput) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
     def find() -> list[dict[str, Any] | None]:
         found = checked_shards(readers, job.train_spec, job.eval_specs, job.config.accumulate_steps)
         if step > 0:
-            record = job.config.model_dir / DATA_FILE
+            record = job.job_dir / DATA_FILE
             _check_unchanged(record, dict(zip(parts_of(job.eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 

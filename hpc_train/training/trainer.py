@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hpc_train.arguments import check_type, checked_arguments
+from hpc_train.callbacks.hook_list import check_hooks
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
+from hpc_train.config.types import as_sequence
 from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.world import World
@@ -20,13 +23,15 @@ from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.jobdir.trust import check_job_dir
-from hpc_train.model.job_model import JobModel
+from hpc_train.model.job_model import JobModel, imported_for
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
+from hpc_train.training.finished import finished_result
 from hpc_train.training.job_description import describe
+from hpc_train.training.job_dir import settle_job_dir
 from hpc_train.training.plan import plan
 
 log = logging.getLogger(__name__)
@@ -34,10 +39,13 @@ log = logging.getLogger(__name__)
 Result = tuple[dict[str, float], list[Path]]
 
 
+@checked_arguments
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec | Sequence[EvalSpec]) -> Result:
     """Trains, evaluates and exports; goes on from the newest checkpoint of the job-dir. Collective.
 
     Args:
+        estimator: The model, and where and how it is trained.
+        train_spec: What to train on, and for how long.
         eval_spec: One evaluation set, or several with names of their own; the first one decides which checkpoint is
             the best (`best_metric`).
 
@@ -59,20 +67,31 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     With several ranks, a failure once training has begun is printed by the rank that failed, and ends all ranks with
     exit code 1. An exception that the program does not catch is printed once, and the exit code is 2 for a UserError.
     """
-    eval_specs = (eval_spec,) if isinstance(eval_spec, EvalSpec) else tuple(eval_spec)
+    if (function := imported_for.get()) is not None:
+        raise UserError(
+            f"{function}: its file calls train_and_evaluate when it is imported; put that call below "
+            'if __name__ == "__main__":, so that its functions can be imported without it'
+        )
+    where = "train_and_evaluate"
+    eval_specs = as_sequence(eval_spec)
+    check_type(where, "estimator", estimator, Estimator, "an ht.Estimator")
+    check_type(where, "train_spec", train_spec, TrainSpec, "an ht.TrainSpec")
+    for spec in eval_specs:
+        check_type(where, "eval_spec", spec, EvalSpec, "an ht.EvalSpec, or a list of them")
     if not eval_specs:
-        raise UserError("eval_spec: there is none; give an EvalSpec, or several")
+        raise UserError(f"{where}: eval_spec: there is none; give an EvalSpec, or several")
     try:
         refuse_same_kinds(eval_specs)
     except ValueError as error:
-        raise UserError(f"eval_spec: {error}") from None
-    description = describe(estimator, train_spec, eval_specs)
-    job = TrainingJob(estimator, train_spec, eval_specs, description, Path.cwd())
+        raise UserError(f"{where}: eval_spec: {error}") from None
+    check_hooks(train_spec, eval_specs)
     with StopSignals() as signals:
         world = join_world(strategy_of(estimator.config.strategy).threads)
         if world.size > 1:
             install_excepthook(world)
-        return _run(world, job, signals)
+        settle_job_dir(world, estimator.config)
+        description = describe(estimator, train_spec, eval_specs)
+        return _run(world, TrainingJob(estimator, train_spec, tuple(eval_specs), description, Path.cwd()), signals)
 
 
 def train_job(
@@ -104,6 +123,8 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
             stack.callback(lock.release)
             world.each(lambda: _claim(job.job_dir, lock) if world.is_chief and job.job_dir.is_dir() else None)
             run = plan(world, job, strategy, manager)
+            if (finished := world.on_chief(lambda: finished_result(job, run))) is not None:
+                return finished[0], [Path(path) for path in finished[1]]
             context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
             metrics, exports = context.training(context)
             return metrics, [Path(path) for path in exports]

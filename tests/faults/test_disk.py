@@ -16,9 +16,10 @@ import pytest
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.telemetry.units import size
 from tests.faults.support import Injector, leftovers
 from tests.ranks import train
-from tests.support import LIMIT_SECS, Job
+from tests.support import LIMIT_SECS, Job, variables
 
 MakeJob = Callable[..., Job]
 
@@ -126,7 +127,10 @@ def test_a_full_disk_ends_the_job(make_job: MakeJob, tiny_disk: TinyDisk, inject
     assert f"{job_dir}/checkpoints/.step-00000020." in error
     assert os.strerror(errno.ENOSPC) in error
     assert "errno 28" in error
-    assert re.search(r"\d+(\.\d)? [kMGT]?B free", error), error
+    nbytes = sum(array.nbytes for array in variables(job_dir, 10).values())
+    assert f"needed {size(nbytes)}; " in error, error
+    place = tiny_disk.folder if tiny_disk.mounted else "/"
+    assert re.search(rf"; \d+(\.\d)? [kMGT]?B free on {place}", error), error
     assert "step 10 stays" in error
     assert error.endswith("; start the job again when that is mended")
     assert whole_steps(job_dir) == [10]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -286,7 +287,9 @@ def checkpoint(folder: Path) -> Path:
     progress, order = DataProgress(10, 640, ((0, 64),)), DataOrder(7, "global", 1000, "ab12")
     step = folder / "step-00000010"
     step.mkdir(parents=True)
-    write_checkpoint(step, Snapshot(model, optimizer, progress, order, 2, 1.7e9, rng, 1, dict(BEST)))
+    write_checkpoint(
+        step, Snapshot(model, optimizer, progress, order, 2, 1.7e9, rng, 1, dict(BEST), {"params.rate": "1"})
+    )
     return step
 
 
@@ -391,7 +394,10 @@ ODD: list[Odd] = [
     ),
 ]  # fmt: skip
 ATTRIBUTES = [
-    *(("/", name) for name in ("format", "step", "world_size", "time", "fingerprint", "tf_random_seed", "best")),
+    *(
+        ("/", name)
+        for name in ("format", "step", "world_size", "time", "fingerprint", "tf_random_seed", "best", "settings")
+    ),
     *(("data", name) for name in ("rows_read", "sizes", "seed", "shuffle", "rows", "shards")),
     *((name, which) for name in PLACES[4:] for which in ("path", "dtype", "index")),
 ]
@@ -444,6 +450,7 @@ def loaded(step: Path) -> str:
     if found.progress.rows_read == int(SECRET):
         return "it holds attributes of a file of somebody else's"
     plain = {"order": (found.order is None or all(isinstance(v, int | str) for v in asdict(found.order).values()))}
+    plain["settings"] = found.settings is None or all(isinstance(text, str) for text in found.settings.values())
     plain["best"] = found.best is None or found.best.keys() == BEST.keys()
     wrong = [name for name, sound in plain.items() if not sound]
     return f"{wrong}: {found.order} {found.best}" if wrong else ""
@@ -474,19 +481,35 @@ def test_a_checkpoint_is_loaded_or_refused_whatever_its_state_holds(
     shutil.rmtree(folder)
 
 
-ENDLESS_HEAP = [("zero", 50815, 7162, 2), ("zero", 772790, 612, 2), ("splice", 1156, 1823, 4)]
+def endless_heap(step: Path) -> None:
+    changes = [("zero", 50815, 7162, 2), ("zero", 772790, 612, 2), ("splice", 1156, 1823, 4)]
+    (step / "state.h5").write_bytes(changed((step / "state.h5").read_bytes(), changes))
 
 
-@pytest.mark.parametrize("odd", [ENDLESS_HEAP, [attribute("/", "time", "[" * 5000)]])
-def test_a_state_that_was_once_read_for_ever_or_quoted_at_length(place: Place, whole: Path, odd: list[Any]) -> None:
+def long_value(step: Path) -> None:
+    with h5py.File(step / "state.h5", "a") as file:
+        attribute("/", "time", "[" * 5000)(file)
+
+
+def long_texts(step: Path) -> None:
+    """Each text of a variable says that it takes 4 GiB."""
+    data = bytearray((step / "state.h5").read_bytes())
+    heaps = {struct.pack("<Q", at) for at in range(len(data)) if data[at : at + 5] == b"GCOL\x01"}
+    places = [at for at in range(4, len(data), 4) if bytes(data[at : at + 8]) in heaps]
+    assert len(places) >= 13  # two of each of 6 variables, and the best
+    for at in places:
+        data[at - 4 : at] = b"\xff" * 4
+    (step / "state.h5").write_bytes(data)
+
+
+@pytest.mark.parametrize("change", [endless_heap, long_value, long_texts])
+def test_a_state_that_was_once_read_for_ever_quoted_at_length_or_allocated(
+    place: Place, whole: Path, change: Callable[[Path], None]
+) -> None:
     step = place.runs.parent / "found/step-00000010"
     shutil.rmtree(step.parent, ignore_errors=True)
     shutil.copytree(whole, step)
-    if callable(odd[0]):
-        with h5py.File(step / "state.h5", "a") as file:
-            odd[0](file)
-    else:
-        (step / "state.h5").write_bytes(changed((whole / "state.h5").read_bytes(), odd))
+    change(step)
     (step / "manifest.json").unlink()
     write_manifest(step, 10, 1.7e9, 2)
     assert not (wrong := in_a_child([step], loaded, limited=True)), wrong

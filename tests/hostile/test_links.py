@@ -72,7 +72,7 @@ def test_metrics_are_not_appended_through_a_link(job_dir: Path, outside: Path) -
     (job_dir / "metrics.jsonl").symlink_to(outside / "file")
     with pytest.raises(OSError, match="is a symbolic link, not a regular file"):
         MetricsWriter(job_dir, Lenient())
-    note_failed(job_dir, ValueError("x"))
+    note_failed(job_dir, "x")
     assert contents_of(outside) == before
 
 
@@ -245,8 +245,8 @@ def test_a_running_job_does_not_follow_its_job_dir_elsewhere(
     manager.thin_out()
     events.write("train", 1, [])
     assert "not written" in str(report.claim(0, ValueError("x")))
-    note_failed(job_dir, ValueError("x"))
-    mark_failed(job_dir, 0, ValueError("x"))
+    note_failed(job_dir, "x")
+    mark_failed(job_dir, {"rank": 0, "message": "x"}, None)
     assert contents_of(outside) == before
 
 
@@ -284,7 +284,7 @@ def test_nor_where_that_happens_between_two_steps(
     assert [path.name for path in (job_dir / "logs").iterdir()] == ["failure.txt"]
 
 
-# ---- one module opens files
+# ---- two modules open, make and move files
 
 _ALONE = {"files.py", "folders.py", "stdio.py", "data/memory.py", "telemetry/progress.py", "checkpoint/disk_io.py"}
 """Modules that open standard streams, the kernel's files, and descriptors of files.open_regular's."""

@@ -171,6 +171,10 @@ def begun(make_shared_job: MakeJob) -> Begun:
     return jobs
 
 
+KEEP_MORE = "--set=run.keep_checkpoint_max=7"
+"""With a setting changed, a job that has been trained to its end begins all the same."""
+
+
 @dataclass(frozen=True)
 class Three:
     """Jobs trained on one server and two workers."""
@@ -192,7 +196,7 @@ def three(make_shared_job: MakeJob, tmp_path_factory: pytest.TempPathFactory) ->
     )
     rich = make_shared_job("rich-async", model=RICH_MODEL, run=run, eval=ONCE)
     adam = make_shared_job("adam-async", model=ADAM_MODEL, run=run, eval=FINAL)
-    return Three(rich, adam, averages, trained(3, rich, adam, averages, adam))
+    return Three(rich, adam, averages, trained(3, rich, adam, averages, (adam, KEEP_MORE)))
 
 
 @pytest.mark.parametrize(("name", "atol"), [("rich", 2e-6), ("adam", 0.0)])

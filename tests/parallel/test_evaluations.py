@@ -117,7 +117,9 @@ def test_each_set_by_itself_and_nothing_twice(ranks: int, make_job: MakeJob) -> 
     (ends.job_dir / "metrics.jsonl").write_text("".join(kept))
     done = train_in_turn(jobs, ranks)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("(evaluated before)") == 5
+    assert done.stdout.count("(evaluated before)") == 1
+    assert f"nothing is left to train: {every.job_dir} is at step 20 of 20 (loss " in done.stdout
+    assert f"nothing is left to train: {stops.job_dir} stopped early at step {early['step']} (eval loss " in done.stdout
     for job, (evaluations, exports) in before.items():
         again = records(job, "eval", "eval_hard")
         assert status(job)["state"] == "succeeded"

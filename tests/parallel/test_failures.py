@@ -195,11 +195,20 @@ def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(mak
     first = status(job)
     done = train(job, 2)
     assert done.returncode == 0
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"nothing is left to train: {job.job_dir} is at step 20 of 20 (loss ")
+    assert status(job) == first, "nothing was written"
+    job.file.write_text(job.file.read_text().replace("max_steps: 20", "max_steps: 20\n  saving_listeners: []"))
+    assert train(job, 2).stdout == done.stdout, "which asks for the same"
+    job.file.write_text(job.file.read_text().replace("learning_rate: 0.05", "learning_rate: 0.06"))
+    done = train(job, 2)
+    assert done.returncode == 0
     assert "step 20 (max_steps)" in done.stdout
+    assert "changed without effect: params.learning_rate, optimizer.learning_rate: nothing is left" in done.stdout
     assert status(job)["evaluation"] == pytest.approx(first["evaluation"])
     assert status(job)["exports"] == first["exports"], "not exported twice"
     shutil.rmtree(job.job_dir / "checkpoints")
-    job.file.write_text(job.file.read_text().replace("learning_rate: 0.05", "learning_rate: 0.00001"))
+    job.file.write_text(job.file.read_text().replace("learning_rate: 0.06", "learning_rate: 0.00001"))
     assert train(job, 0).returncode == 0
     assert status(job)["evaluation"]["accuracy"] < first["evaluation"]["accuracy"] - 0.2
     assert status(job)["exports"] != first["exports"]

@@ -43,8 +43,9 @@ def test_a_hook_of_a_job_file_that_fails_is_named_and_ends_all_ranks(make_job: C
     (job.folder / "hooks.py").write_text(HOOKS)
     done = train(job, 2)
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("hook Cursed.after_step failed at step 3: the third step is cursed") == 1, done.stderr
-    assert "rank 1 failed:" in done.stderr
+    cause = "RuntimeError: hook Cursed.after_step failed at step 3: the third step is cursed\n"
+    assert done.stderr.count("rank 1 failed:") == 1 and done.stderr.count(f"\n{cause}") == 1, done.stderr
+    assert f"rank 1 failed (training step 3): {cause}" in done.stderr, "the last line"
     status = json.loads((job.job_dir / "status.json").read_text())
     assert (status["state"], status["error"]["rank"]) == ("failed", 1)
     assert int((job.folder / "seen-1").read_text()) == 3

@@ -99,6 +99,7 @@ def serve(path: str) -> dict | None:
                         other.detach()
                     for fd, file in enumerate(files):
                         os.dup2(file, fd)
+                    chosen.close()  # else it closes, some time, a number that another file has by then
                     os.closerange(3, 1024)
                     return wish
                 for file in files:

@@ -73,7 +73,11 @@ def test_a_job_from_its_submission_to_its_output(back_end: BackEnd) -> None:
     name, number = first.groups()
     job = back_end.job(name, number)
     verbs = ("describe", "logs -f", "cancel")
-    assert told[1:] == [f"job-dir {job.job_dir}", "next: " + " │ ".join(f"hpc-train {verb} {name}" for verb in verbs)]
+    assert told[1:] == [
+        f"job-dir {job.job_dir}",
+        f"relative paths of the program, such as ./checkpoints, are below {job.job_dir}/code",
+        "next: " + " │ ".join(f"hpc-train {verb} {name}" for verb in verbs),
+    ]
 
     followed = back_end.run("logs", "-f", name)
     assert {"rank 0 of 2 says one", "rank 1 of 2 says one"} <= set(followed.out.splitlines())
@@ -260,6 +264,9 @@ def test_a_model_that_raises_in_a_step_goes_on_once_that_is_mended(back_end: Bac
     status = job.status()
     assert (status["error"]["rank"], "no such luck" in status["error"]["message"]) == (1, True), status
     assert "no such luck" in "\n".join(status["error"]["lines"]), status
+    assert status["error"]["message"] == "RuntimeError: no such luck", "and not what TensorFlow makes of it"
+    assert status["error"]["where"].endswith("in wait"), status
+    assert status["error"]["doing"] == f"training step {status['step'] + 1}", status
 
     (job.job_dir / "code/fail").unlink()
     set_step_secs(job.job_dir / "code", 0)

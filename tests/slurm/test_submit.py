@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -264,6 +265,8 @@ def test_a_job_that_sbatch_was_given_by_hand_is_known_too(slurm: BackEnd, tmp_pa
     assert re.search(rf"(?m)^tiny +{number} +RUNNING +[\d,]+/100,000 ", slurm.run("list", **at).out)
     (status,) = slurm.run("describe", number, "--json", **at).json()
     assert (status["name"], status["backend"], status["kind"], status["ranks"]) == ("tiny", "slurm", "model", 1)
+    assert "checkpoint " in slurm.run("logs", "tiny", **at).out
+    assert f"cd {shlex.quote(str(folder))} && sbatch " in slurm.run("resume", "tiny", code=2, **at).err
     assert slurm.run("cancel", number, **at).out == "tiny: cancelled (it was RUNNING)\n"
     assert slurm.run("wait", "tiny", code=11, **at).err.startswith("hpc-train: tiny: CANCELLED (cancelled by ")
 

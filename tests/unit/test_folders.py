@@ -73,7 +73,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def job_dir(tmp_path: Path) -> Path:
-    """In it `logs` is a link of another user, which leads to what belongs to this one."""
+    """A folder of the job's, beside `victim`, which is to stay as it is."""
     (tmp_path / "victim/empty").mkdir(parents=True)
     (tmp_path / "victim/file").write_text("mine")
     (tmp_path / "run").mkdir()

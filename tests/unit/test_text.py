@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.text import LINES, visible
+from hpc_train.text import LINES, LISTED, listed, visible
 from tests.hostile.acting import ACTING
 
 
@@ -41,3 +41,12 @@ def test_any_text(text: str) -> None:
     assert not ACTING.search(shown)
     assert visible(shown) == shown
     assert visible(text, LINES).split("\n") == [visible(line, "\t") for line in text.split("\n")]
+
+
+@given(st.lists(st.text("abc", min_size=1), max_size=2 * LISTED))
+def test_a_list_of_names_is_whole_or_says_how_many_are_left_out(names):
+    shown = listed(names)
+    if len(names) > LISTED:
+        shown, _, rest = shown.rpartition(" and ")
+        assert rest == f"{len(names) - LISTED} more"
+    assert shown == (", ".join(names[:LISTED]) or "none")

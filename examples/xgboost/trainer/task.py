@@ -227,7 +227,7 @@ def train(arguments: argparse.Namespace, ranks_here: int) -> int:
     for number in range(begin, arguments.rounds):
         booster.update(mine, number)
         done = number + 1
-        stop = largest(asked[0] if asked else 0)
+        stop = largest(asked_to_stop())
         if rank == 0 and (stop or done % arguments.save_rounds == 0 or done == arguments.rounds):
             save(booster, folder)
             print(f"round {done}/{arguments.rounds}: saved", flush=True)
@@ -260,16 +260,23 @@ def note_signal(number: int, frame: FrameType | None) -> Any:
     asked.append(EXIT_CODES[signal.Signals(number)])
 
 
+def asked_to_stop() -> int:
+    """Lets in the signals that have come; the exit code of the first one ever, or 0."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_CODES)
+    signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
+    return asked[0] if asked else 0
+
+
 def main() -> int:
     """Entry point; returns the exit code."""
     for number in EXIT_CODES:
         signal.signal(number, note_signal)
+    # They wait outside until they are asked for: XGBoost's collective fails where one interrupts its calls, and one that
+    # comes again would kill Python while it shuts down. The threads that XGBoost starts have the same mask.
+    signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
     arguments = parse()
     with collective_of_all_ranks(arguments.interface) as ranks_here:
-        code = largest(train(arguments, ranks_here))  # nobody leaves before rank 0 has written all
-    for number in EXIT_CODES:
-        signal.signal(number, signal.SIG_IGN)  # one that comes again would kill Python while it shuts down
-    return code
+        return largest(train(arguments, ranks_here))  # nobody leaves before rank 0 has written all
 
 
 if __name__ == "__main__":

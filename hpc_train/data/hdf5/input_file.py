@@ -23,13 +23,13 @@ from hpc_train.data.hdf5.declared import why_not_bounded
 from hpc_train.data.hdf5.heap_file import HeapFile
 from hpc_train.errors import UserError
 from hpc_train.files import open_regular, require_regular
+from hpc_train.text import listed
 
 MAX_DATASETS = 1 << 16
 MAX_LINKS = 16
 """That lead from one to the next, as in HDF5; and virtual datasets that are made of each other."""
 SEARCHED = {"HDF5_EXT_PREFIX", "HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX"}
 """Environment variables by which HDF5 would read other files than those that were checked."""
-SHOWN = 3
 
 
 class OutsideError(UserError):
@@ -103,7 +103,7 @@ class InputFile:
             KeyError: There is none. TypeError: It is something else.
         """
         with HeapFile(self.path, self._follow) as held, h5py.File(held, "r") as file:
-            value = file.attrs[name]
+            value = held.attributes(file, name)[name]
         if not isinstance(value, str):
             raise TypeError(f"{name} is no text")
         return value
@@ -232,10 +232,9 @@ class InputFile:
         own = os.path.realpath(self.path)
         refused = sorted({p for p in paths if os.path.realpath(p) != own and not self._consent.covers(p)})
         if refused:
-            listed = ", ".join(refused[:SHOWN]) + (f" and {len(refused) - SHOWN} more" if refused[SHOWN:] else "")
             raise OutsideError(
-                f"{asked} {how} {listed}: other files are read only where you allow it: give `external`, a path or "
-                "pattern, beside `shards` (hpc-train shard: --external)",
+                f"{asked} {how} {listed(refused)}: other files are read only where you allow it: give `external`, a "
+                "path or pattern, beside `shards` (hpc-train shard: --external)",
                 refused,
             )
         redirected = sorted(name for name in SEARCHED if os.environ.get(name))

@@ -22,6 +22,7 @@ from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError
+from hpc_train.text import listed
 
 LABEL_NAMES = ("label", "labels", "y")
 DTYPES = frozenset(
@@ -37,8 +38,6 @@ MAX_BLOCK_ROWS = 1 << 16
 """Chunks of more rows, such as labels may have, are decoded again for each block instead."""
 MAX_PART = 8
 """A batch may take half of the memory that is free."""
-MAX_LISTED = 100
-"""Datasets that a message names."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +270,9 @@ def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[
 
 
 def _listed(table: Table) -> str:
-    found = [f"{name} ({entry.column or 'not numbers'})" for name, entry in list(table.items())[:MAX_LISTED]]
-    return ", ".join([*found, *(["…"] if len(table) > MAX_LISTED else [])]) or "no datasets"
+    return (
+        listed(f"{name} ({entry.column or 'not numbers'})" for name, entry in table.items()) if table else "no datasets"
+    )
 
 
 def record_of(shards: ShardSet) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.arguments import checked_arguments
+from hpc_train.config.functions import CONTEXT, MAP_FN, call, checked, takes_one
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.layout import Chunked, Opaque
 from hpc_train.data.hdf5.shards import Column, ShardSet
@@ -30,6 +32,7 @@ FUNCTION_ADVICE = (
 )
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class InputContext:
     """Which of the job's input pipelines an `input_fn` is asked for (as tf.distribute.InputContext does).
@@ -51,7 +54,7 @@ Loader = Callable[[str], Callable[..., Any]]
 
 def refuse_name(name: str) -> Callable[..., Any]:
     """The Loader of programs without a job file: UserError."""
-    raise UserError(f"map_fn is {name!r}; names are for job files, HDF5Input needs the function itself")
+    raise UserError(f"{name!r} is the name of a function; names are for job files, a program gives the function itself")
 
 
 @dataclass
@@ -129,9 +132,12 @@ def open_evaluation(
 
 
 def _call(source: Callable[..., Any], context: InputContext) -> tf.data.Dataset:
-    dataset = source(context)
+    """This rank's batches: those that an input_fn of a context gives, or of one without arguments every n-th."""
+    dataset = call(source, context, CONTEXT)
     if not isinstance(dataset, tf.data.Dataset):
         raise UserError(f"input_fn returned {type(dataset).__name__}; it must return a tf.data.Dataset of batches")
+    if context.num_input_pipelines > 1 and not takes_one(source, CONTEXT):
+        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
     return dataset
 
 
@@ -144,7 +150,9 @@ def _opened(
     load_map_fn: Loader,
 ) -> Iterator[OpenInput]:
     columns = shards.columns
-    map_fn = load_map_fn(source.map_fn) if isinstance(source.map_fn, str) else source.map_fn
+    map_fn = source.map_fn
+    if isinstance(map_fn, str):
+        map_fn = checked(f"map_fn: {map_fn}", load_map_fn(map_fn), MAP_FN)
     types = [tf.as_dtype(column.dtype) for column in columns]
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
     failures: list[BaseException] = []

@@ -16,6 +16,7 @@ from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
+from hpc_train.text import listed
 
 MAPPED_ROW_BYTES = 256
 """Shorter rows are gathered from a memory map, longer ones by a read each."""
@@ -195,8 +196,8 @@ class Arrays(Part):
     def rows_of(self, names: Sequence[str]) -> int | None:
         lengths = {name: self._arrays[name].shape[0] for name in names}
         if len(set(lengths.values())) != 1:
-            listed = ", ".join(f"{name} has {count} rows" for name, count in lengths.items())
-            raise UserError(f"{self.name}: columns of different lengths: {listed}")
+            counts = listed(f"{name} has {count} rows" for name, count in lengths.items())
+            raise UserError(f"{self.name}: columns of different lengths: {counts}")
         return next(iter(lengths.values()))
 
     def random_of(self, names: Sequence[str]) -> bool:

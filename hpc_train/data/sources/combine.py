@@ -11,6 +11,7 @@ import numpy as np
 from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, convert
 from hpc_train.data.sources.table import Block, Field, Rows, Table, in_order, numbered
 from hpc_train.errors import UserError
+from hpc_train.text import LISTED, listed
 
 
 def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
@@ -39,12 +40,6 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
                 )
         groups.setdefault(frozenset(here), []).append(PreparedTable(part, outputs))
     return [JoinedTable(group) for group in groups.values()]
-
-
-def listed(names: Any, most: int = 12) -> str:
-    """Names with commas between, the middle left out where they are many."""
-    names = list(names)
-    return ", ".join(names if len(names) <= most else [*names[: most - 2], "…", names[-1]]) or "none"
 
 
 def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> list[Output]:
@@ -84,8 +79,8 @@ def _kept(part: Part, outputs: Sequence[Output], recipe: Recipe) -> list[Output]
     good = [o.name for o in outputs if not any(name in part.refused for name in o.inputs)]
     refused = {name: part.refused[name] for o in kept for name in o.inputs if name in part.refused}
     if refused:
-        reasons = "; ".join(f"{name!r} ({reason})" for name, reason in list(refused.items())[:8])
-        remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= 12 else "; see --columns"
+        reasons = listed((f"{name!r} ({reason})" for name, reason in refused.items()), "; ")
+        remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= LISTED else "; see --columns"
         raise UserError(f"{part.name}: cannot write {reasons}{remedy}")
     for output in kept:
         check_name(output.name)

@@ -17,6 +17,7 @@ from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Table
 from hpc_train.errors import UserError
 from hpc_train.files import create, unforeseen
 from hpc_train.folders import remove, rename
+from hpc_train.telemetry.disk_space import shortage
 
 EXACT = 2**53
 """Whole numbers to here are exact in float64."""
@@ -94,14 +95,17 @@ def fill(table: JoinedTable, path: Path, report: Report) -> Spool:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Gives the errors of writing `path`, from the system or from HDF5, one form: a sentence with path and cause."""
+def writing(path: Path, nbytes: int | None = None) -> Iterator[None]:
+    """Gives the errors of writing `path`, from the system or from HDF5, one form: a sentence with path and cause.
+
+    Of a full disk it has what is free, and `nbytes`, what was to be written, where that is known.
+    """
     try:
         yield
     except (OSError, RuntimeError) as error:
         number = errno_of(error)
         cause = os.strerror(number) if number else str(error)
-        raise OSError(f"{path}: cannot be written: {cause}") from None
+        raise OSError(f"{path}: cannot be written: {cause}{shortage(number, path, nbytes)}") from None
 
 
 def _record(fields: Mapping[str, Field]) -> np.dtype[Any]:

@@ -18,8 +18,9 @@ from hpc_train.data.hdf5.input_file import InputFile, OutsideError
 from hpc_train.data.hdf5.layout import Contiguous, Opaque, layout_of
 from hpc_train.data.hdf5.shards import Column, matches
 from hpc_train.errors import UserError
+from hpc_train.text import listed
 
-OUTSIDE, SHOWN = "in other files", 3
+OUTSIDE = "in other files"
 _ORDERS = {"<": "little", ">": "big", "|": "", "=": sys.byteorder}
 
 
@@ -141,8 +142,7 @@ def _dataset(file: InputFile, name: str) -> list[DatasetReport]:
     try:
         dataset = file.dataset(name)
     except OutsideError as error:
-        listed = ", ".join(error.files[:SHOWN]) + (" …" if error.files[SHOWN:] else "")
-        reason = f"it lies in {listed}, which `external` has to allow"
+        reason = f"it lies in {listed(error.files)}, which `external` has to allow"
         return [DatasetReport(name, "", (), 0, OUTSIDE, None, "", "", 0, 0, "with consent", reason, error.files)]
     return [] if dataset is None else [_report(name, dataset, file.bytes_around(name, dataset))]
 

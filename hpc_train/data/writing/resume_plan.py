@@ -19,10 +19,10 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_lock, read_bytes, replace_text
 from hpc_train.folders import make_folder, remove, remove_folder
+from hpc_train.text import listed
 
 VERSION = 1
 MAX_PLAN_BYTES = 256 << 20
-_ODD_FILES = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -43,8 +43,8 @@ def alone(prefix: Path) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{prefix}: cannot be written: {prefix.parent} is no folder") from None
     except OSError as error:
-        odd = error.errno in _ODD_FILES and str(error.strerror).startswith("is ")
-        cause = f"{path} {error.strerror}" if odd else error.strerror
+        kind = str(error.strerror).startswith("is ")  # "is a FIFO, not a regular file"
+        cause = f"{path} {error.strerror}" if kind else error.strerror
         raise UserError(f"{prefix}: cannot be written: {cause}") from None
     try:
         yield
@@ -132,8 +132,7 @@ def _shown(value: Any) -> str:
 
 
 def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
-    names = [f"{s['name']}={s['path']}" if s["name"] else s["path"] for s in sources]
-    return ", ".join(names if len(names) <= 4 else [*names[:2], f"… ({len(names)} files)"])
+    return listed(f"{s['name']}={s['path']}" if s["name"] else s["path"] for s in sources)
 
 
 def clean(prefix: Path, *, spools: bool = True, plan: bool = False) -> None:

@@ -116,7 +116,8 @@ def write_shard(
     alignment = ALIGNMENT_BYTES if storage.compression == "none" else 1
     how = {"alignment_threshold": alignment, "alignment_interval": alignment}
     how["rdcc_nbytes"] = max(1 << 20, 2 * max(chunks, default=0))
-    written = 0
+    nbytes = sum(math.prod(field.shape) * field.dtype.itemsize for field in fields) * rows
+    whole, written = nbytes if storage.compression == "none" else None, 0
     with new_file(path, **how) as file:
         with writing(path):
             columns = {field.name: {"shape": list(field.shape), "dtype": field.dtype.name} for field in fields}
@@ -129,7 +130,7 @@ def write_shard(
             position = 0
             while position < rows:
                 length, block = cursor.take(rows - position)
-                with writing(path):
+                with writing(path, whole - written if whole is not None else None):
                     for name, array in block.items():
                         datasets[name][position : position + length] = np.ascontiguousarray(array)
                 position += length

@@ -15,6 +15,7 @@ from hpc_train.data.sources.table import Cursor, ShuffledTable, Table
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage, check_shard, write_shard
 from hpc_train.errors import UserError
+from hpc_train.text import listed
 
 
 def nothing(what: str, done: int, total: int) -> None:
@@ -89,8 +90,8 @@ def check_rows(tables: Sequence[Table], shards: int) -> int:
     """
     counted = {table.name: table.rows for table in tables if table.rows is not None}
     if len(set(counted.values())) > 1:
-        listed = ", ".join(f"{name} has {rows} rows" for name, rows in counted.items())
-        raise UserError(f"columns of different lengths: {listed}")
+        counts = listed(f"{name} has {rows} rows" for name, rows in counted.items())
+        raise UserError(f"columns of different lengths: {counts}")
     rows = next(iter(counted.values()), None)
     if rows is not None and not 1 <= shards <= rows:
         raise UserError(f"cannot write {rows} rows to {shards} shards: between 1 and {max(rows, 1)} are possible")

@@ -217,8 +217,7 @@ class EvaluatorChief:
                 raise UserError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
             self._passed(checkpoint, str(error))
             return None
-        state.check(snapshot, str(path))
-        return snapshot
+        return state.fit(snapshot, str(path))
 
     def _passed(self, checkpoint: Checkpoint, why: str) -> None:
         if self._job.manager.path(checkpoint.step).is_dir():

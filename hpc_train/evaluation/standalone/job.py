@@ -21,8 +21,9 @@ from hpc_train.evaluation.runner import EvaluationRunner
 from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
 from hpc_train.evaluation.standalone.job_watcher import Ask
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.model.job_model import JobModel, job_in_job_dir
+from hpc_train.model.job_model import JobModel, job_in_job_dir, kind_of_job
 from hpc_train.model.model_state import ModelState
+from hpc_train.model.program_job import ProgramJob
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.telemetry.logs import set_up_logging
@@ -61,8 +62,8 @@ def evaluate_job(world: World, request: EvaluationRequest, signals: StopSignals,
             if command.step is None:
                 _sleep(request.poll_secs, signals)
             elif job is None:
-                config = JobConfig.model_validate(world.on_chief(lambda: _job_for(request).model_dump(mode="json")))
-                job = LoadedJob(world, config, request)
+                described = world.on_chief(lambda: _job_for(request))
+                job = LoadedJob(world, kind_of_job(described).model_validate(described), request)
                 kinds, averages = [e.kind for e in job.runner.evaluators], job.keeps_averages
                 world.each(lambda: chief.begin(kinds, averages) if chief else None)  # noqa: B023
             else:
@@ -105,14 +106,8 @@ def _sleep(secs: float, signals: StopSignals) -> None:
         time.sleep(min(SLEEP_SECS, left))
 
 
-def _job_for(request: EvaluationRequest) -> JobConfig:
-    document = JobDir(request.job_dir).job()
-    if "name" not in document.value:
-        raise UserError(
-            f"{document.path}: is of a program that calls train_and_evaluate; hpc-train evaluate takes the job-dirs of "
-            "job files, which say where the model function is"
-        )
-    return job_in_job_dir(document, request.settings)
+def _job_for(request: EvaluationRequest) -> dict[str, Any]:
+    return job_in_job_dir(JobDir(request.job_dir).job(), request.settings).model_dump(mode="json")
 
 
 class LoadedJob:
@@ -124,9 +119,12 @@ class LoadedJob:
     Raises: As evaluate_job.
     """
 
-    def __init__(self, world: World, config: JobConfig, request: EvaluationRequest) -> None:
-        specs = _named(config.eval_specs(), request.name)
+    def __init__(self, world: World, config: JobConfig | ProgramJob, request: EvaluationRequest) -> None:
         job = JobModel.of_job(config, request.job_dir)
+        if isinstance(config, ProgramJob):
+            specs = _named(world.each(lambda: config.eval_specs(job.load)), request.name)
+        else:
+            specs = _named(config.eval_specs(), request.name)
         found = [world.on_chief(lambda spec=spec: _shards_of(spec)) for spec in specs]  # type: ignore[misc]
         shards = [None if json is None else ShardSet.from_json(json) for json in found]
         set_up_tensorflow(world)

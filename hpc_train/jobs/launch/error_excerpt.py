@@ -76,8 +76,7 @@ def error_in(text: str) -> tuple[tuple[str, ...], str | None]:
 
     An error is the last traceback of Python, or what hpc-train has complained of.
     """
-    lines = [_UNPRINTABLE.sub("", line.rstrip("\r").rpartition("\r")[2])[:MAX_LINE_CHARS] for line in text.split("\n")]
-    lines = [line for line in lines if line.strip() and not _CHATTER.search(line)]
+    lines = _printed(text)
     starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if starts:
         raised = starts[-1] + 1
@@ -90,6 +89,20 @@ def error_in(text: str) -> tuple[tuple[str, ...], str | None]:
     if errors:
         return tuple(errors), errors[0].removeprefix(_OWN_ERROR)
     return tuple(lines[-MAX_LINES:]), None
+
+
+def lines_around(text: str, message: str) -> tuple[str, ...]:
+    """The last lines of `text`, MAX_LINES at most, with the last one that has the first line of `message`. Pure."""
+    lines, wanted = _printed(text), message.strip().partition("\n")[0][:MAX_LINE_CHARS]
+    found = [number for number, line in enumerate(lines) if wanted and wanted in line]
+    end = len(lines) if not found else min(len(lines), found[-1] + 1 + MAX_LINES // 4)
+    return tuple(lines[max(0, end - MAX_LINES) : end])
+
+
+def _printed(text: str) -> list[str]:
+    """The lines of a program's output that a reader sees, without what libraries always say. Pure."""
+    lines = (_UNPRINTABLE.sub("", line.rstrip("\r").rpartition("\r")[2])[:MAX_LINE_CHARS] for line in text.split("\n"))
+    return [line for line in lines if line.strip() and not _CHATTER.search(line)]
 
 
 def _stderr_of(rank_logs: Path | None, rank: int | None) -> Path | None:

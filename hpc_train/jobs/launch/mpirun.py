@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpc_train import stdio
+from hpc_train.config.secrets import masked_words
 from hpc_train.errors import UserError
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
@@ -24,7 +26,13 @@ from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
-from hpc_train.telemetry.status import mark_ended, read_status
+from hpc_train.telemetry.status import (
+    COMMAND_VARIABLE,
+    OUTPUT_VARIABLE,
+    RESTARTS_VARIABLE,
+    mark_ended,
+    read_status,
+)
 from hpc_train.text import visible
 
 log = logging.getLogger(__name__)
@@ -36,7 +44,7 @@ KILL_SECS = 10.0
 """How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
 LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
-RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
+ASKED = {"SIGINT": "Ctrl-C: the ranks save and stop; a second Ctrl-C ends them at once"}
 PROGRESS = "HPC_TRAIN_PROGRESS"
 SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
 """Where Open MPI 3 and 4 keep what an mpirun needs while it runs. In the folder that all those of a user share by
@@ -121,7 +129,10 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     """
     program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
     progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
-    start = start_of(ranks, program, progress)
+    known = {COMMAND_VARIABLE: shlex.join(["hpc-train", *masked_words(sys.argv[1:])])}
+    if (output := stdio.output_file()) is not None:
+        known[OUTPUT_VARIABLE] = output
+    start = start_of(ranks, program, {**progress, **known})
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
         return run_supervised(start, job_dir, max_restarts, signals, at_once)
@@ -182,6 +193,8 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
             elif now - killed > KILL_SECS:
                 process.kill()
         elif signals.received is not None and times < STOP_TIMES and now - asked > STOP_AGAIN_SECS:
+            if not times:
+                report(ASKED.get(signals.received, f"{signals.received}: the ranks save and stop"))
             asked, times = now, times + 1
             process.send_signal(signal.SIGUSR1)
         time.sleep(POLL_SECS)

@@ -22,7 +22,8 @@ _OPENING = re.compile(
     rb"=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"
 )
 _REMARK = re.compile(
-    rb"(?m)^(?:\[[^\]\s]+:\d+\] (?:\d+ more process(?:es)? ha(?:s|ve) sent help message \S+ / mpi-abort|"
+    rb"(?m)^(?:\w+: Forwarding signal \d+ to job|"
+    rb"\[[^\]\s]+:\d+\] (?:\d+ more process(?:es)? ha(?:s|ve) sent help message \S+ / mpi-abort|"
     rb'Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages)|'
     rb"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*|This typically refers to a problem with your application\.|"
     rb"Please see the FAQ page for debugging suggestions)\r?\n"

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.record.job_dirs import is_copy
-from hpc_train.jobs.record.submission import Submission, cancelled_by, load_submission
+from hpc_train.jobs.record.submission import Submission, cancellation, load_submission
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.json_files import UnreadableError
@@ -26,7 +26,10 @@ ENDED: tuple[State, ...] = get_args(Ended)
 """States that last. STOPPED: it saved and left before its end. LOST: its queue has forgotten it, and it left no end.
 UNREADABLE: its job-dir holds what is no record of a job."""
 
-Phase = Literal["waiting", "running", "ended", "forgotten", "unasked"]
+Phase = Literal["waiting", "running", "leaving", "ended", "forgotten", "unasked"]
+
+SETTLED_SECS = 600.0
+"""A job whose job-dir has had its end for so long is over: nobody need be asked about it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class JobRecord:
         folder: Which folder the job has; None where that was not recorded.
         copied: The job-dir is another one: a copy, which is not the job.
         unreadable: What of the records cannot be read, and why, each "FILE is …"; nothing is known of the job then.
+        noted: When something was last noted of it in its job-dir, its cancelling included, seconds since 1970.
     """
 
     job_dir: Path
@@ -49,6 +53,7 @@ class JobRecord:
     folder: FolderIdentity | None = None
     copied: bool = False
     unreadable: tuple[str, ...] = ()
+    noted: float = 0.0
 
     @property
     def number(self) -> str | None:
@@ -57,7 +62,7 @@ class JobRecord:
 
     @property
     def has_reported_end(self) -> bool:
-        """Whether the job-dir alone records how a submitted job ended, so that no queue need be asked of old jobs."""
+        """Whether the job-dir alone records how a submitted job ended; its ranks may not have left yet."""
         if self.copied or self.unreadable:
             return True
         if self.submission is None or self.number is None or self.status.get("job_id") != self.number:
@@ -66,6 +71,10 @@ class JobRecord:
         return reported in ("succeeded", "cancelled") or (
             reported in ("failed", "stopped") and isinstance(self.status.get("exit_code"), int)
         )
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether what ran it may still be there after its end; `now`: seconds since 1970."""
+        return not (self.copied or self.unreadable) and now - self.noted < SETTLED_SECS
 
 
 def read_record(job_dir: Path) -> JobRecord:
@@ -77,11 +86,14 @@ def read_record(job_dir: Path) -> JobRecord:
     found, why_not = _loaded(load_status, job_dir, STATUS_FILE)
     if unreadable := tuple(text for text in (why, why_not) if text is not None):
         return JobRecord(job_dir, None, {}, unreadable=unreadable)
-    status, by = sound(found or {}), cancelled_by(job_dir, submission)
+    status, (by, when) = sound(found or {}), cancellation(job_dir, submission)
+    if submission is None and when < status.get("started", 0.0):
+        by = None  # a run before this one
     folder = submission.folder if submission is not None else identity_in(status)
     if submission is not None and submission.job_id is None and status.get("job_id"):
         submission = replace(submission, job_id=status["job_id"])
-    return JobRecord(job_dir, submission, status, by, folder, is_copy(job_dir, folder))
+    noted = max(status.get("updated", 0.0), when)
+    return JobRecord(job_dir, submission, status, by, folder, is_copy(job_dir, folder), noted=noted)
 
 
 T = TypeVar("T")
@@ -104,7 +116,8 @@ class QueueState:
     """What a job's queue knows of it.
 
     Attributes:
-        phase: "forgotten": the queue does not know it (any more); "unasked": the queue does not answer.
+        phase: "leaving": it is no longer in the queue, but processes of it still run, which `reason` names;
+            "forgotten": the queue does not know it (any more); "unasked": the queue does not answer.
         reason: Why it waits, or why it has ended.
         requeues: How often it went back into the queue.
         started: When this run was started, seconds since 1970.
@@ -136,6 +149,7 @@ class JobStatus:
         secs_left, limit_secs_left: Until its end, and until its time limit; None where unknown.
         error: {rank, message} of what ended it, with `signal` and its last `lines` where they are known.
         exit_code: What `hpc-train wait` exits with; None until it has ended.
+        finishing: It has reported its end, but its queue or processes of it still have to leave; `reason` names them.
     """
 
     name: str
@@ -164,10 +178,11 @@ class JobStatus:
     exports: list[str]
     exit_code: int | None
     note: str | None
+    finishing: bool = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether this is its last state, unless somebody resumes it."""
+        """Whether it is over: this is its last state, unless somebody resumes it, and nothing of it runs any more."""
         return self.state in ENDED
 
 
@@ -224,6 +239,7 @@ def job_status(record: JobRecord, backend: str, seen: QueueState, now: float) ->
         exports=list(status.get("exports") or []),
         exit_code=code,
         note=seen.note,
+        finishing=running and (seen.phase == "leaving" or (reported is own and record.has_reported_end)),
     )
 
 
@@ -235,7 +251,9 @@ def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: QueueState) -
     if seen.phase == "running":
         if reported in (None, "queued", "requeued"):
             return "PREPARING", seen.reason
-        return "RUNNING", (seen.reason if reported == "running" else "finishing")
+        return "RUNNING", (seen.reason if reported == "running" else _finishing(seen))
+    if seen.phase == "leaving":
+        return "RUNNING", _finishing(seen)
     if seen.phase == "ended":
         if seen.cancelled or reported == "cancelled" or (cancelled is not None and reported != "succeeded"):
             return "CANCELLED", cancelled or seen.reason or "cancelled"
@@ -262,6 +280,10 @@ def _state(own: Mapping[str, Any], cancelled_by: str | None, seen: QueueState) -
         "cancelled": "CANCELLED",
     }
     return known.get(reported, "QUEUED"), seen.reason
+
+
+def _finishing(seen: QueueState) -> str:
+    return f"finishing: {seen.reason}" if seen.reason else "finishing"
 
 
 def _message(own: Mapping[str, Any]) -> str | None:

@@ -199,6 +199,13 @@ def note_cancelled(job_dir: Path, token: str | None, user: str) -> None:
 
 def cancelled_by(job_dir: Path, submission: Submission | None) -> str | None:
     """Who has cancelled this submission, or None."""
+    return cancellation(job_dir, submission)[0]
+
+
+def cancellation(job_dir: Path, submission: Submission | None) -> tuple[str | None, float]:
+    """The same, and when, in seconds since 1970."""
     found = read_json(job_dir / CANCELLED_FILE)
-    by, mine = found.get("by"), submission is None or found.get("token") == submission.token
-    return by[:MAX_BY] if mine and isinstance(by, str) else None
+    by, when, mine = found.get("by"), found.get("time"), submission is None or found.get("token") == submission.token
+    if not (mine and isinstance(by, str)):
+        return None, 0.0
+    return by[:MAX_BY], when if isinstance(when, float) and 0 <= when < LONGEST_TIME else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,9 @@ from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
+from hpc_train.jobs.schedulers.starter import starter_of, stop
 from hpc_train.processes import is_alive
+from hpc_train.resilience.job_lock import holder_of
 
 Limits = Callable[[Resources], list[str]]
 """What cannot be given of some resources, each a sentence: what is wanted, what there is, and what to change."""
@@ -43,6 +46,33 @@ class Backend(ABC):
         """How a user ends a job without this package, as the end of a sentence."""
         return "end the processes that run it"
 
+    def output_by_hand(self, record: JobRecord) -> str:
+        """Where a job prints that was started without this package's queues, and how a user sees it."""
+        if (output := record.status.get("output")) is not None:
+            return f"it prints into {output}"
+        return (
+            "it prints where it was started: in that terminal, or into a pipe; with `hpc-train launch … > train.log "
+            "2>&1`, or hpc-train submit, `hpc-train logs` shows it"
+        )
+
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
+        """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
+
+        Called once the job-dir records that the job is cancelled.
+
+        Args:
+            waits: Whether it was waiting in the queue just before; it may have started since.
+
+        Raises:
+            UserError: That is refused, as for a job of somebody else's.
+            SchedulerError: The scheduler does not answer, or processes could not be ended.
+        """
+        raise SchedulerError(f"{record.job_dir.name}: not cancelled: {self.cancelled_by_hand(record)}")
+
+    def leftover(self, submission: Submission) -> list[int]:
+        """Processes of a job that still run though its queue no longer knows it: it is not resumed beside them."""
+        return []
+
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """The same of many jobs, in their order."""
         return [self.query(record) for record in records]
@@ -58,12 +88,30 @@ class ByHand(Backend):
         if status.get("state") != "running":
             return QueueState("forgotten")
         if status.get("host") != socket.gethostname():
-            note = f"it was started on {status.get('host')}, which cannot be asked from here"
+            note = f"it was started by hand on {status.get('host')}, which cannot be asked from here"
             return QueueState("unasked", note=note)
         requeues = int(status.get("requeues") or 0)
         if is_alive(status, status.get("started")):
             return QueueState("running", None, requeues, where=status.get("host"))
         return QueueState("forgotten", "its process has ended, and left no end")
+
+    def cancelled_by_hand(self, record: JobRecord) -> str:
+        host = record.status.get("host")
+        if host != socket.gethostname():
+            return f"to cancel it, type on {host}: hpc-train cancel {shlex.quote(str(record.job_dir))}"
+        starter = starter_of(_living(record))
+        return "its processes have ended" if starter is None else f"to end it, type: {starter.command(save=False)}"
+
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
+        living = _living(record)
+        if (starter := starter_of(living)) is not None:
+            stop(starter, living, save)
+
+
+def _living(record: JobRecord) -> Mapping[str, Any]:
+    """Which process runs the job: that of its status, or the one that has begun a run and not yet written there."""
+    status = record.status
+    return status if is_alive(status, status.get("started")) else holder_of(record.job_dir) or {}
 
 
 class Unknown(Backend):
@@ -137,18 +185,7 @@ class Scheduler(Backend):
         """
 
     @abstractmethod
-    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
-        """Ends a job and all of its processes, at once; with `save`, its ranks save first, which is not waited for.
-
-        Called once the job-dir records that the job is cancelled.
-
-        Args:
-            waits: Whether it was waiting in the queue just before; it may have started since.
-
-        Raises:
-            UserError: That is refused, as for a job of somebody else's.
-            SchedulerError: The scheduler does not answer, or processes could not be ended.
-        """
+    def cancel(self, record: JobRecord, save: bool, waits: bool) -> None: ...
 
     @abstractmethod
     def job_dir_of(self, number: str) -> Path | None:
@@ -160,7 +197,3 @@ class Scheduler(Backend):
         The first scheduler of the registry that says so has it; ranks that name their job (`job_id`) are Slurm's.
         """
         return False
-
-    def leftover(self, submission: Submission) -> list[int]:
-        """Processes of a job that still run though the queue no longer knows it: it is not resumed beside them."""
-        return []

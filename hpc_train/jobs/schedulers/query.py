@@ -5,17 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_train.jobs.record.status import JobRecord, JobStatus, QueueState, job_status, read_record
 from hpc_train.jobs.schedulers import backend_of
 from hpc_train.jobs.schedulers.base import Backend
+from hpc_train.resilience.job_lock import Record, describe, holder_of
 
 READ_AT_ONCE = 8
+MAX_NAMED = 5
 
 
 def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
-    """The status of the job in each job-dir; every backend is asked once for all of its jobs."""
+    """The status of the job in each job-dir; every backend is asked once for all of its jobs.
+
+    A job that has reported its end has ended once its queue has let go of it and none of its processes runs any more;
+    of one that did so long ago (SETTLED_SECS) that is taken for granted.
+    """
+    now = time.time()
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:  # a shared file system takes its time
         records = list(pool.map(read_record, job_dirs))
     groups: dict[str, tuple[Backend, list[JobRecord]]] = {}
@@ -24,13 +32,43 @@ def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
         groups.setdefault(backend.name, (backend, []))[1].append(record)
     found: dict[Path, JobStatus] = {}
     for backend, mine in groups.values():
-        asked = [record for record in mine if not record.has_reported_end]
+        asked = [record for record in mine if record.is_fresh(now) or not record.has_reported_end]
         seen = dict(zip((record.job_dir for record in asked), backend.query_all(asked), strict=True))
         for record in mine:
             known = seen.get(record.job_dir)
-            if known is None:
-                known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
-            elif known.phase in ("forgotten", "ended"):
+            if known is not None and known.phase in ("forgotten", "ended"):
                 record = read_record(record.job_dir)  # it may have ended between the two
-            found[record.job_dir] = job_status(record, backend.name, known, time.time())
+            if known is None or (record.has_reported_end and known.phase not in ("waiting", "running")):
+                known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
+            if known.phase == "forgotten" and record.submission is None and (holder := holder_of(record.job_dir)):
+                record, known = _held_by_hand(record, holder)
+            elif known.phase == "forgotten" and record.is_fresh(now):
+                known = _leaving(record, backend) or known
+            found[record.job_dir] = job_status(record, backend.name, known, now)
     return [found[record.job_dir] for record in records]
+
+
+def reported_end(job_dir: Path) -> JobStatus:
+    """The status of a job that has reported its end, by its job-dir alone, though something of it may still run."""
+    record = read_record(job_dir)
+    known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
+    return job_status(record, backend_of(record).name, known, time.time())
+
+
+def _held_by_hand(record: JobRecord, holder: Record) -> tuple[JobRecord, QueueState]:
+    """A job that was started by hand and has ended, or is lost, while `holder` has its lock: it, or its next run."""
+    if all(holder.get(name) == record.status.get(name) for name in ("host", "pid", "process_start")):
+        return record, QueueState("leaving", f"its job-dir is still in use ({describe(holder)})")
+    status = {name: value for name, value in record.status.items() if name in ("step", "max_steps")}
+    return replace(record, status=status), QueueState("running", describe(holder), where=str(holder.get("host"))[:255])
+
+
+def _leaving(record: JobRecord, backend: Backend) -> QueueState | None:
+    """The phase of a job that has ended, of which processes still run; None where there are none."""
+    ended = record.has_reported_end or record.cancelled_by is not None
+    left = backend.leftover(record.submission) if ended and record.submission is not None else []
+    if not left:
+        return None
+    named = ", ".join(map(str, left[:MAX_NAMED])) + (" …" if len(left) > MAX_NAMED else "")
+    reason = f"processes of it still run ({named})"
+    return QueueState("leaving", reason, record.status.get("requeues", 0), where=record.status.get("host"))

@@ -39,12 +39,14 @@ def write(name, rows=64, **columns):
                 file[key] = array
 
 
-def run(train="good.h5", evaluation="good.h5", model=None, job_dir="job", batch_size=8, features="x", label="y"):
+def run(
+    train="good.h5", evaluation="good.h5", model=None, job_dir="job", batch_size=8, features="x", label="y", max_steps=2
+):
     estimator = ht.Estimator(model or model_of(), ht.RunConfig(folder / job_dir, save_checkpoints_steps=2))
     shards = [str(folder / name) for name in train.split()]
     return ht.train_and_evaluate(
         estimator,
-        ht.TrainSpec(ht.HDF5Input(shards, batch_size=batch_size, features=features, label=label), max_steps=2),
+        ht.TrainSpec(ht.HDF5Input(shards, batch_size=batch_size, features=features, label=label), max_steps=max_steps),
         ht.EvalSpec(ht.HDF5Input(str(folder / evaluation), features="x", label="y")),
     )
 
@@ -99,7 +101,7 @@ CASES = [
     (dict(job_dir="a_file/job"), "a_file is not a folder"),
     (dict(job_dir="/proc/hpc_train/job"), "cannot be written"),
     (
-        dict(job_dir="taken", model=model_of(units=5)),
+        dict(job_dir="taken", model=model_of(units=5), max_steps=3),
         "holds another model: model variable 0 is .*hidden/kernel.*8, 4.*8, 5",
     ),
     (dict(job_dir="taken", model=lambda p: model_of()(p)), None),

@@ -48,7 +48,12 @@ def snapshot(step: int, time: float | None = None, size: int = 4) -> Snapshot:
     taken = step + 0.5 if time is None else time
     rng = {"numpy": np.arange(8, dtype=np.uint32).reshape(4, 2)}
     best = {"metric": "loss", "mode": "min", "value": 0.5, "step": 3}
-    return Snapshot(model, {"adam/iteration": np.array(step, np.int64)}, progress, order, 4, taken, rng, 7, best)
+    return Snapshot(
+        model, {"adam/iteration": np.array(step, np.int64)}, progress, order, 4, taken, rng, 7, best, SETTINGS
+    )
+
+
+SETTINGS = {"params.rate": "0.1", "params.\u00e9": "\ud800 \x1b", "": "null"}
 
 
 def manager_of(folder: Path, keep: int = 2, every_hours: float | None = None) -> CheckpointManager:
@@ -65,7 +70,8 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert manager.find_whole() == manager.find_whole().__class__(7, ())
     loaded = manager.load(7)
     assert (loaded.step, loaded.world_size, loaded.time) == (7, 4, 7.5)
-    assert (loaded.tf_random_seed, loaded.best) == (7, saved.best)
+    assert (loaded.tf_random_seed, loaded.best, loaded.settings) == (7, saved.best, SETTINGS)
+    assert manager.settings(7) == SETTINGS
     assert (loaded.progress, loaded.order) == (saved.progress, saved.order) == manager.progress(7)
     for kind in ("model", "optimizer", "rng"):
         ours, theirs = getattr(saved, kind), getattr(loaded, kind)
@@ -210,7 +216,9 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 def test_nan_is_not_committed(tmp_path: Path) -> None:
     manager, said = manager_of(tmp_path), []
-    saver = BackgroundSaver(manager, lambda path, secs, nbytes: said.append(path.name), lambda e: said.append(str(e)))
+    saver = BackgroundSaver(
+        manager, lambda path, secs, nbytes: said.append(path.name), lambda e, _: said.append(str(e))
+    )
     bad = snapshot(20)
     bad.model["gate"][1, 2] = np.nan
     with saver:
@@ -228,12 +236,13 @@ def test_nan_is_not_committed(tmp_path: Path) -> None:
 
 def test_an_error_of_the_writer_is_raised_at_the_next_wait(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("in the way")
-    told: list[BaseException] = []
-    with BackgroundSaver(manager_of(tmp_path / "c"), lambda *_: None, told.append) as saver:
+    told: list[tuple[BaseException, int]] = []
+    failed = lambda *of: told.append(of)
+    with BackgroundSaver(manager_of(tmp_path / "c"), lambda *_: None, failed) as saver:
         saver.begin(snapshot(10))
         with pytest.raises(OSError, match="is a file, not a folder"):
             saver.wait()
-        assert len(told) == 1
+        assert [nbytes for _, nbytes in told] == [snapshot(10).nbytes]
         (tmp_path / "c").unlink()
         saver.begin(snapshot(20))
         saver.wait()

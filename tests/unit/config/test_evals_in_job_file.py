@@ -128,6 +128,6 @@ def test_specs_with_names_of_their_own() -> None:
 )
 def test_train_and_evaluate_refuses_such_lists_before_it_starts(tmp_path: Path, specs: list[ht.EvalSpec]) -> None:
     estimator = ht.Estimator(lambda params: None, ht.RunConfig(tmp_path / "run"))
-    with pytest.raises(UserError, match=r"^eval_spec: "):
+    with pytest.raises(UserError, match=r"^train_and_evaluate: eval_spec: "):
         ht.train_and_evaluate(estimator, ht.TrainSpec(lambda context: None, max_steps=1), specs)
     assert not (tmp_path / "run").exists()

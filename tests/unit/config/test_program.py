@@ -101,7 +101,7 @@ def test_places_are_put_in_once() -> None:
         (JOB.replace("args: [", 'args: ["a\\0b", '), r"3: args: 'a\\x00b' is not allowed"),
         (JOB.replace("args: [", 'args: ["\\ud800", '), r"3: args: '\\ud800' is not allowed: half a char"),
         (JOB.replace("args: [", "args: [null, "), r"3: args.0: None is not allowed"),
-        (JOB.replace("args: [", "args: [[a], "), r"3: args.0: \['a'\] is not allowed; it should be a valid string"),
+        (JOB.replace("args: [", "args: [[a], "), r"3: args.0: \['a'\] is not allowed; it should be a text"),
         (JOB.replace("args: [", "args: [{a: b}, "), r"3: args.0: a mapping is not allowed"),
         ("name: a\nmodule: m\nargs: --epochs 3\n", r"3: args: '--epochs 3' is not allowed"),
         ("name: a\nmodule: trainer/task.py\n", r"2: module: 'trainer/task.py' is not allowed; allowed: the dotted"),

@@ -43,8 +43,8 @@ def test_specs_are_frozen() -> None:
         (lambda: ht.EvalSpec(ht.HDF5Input("a"), throttle_secs=-1), "throttle_secs"),
         (lambda: ht.EvalSpec(ht.HDF5Input("a"), exporters=[ht.FinalExporter(), ht.FinalExporter()]), "different names"),
         (lambda: ht.EvalSpec(ht.HDF5Input("a", epochs=2)), "reads its rows once"),
-        (lambda: ht.FinalExporter("../x"), "should match pattern"),
-        (lambda: ht.Estimator(3, ht.RunConfig("x")), "model_fn must be a function"),
+        (lambda: ht.FinalExporter("../x"), "a letter, then letters"),
+        (lambda: ht.Estimator(3, ht.RunConfig("x")), "model_fn: 3 is not allowed; allowed: a function"),
         (lambda: ht.Estimator(len, "x"), "RunConfig"),
     ],
 )

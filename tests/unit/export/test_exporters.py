@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -251,6 +252,17 @@ def test_an_exporter_that_fails_is_told_and_leaves_nothing(exporting, model, tmp
     monkeypatch.setattr(type(model), "save", full)
     (result,) = exporting(BestExporter()).after_evaluation(2, 2.0, {"loss": 0.5}, last=True)
     assert result.path is None and "No space left" in result.error
+    assert len(names(tmp_path / "export" / "best")) == 2
+    monkeypatch.undo()
+
+    def full_for_tensorflow(_, path, **more):
+        raise tf.errors.ResourceExhaustedError(None, None, f"{path}/variables/part-0; No space left on device")
+
+    monkeypatch.setattr(type(keras.export.ExportArchive()), "write_out", full_for_tensorflow)
+    (result,) = exporting(BestExporter()).after_evaluation(2, 2.0, {"loss": 0.5}, last=True)
+    wrong = "OSError: the SavedModel cannot be written: variables/part-0; No space left on device"
+    assert result.path is None
+    assert re.fullmatch(rf"{re.escape(wrong)} \(needed \d+ B; \S+ \wB free on /.*\)", result.error)
     assert len(names(tmp_path / "export" / "best")) == 2
     monkeypatch.undo()
     assert exported(exporting(BestExporter()).after_evaluation(3, 3.0, {"loss": 0.5}, last=True)) == {"best": True}

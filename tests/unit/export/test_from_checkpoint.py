@@ -103,7 +103,8 @@ def test_a_function_of_the_program_itself_cannot_be_imported(job_dir, tmp_path):
     copied = tmp_path / "job"
     shutil.copytree(job_dir, copied)
     for model in ("__main__:build", "tests.support:make.<locals>.build"):
-        described = {"model": model, "params": {}, "data": {}, "run": {}, "train": {}, "eval": {}}
+        data = dict.fromkeys(("train", "eval"), "function train:read")
+        described = {"model": model, "params": {}, "data": data, "run": {}, "train": {}, "eval": {}}
         (copied / "job.yaml").write_text(yaml.safe_dump(described))
         with pytest.raises(UserError, match="cannot import it"):
             export_checkpoint(copied)

@@ -30,7 +30,7 @@ def test_k_times_the_batch_takes_k_times_the_rate(rate: float, batch: int, ranks
 
 @pytest.mark.parametrize("name", ["base_rate", "batch_size", "ranks", "base_batch"])
 def test_the_rule_refuses_what_is_not_above_0(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} is 0; it must be above 0"):
+    with pytest.raises(UserError, match=f"{name}: 0 is not allowed; allowed: a number above 0"):
         scaled_learning_rate(**{"base_rate": 0.1, "batch_size": 8, name: 0})  # type: ignore[arg-type]
 
 
@@ -62,11 +62,11 @@ def test_the_rate_rises_linearly_then_goes_on_with_the_schedule_from_its_start(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((-0.1, 5), "then is -0.1"),
-        (("0.1", 5), "then is '0.1'"),
-        ((0.1, 2.5), "warmup_steps is 2.5"),
-        ((0.1, -1), "warmup_steps is -1"),
-        ((0.1, 5, -1.0), "start is -1.0"),
+        ((-0.1, 5), "then: -0.1"),
+        (("0.1", 5), "then: '0.1'"),
+        ((0.1, 2.5), "warmup_steps: 2.5"),
+        ((0.1, -1), "warmup_steps: -1"),
+        ((0.1, 5, -1.0), "start: -1.0"),
     ],
 )
 def test_warm_up_refuses_what_is_no_rate_or_no_number_of_steps(arguments: tuple[Any, ...], said: str) -> None:

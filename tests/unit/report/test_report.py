@@ -17,11 +17,11 @@ from hpc_train.jobdir.history import History, with_runs
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.records import records_of
 from hpc_train.report.charts import charts_of
-from hpc_train.report.compare import as_markdown, flattened
+from hpc_train.report.compare import as_markdown
 from hpc_train.report.drawing import thin
 from hpc_train.report.numbers import best_of, by_rank, global_batch, mode_of
 from hpc_train.report.page import report_page, write_report
-from hpc_train.report.tables import Table, export_paths, key_numbers
+from hpc_train.report.tables import Table, changes, export_paths, key_numbers
 from tests.job_dirs import a_job, record, write_job
 from tests.support import examples
 
@@ -322,12 +322,6 @@ def test_bad_input_is_told(job_dir, tmp_path):
         assert done.exit_code == 2 and said in done.output and "error:" in done.output, arguments
 
 
-def test_flattened_settings():
-    job = {"a": {"b": 1, "c": [1, None]}, "eval": [{"name": "x", "steps": None}, {"steps": True}], "d": {}}
-    assert flattened(job) == {"a.b": "1", "a.c": "1, null", "eval[x].name": "x", "eval[x].steps": "null",
-                              "eval[1].steps": "true", "d": "{}"}  # fmt: skip
-
-
 def test_a_users_settings_of_matplotlib_change_nothing(job_dir, tmp_path):
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\nbackend: TkAgg\n")
     code = "import sys; from hpc_train.report import write_report; from pathlib import Path\n"
@@ -340,3 +334,22 @@ def test_a_users_settings_of_matplotlib_change_nothing(job_dir, tmp_path):
     written = re.compile("Written .*")
     assert done.returncode == 0
     assert written.sub("", out.read_text()) == written.sub("", write_report(job_dir).read_text())
+
+
+def test_settings_changed_between_runs_hold_until_a_run_goes_back_before_them(tmp_path):
+    def change(step, key, now, ignored=""):
+        return record("change", step, 1.0, key=key, before="1", now=now, ignored=ignored)
+
+    start = [record("start", step, 1.0) for step in (0, 10, 20, 10, 10)]
+    records = [start[0], start[1], change(10, "a", "2"), start[2], change(20, "b", "2"), change(20, "c", None, "why")]
+    history = JobDir(write_job(tmp_path / "a", records)).history()
+    assert changes(history).rows == [
+        ("10", "a", "1", "2", "–"),
+        ("20", "b", "1", "2", "–"),
+        ("20", "c", "1", "–", "why"),
+    ]
+    assert "Settings changed on the way" in report_page(history)
+    again = [*records, start[3], change(10, "b", "2")]
+    assert changes(JobDir(write_job(tmp_path / "b", again)).history()).rows == [("10", "b", "1", "2", "–")]
+    undone = JobDir(write_job(tmp_path / "c", [*again, start[4]])).history()
+    assert changes(undone).rows == [] and "Settings changed" not in report_page(undone)

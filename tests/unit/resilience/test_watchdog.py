@@ -20,7 +20,7 @@ from hpc_train.resilience import stall_folder
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.stall import Report, Verdict, judge
 from hpc_train.resilience.stall_folder import StallFolder
-from hpc_train.resilience.watchdog import GRACE_SECS, Watchdog
+from hpc_train.resilience.watchdog import GRACE_SECS, TRAINING, Watchdog
 from hpc_train.telemetry.json_files import write_json
 from tests.support import LIMIT_SECS, wait_for
 
@@ -422,3 +422,17 @@ def test_moving_on_costs_next_to_nothing(tmp_path: Path) -> None:
         runs = timeit.repeat(lambda: dog.at("training step", 41), timer=time.thread_time, number=10_000, repeat=7)
         secs = min(runs) / 10_000  # of the processor, however busy the machine is
     assert secs < 1e-4
+
+
+def test_the_place_of_a_rank_is_what_it_is_at_and_the_last_step_that_is_done(tmp_path: Path) -> None:
+    dog = Watchdog(0, "n0", places(1), tmp_path / "stall", 0, lambda message, blamed: None)
+    assert dog.place() == ("the start", None)
+    dog.at(TRAINING, 8)
+    assert dog.place() == ("training step 8", 7)
+    dog.waits(True)
+    assert dog.place() == ("training step 8", 7), "which is where the others are waited for"
+    dog.waits(False)
+    dog.at("evaluation", 8)
+    assert dog.place() == ("evaluation at step 8", 8)
+    dog.at("waiting for gradients", None)
+    assert dog.place() == ("waiting for gradients", None)

@@ -22,6 +22,7 @@ from hpc_train.telemetry.status import (
     mark_outcome,
     mark_queued,
     read_status,
+    sound,
 )
 
 
@@ -45,7 +46,8 @@ def test_a_failure_has_the_last_word_in_the_status(tmp_path: Path) -> None:
     assert text is not None
     assert text.startswith("rank 3 failed:\n")
     assert report.claim(1, error) is None, "only the first tells"
-    mark_failed(tmp_path, 3, error)
+    found = report.describe(3, error)
+    mark_failed(tmp_path, found.error, found.step)
     status.update(state="succeeded", step=2)
     written = json.loads((tmp_path / "status.json").read_text())
     assert (written["state"], written["step"]) == ("failed", 1)
@@ -58,9 +60,37 @@ def test_a_status_that_cannot_be_read_says_nothing_and_can_be_written(tmp_path: 
         (tmp_path / "status.json").write_text(text, encoding="latin-1")
     assert read_status(tmp_path) == {}
     assert not mark_ended(tmp_path, 1, None, "it has left"), "nothing says that it ran"
-    mark_failed(tmp_path, 1, JobEndedError("the loss is NaN", 7, rank=3))
+    failure = FailureReport(tmp_path, "run").describe(1, JobEndedError("the loss is NaN", 7, rank=3))
+    mark_failed(tmp_path, failure.error, failure.step)
     found = read_status(tmp_path)
     assert (found["state"], found["error"]) == ("failed", {"rank": 3, "message": "the loss is NaN"})
+
+
+def test_a_failure_says_where_it_was_without_the_secrets_of_the_job(
+    job_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that was being made, whatever was last reported; the user's own message; the user's own line."""
+    monkeypatch.setenv("HPC_TRAIN_MASKED", "TOKEN LEVEL")
+    monkeypatch.setenv("TOKEN", "hunter2hunter2")
+    monkeypatch.setenv("LEVEL", "3")
+    report = FailureReport(job_dir, "run")
+    report.at = lambda: ("training step 43", 42)
+    try:
+        raise ValueError("no 3 for hunter2hunter2")
+    except ValueError as error:
+        found, text = report.describe(1, error), report.claim(1, error)
+    mark_failed(job_dir, found.error, found.step)
+
+    status = sound(read_status(job_dir))
+    assert (status["state"], status["step"]) == ("failed", 42)
+    where = status["error"]["where"]
+    assert re.fullmatch(rf"{re.escape(__file__)}, line \d+, in test_a_failure_says_\w+", where)
+    assert status["error"] == {
+        "rank": 1, "message": "ValueError: no 3 for ***", "doing": "training step 43", "where": where
+    }  # fmt: skip
+    assert text is not None
+    assert text.endswith(f"\nrank 1 failed (training step 43): ValueError: no 3 for *** ({where})\n")
+    assert "hunter2" not in text
 
 
 def test_a_submission_keeps_how_far_the_job_was_and_not_how_it_ended(job_dir: Path) -> None:
@@ -107,7 +137,7 @@ def test_what_started_the_ranks_has_the_last_word(job_dir: Path) -> None:
 def test_where_nothing_can_be_written_only_a_submission_fails(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     mark_begun(absent, 1, 1, {})
-    mark_failed(absent, 0, ValueError("x"))
+    mark_failed(absent, {"rank": 0, "message": "x"}, 3)
     mark_outcome(absent, "failed", 1, None, {})
     mark_exit_code(absent, 1)
     assert not absent.exists()

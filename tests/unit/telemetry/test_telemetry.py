@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hpc_train.resilience.failure import FailureReport
-from hpc_train.telemetry.environment import describe_environment, noted_variables
+from hpc_train.telemetry.environment import describe_environment, noted_variables, rank_table
 from hpc_train.telemetry.progress import Rate, TrainingProgress, is_live
 
 
@@ -57,6 +58,38 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "20/20" in text
     assert "loss 0.2500" in text
     assert "1,234 examples/s  input wait 50.0%" in text
+
+
+@pytest.mark.parametrize("width", [80, 64])
+def test_a_bar_in_a_narrow_terminal_shows_the_time_left_whole(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_TRAIN_PROGRESS", "bar")
+    console = Console(width=width, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with TrainingProgress(console, 0, 100_000, 10) as progress:
+        progress.update(50_000, 0.25, 1234, 0.5, 0, last=True)
+    text = console.export_text()
+    line = text[text.rindex("step ") :].rstrip()
+    assert line.startswith("step 50000/100000 ") and " loss 0.2500 1,234 examples/s " in line
+    assert re.search(r" (\d|-):\S\S:\S\S left *$", line) and "…" not in line
+
+
+RANK = {"host": "n1", "cores": 4, "device": "CPU", "shards": "4,500 of 9,000 rows an epoch, 8 files, global"}
+
+
+@pytest.mark.parametrize(
+    ("host", "width", "names"),
+    [
+        ("n1", 160, ["rank", "role", "host", "cores", "device", "shards", "seed"]),
+        ("n1", 80, ["rank", "role", "host", "device", "shards"]),
+        ("a-node-with-a-long-name.cluster", 80, ["rank", "role", "host", "device", "shards"]),
+    ],
+)
+def test_the_table_of_ranks_fits_into_the_terminal(host: str, width: int, names: list[str]) -> None:
+    ranks = [{"rank": n, "role": "worker", "seed": str(2**63), **RANK, "host": host} for n in (0, 1023)]
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(rank_table(ranks, console.width))
+    head, *lines = console.export_text().splitlines()
+    assert head.split() == names and len(lines) == 2
+    assert lines[1].startswith("1023  worker  ") and "  CPU " in lines[1] and len(lines[1].rstrip()) <= width
 
 
 def test_where_a_bar_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:

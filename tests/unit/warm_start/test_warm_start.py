@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
@@ -47,15 +47,15 @@ def shaped(*names: str, shape: tuple[int, ...] = (2,), dtype: str = F32) -> dict
     [
         ({"vars_to_warm_start": "dense("}, r"'dense\(' is no regular expression at character 6: missing \)"),
         ({"vars_to_warm_start": ["ok", "*"]}, r"'\*' is no regular expression at character 1: nothing to repeat"),
-        ({"vars_to_warm_start": []}, "at least 1 item"),
-        ({"ckpt_to_initialize_from": ""}, "an empty path"),
+        ({"vars_to_warm_start": []}, "a list of 1 at least"),
+        ({"ckpt_to_initialize_from": ""}, "'' is not allowed; allowed: a job-dir"),
         ({"var_name_to_prev_var_name": {"a/": "b"}}, "either both end in /"),
         ({"var_name_to_prev_var_name": {"a": ""}}, "empty name"),
         ({"vars_to_warmstart": "x"}, "vars_to_warmstart"),
     ],
 )
 def test_settings_are_checked_where_they_are_made(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(UserError, match=message):
         settings(**changes)
 
 

@@ -15,7 +15,11 @@ _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STA
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `scontrol show job` reports it. Times are seconds since 1970, None where unknown."""
+    """A job as `scontrol show job` reports it. Times are seconds since 1970, None where unknown.
+
+    Attributes:
+        output: The file of its standard output. batch: it is a script's, not an allocation of salloc or srun.
+    """
 
     job_id: str
     state: str
@@ -27,6 +31,8 @@ class SlurmJob:
     end: float | None
     nodes: str | None
     command: str
+    output: str | None = None
+    batch: bool = True
 
 
 def parse_job(line: str) -> SlurmJob:
@@ -42,7 +48,7 @@ def parse_job(line: str) -> SlurmJob:
     code, _, signal = field("ExitCode").partition(":")
     reason = field("Reason")
     command = re.search(r"(?:^|\s)Command=(.*?) WorkDir=", line)
-    requeues = field("Restarts")
+    requeues, output = field("Restarts"), re.search(r"(?:^|\s)StdOut=(/.*?)(?: \w+=|\s*$)", line)
     return SlurmJob(
         job_id=field("JobId"),
         state=field("JobState"),
@@ -54,6 +60,8 @@ def parse_job(line: str) -> SlurmJob:
         end=number("EndTime") if field("TimeLimit") != "UNLIMITED" else None,
         nodes=field("NodeList") if field("NodeList") not in ("", "(null)") else None,
         command=command[1] if command else "",
+        output=output[1] if output else None,
+        batch=field("BatchFlag") != "0",
     )
 
 
@@ -69,7 +77,8 @@ def seen_of(job: SlurmJob) -> QueueState:
     if job.state in _WAITING:
         return QueueState("waiting", job.reason or "waiting to be scheduled", job.requeues, where=None)
     if job.state in _RUNNING:
-        return QueueState("running", None, job.requeues, job.start, job.end, where=job.nodes)
+        ends = f"Slurm ends it (COMPLETING on {job.nodes})" if job.state == "COMPLETING" else None
+        return QueueState("running", ends, job.requeues, job.start, job.end, where=job.nodes)
     return QueueState(
         "ended",
         None if job.state == "COMPLETED" else _ending(job.state, job.reason, job.exit_code, job.signal),

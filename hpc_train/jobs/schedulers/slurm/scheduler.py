@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.config.resources import Resources
-from hpc_train.errors import UserError
+from hpc_train.errors import SchedulerError, UserError
 from hpc_train.files import replace_text
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
 from hpc_train.jobs.record.status import JobRecord, QueueState
@@ -114,7 +115,22 @@ class SlurmScheduler(Scheduler):
                 submission.with_id(number).save(record.job_dir)
         return queue.seen(number, submission.token, known)
 
+    def output_by_hand(self, record: JobRecord) -> str:
+        number = str(record.number)
+        with suppress(SchedulerError, UserError):
+            if (job := queue.show(number)) is not None and job.output is not None:
+                return f"Slurm keeps what it prints; type: tail -f {shlex.quote(job.output)}"
+        return (
+            f"Slurm no longer knows where job {number} printed; where it was submitted, look for *{number}.out, as in: "
+            f"tail -f hpc_train-{number}.out"
+        )
+
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None:
+        if record.submission is None and (job := queue.show(str(record.number))) is not None and not job.batch:
+            raise UserError(
+                f"{record.job_dir.name}: runs in job {record.number}, an allocation in which other things may run; to "
+                f"end all of it: scancel {record.number}"
+            )
         if record.number is not None:
             queue.cancel(record.number, save and not waits)
         elif record.submission is not None:

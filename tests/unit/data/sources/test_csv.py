@@ -45,7 +45,9 @@ def test_csv_tables(tmp_path: Path) -> None:
     assert (found["label"].dtype, found["label"].tolist()) == (np.int64, LABELS.tolist())
     assert (found["late"].dtype, found["late"].tolist()) == (np.float64, [*range(59), 59.5])
     assert refusal_of_text(tmp_path).startswith(
-        "a.csv: cannot write 'name' (line 2 has the text 'a, b'); see --columns"
+        "a.csv: cannot write 'name' (line 2 has the text 'a, b'). --columns label,"
+        + ",".join(f"p{i}" for i in range(12))
+        + ",late leaves that out"
     )
 
 

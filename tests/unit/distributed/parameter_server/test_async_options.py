@@ -47,9 +47,9 @@ def job_file(folder: Path, strategy: str, *keys: str) -> Path:
         ("sync", ["prefetch_parameters: true"], "8: run.prefetch_parameters: .* is for `strategy: async`"),
         ("sync", ["scale_lr_by_staleness: true"], "8: run.scale_lr_by_staleness: .* is for `strategy: async`"),
         ("async", ["max_staleness: -1"], "8: run.max_staleness: -1 is not allowed; .*greater than or equal to 0"),
-        ("async", ["max_staleness: 1.5"], "8: run.max_staleness: 1.5 is not allowed; .*integer"),
+        ("async", ["max_staleness: 1.5"], "8: run.max_staleness: 1.5 is not allowed; .*a whole number"),
         ("async", ["parameter_servers: 0"], "8: run.parameter_servers: 0 is not allowed; .*greater than 0"),
-        ("async", ["parameter_servers: two"], "8: run.parameter_servers: 'two' is not allowed; .*integer"),
+        ("async", ["parameter_servers: two"], "8: run.parameter_servers: 'two' is not allowed; .*a whole number"),
         (
             "async",
             ["max_staleness: 0", "prefetch_parameters: true"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.launch.error_excerpt import MAX_LINES, READ_BYTES, RunOutput, error_in, last_words
+from hpc_train.jobs.launch.error_excerpt import MAX_LINES, READ_BYTES, RunOutput, error_in, last_words, lines_around
 
 DASHES = "-" * 74
 KILLED = f"""\
@@ -88,6 +88,17 @@ def test_a_long_traceback_keeps_its_end() -> None:
     lines, message = error_in(f"Traceback (most recent call last):\n{frames}ValueError: no\n" + "noise\n" * 100)
     assert (message, len(lines)) == ("ValueError: no", MAX_LINES)
     assert "ValueError: no" in lines
+
+
+def test_the_lines_that_are_shown_have_the_message_however_much_follows_it() -> None:
+    text = "\n".join(
+        [*map(str, range(40)), "ValueError: \x1b[1mtoo many\x1b[0m", *(f"argument {n}" for n in range(40))]
+    )
+    lines = lines_around(text, "ValueError: too many\nsecond line")
+    assert len(lines) == MAX_LINES
+    assert "ValueError: too many" in lines
+    assert lines_around(text, "not there") == tuple(f"argument {n}" for n in range(20, 40))
+    assert lines_around("", "x") == ()
 
 
 def test_what_a_terminal_would_obey_is_taken_out() -> None:

@@ -210,3 +210,10 @@ def test_a_stop_ends_the_wait() -> None:
     job = Runs([137], [0], stop_at_wait=0)
     assert job.supervise(5) == 137
     assert job.said == ["left with 137; not restarted: it was asked to stop"]
+
+
+def test_that_signals_are_passed_on_is_left_out() -> None:
+    output = MpirunOutput()
+    assert output.feed(b"a line\nmpirun: Forwarding signal 10 to job\nanother: Forwarding signals\n") == (
+        b"a line\nanother: Forwarding signals\n"
+    )

@@ -84,6 +84,10 @@ again = {"requeues": 1}
         (QueueState("running", None, 1), {"state": "running", **again}, None, "RUNNING", None, None),
         (QueueState("running", None, 1), {"state": "running"}, None, "PREPARING", None, None),
         (QueueState("running", None, 1), {"state": "failed", "requeues": 0}, None, "PREPARING", None, None),
+        (QueueState("leaving", "processes of it still run (7)"), {"state": "succeeded"}, None, "RUNNING",
+         "finishing: processes of it still run (7)", None),
+        (QueueState("running", "Slurm ends it"), {"state": "failed", "exit_code": 1}, None, "RUNNING",
+         "finishing: Slurm ends it", None),
         # it has ended
         (ended, {"state": "succeeded"}, None, "SUCCEEDED", None, 0),
         (ended, {"state": "running"}, None, "SUCCEEDED", None, 0),
@@ -334,6 +338,7 @@ submissions = st.none() | st.builds(
 STATES_OF: dict[Phase, set[State]] = {
     "waiting": {"QUEUED", "REQUEUED"},
     "running": {"PREPARING", "RUNNING"},
+    "leaving": {"RUNNING"},
     "ended": {"SUCCEEDED", "FAILED", "CANCELLED", "STOPPED"},
     "forgotten": {"SUCCEEDED", "FAILED", "CANCELLED", "STOPPED", "LOST"},
     "unasked": {"QUEUED", "RUNNING", "REQUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "STOPPED"},

@@ -293,10 +293,14 @@ def test_what_scontrol_tells_of_a_job() -> None:
         end=1795210773,
         nodes=None,
         command="/tmp/x6/my job%d/job.sh tok-124",
+        output="/tmp/x6/x.log",
+        batch=True,
     )
 
 
 def test_other_values_of_a_job() -> None:
+    assert parse_job(LINE.replace("StdOut=/tmp/x6/x.log", "StdOut=/tmp/my x/x-2.out")).output == "/tmp/my x/x-2.out"
+    assert not parse_job(line(BatchFlag="0")).batch, "an allocation of salloc"
     job = parse_job(line(Reason="None", Restarts="3", ExitCode="7:9", StartTime="Unknown", NodeList="n[1-2]"))
     assert (job.reason, job.requeues, job.exit_code, job.signal) == (None, 3, 7, 9)
     assert (job.start, job.end, job.nodes) == (None, 1795210773, "n[1-2]")
@@ -337,7 +341,8 @@ def test_jobs_that_wait(state: str) -> None:
 @pytest.mark.parametrize("state", RUNNING)
 def test_jobs_that_run(state: str) -> None:
     found = seen(JobState=state, Reason="None", Restarts="1", NodeList="n[1-2]")
-    assert found == QueueState("running", None, 1, 1795210772, 1795210773, where="n[1-2]")
+    ends = "Slurm ends it (COMPLETING on n[1-2])" if state == "COMPLETING" else None
+    assert found == QueueState("running", ends, 1, 1795210772, 1795210773, where="n[1-2]")
     assert seen(JobState=state, EndTime="Unknown").limit is None
 
 

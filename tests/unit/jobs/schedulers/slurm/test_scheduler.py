@@ -18,6 +18,7 @@ from hpc_train.jobs.schedulers.base import AbsentError, Scheduler
 from hpc_train.jobs.schedulers.local.scheduler import LocalScheduler
 from hpc_train.jobs.schedulers.slurm import queue as slurm_queue
 from hpc_train.jobs.schedulers.slurm.limits import parse_sinfo
+from hpc_train.jobs.schedulers.slurm.records import parse_job
 from hpc_train.jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.unit.jobs.submissions import a_submission
 
@@ -123,6 +124,18 @@ def test_a_job_that_sbatch_was_given_by_hand(tmp_path: Path, monkeypatch: pytest
         "running", "9 None"
     )
     assert SLURM.query(JobRecord(tmp_path, None, {"state": "failed", "job_id": "9"})) == QueueState("forgotten")
+
+
+def test_an_allocation_is_not_cancelled_and_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = JobRecord(tmp_path, None, {"state": "running", "job_id": "9"})
+    job = parse_job("JobId=9 JobState=RUNNING BatchFlag=0 StdOut=/home/me/hpc_train-9.out Power=")
+    monkeypatch.setattr(slurm_queue, "cancel", lambda *_: pytest.fail("cancelled"))
+    monkeypatch.setattr(slurm_queue, "show", lambda number: job if number == "9" else None)
+    with pytest.raises(UserError, match=r"to end all of it: scancel 9$"):
+        SLURM.cancel(record, False, False)
+    assert SLURM.output_by_hand(record) == "Slurm keeps what it prints; type: tail -f /home/me/hpc_train-9.out"
+    monkeypatch.setattr(slurm_queue, "show", lambda number: None)
+    assert SLURM.output_by_hand(record).endswith(": tail -f hpc_train-9.out")
 
 
 def test_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""What an optimizer was made with, and its learning rate, of which Keras keeps a constant as a variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpc_train.checkpoint.format import COUNTER
+from hpc_train.lazy import keras
+
+LEARNING_RATE = "optimizer.learning_rate"
+"""The key of the learning rate among settings; those of a schedule have dots after it."""
+_NAME = re.compile(r"(^|/)learning_rate(#\d+)?$")
+_NOT_SETTINGS = ("name", "module", "registered_name", "build_config")
+
+
+def optimizer_settings(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Class and arguments of an optimizer as `model_fn` made it; with loss scaling, of the one inside. Local."""
+    inner, scaling = optimizer, {}
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner, scaling = optimizer.inner_optimizer, optimizer.get_config()
+        scaling = {key: scaling.get(key) for key in ("initial_scale", "dynamic_growth_steps")}
+    try:
+        config = inner.get_config()
+    except Exception:  # one of the user's own, which says nothing of itself
+        config = {}
+    rate = constant_rate(optimizer)
+    if rate is not None:
+        config["learning_rate"] = float(str(np.float32(rate.numpy())))  # 0.001, not what float32 makes of it
+    return {"class": type(inner).__name__, **_without_names(config), **scaling}
+
+
+def constant_rate(optimizer: keras.optimizers.Optimizer) -> Any | None:
+    """The variable of the learning rate; None for a schedule or a function."""
+    rate = optimizer.learning_rate
+    return rate if isinstance(rate, keras.Variable) else None
+
+
+def with_rate(
+    saved: Mapping[str, np.ndarray], names: Iterable[str], rate: tuple[str, np.ndarray] | None, renewed: bool
+) -> dict[str, np.ndarray]:
+    """A checkpoint's variables of the optimizer, for one that has a constant learning rate or has not. Pure.
+
+    Args:
+        names: Of the variables of the optimizer here. rate: name and value of its learning rate, None for a schedule.
+        renewed: Whether the rate here takes the place of the checkpoint's.
+    """
+    here = [_bare(name) for name in names]
+    fitted = [(name, array) for name, array in saved.items() if not is_rate(name) or _bare(name) in here]
+    if rate is not None:
+        places = [place for place, (name, _) in enumerate(fitted) if _bare(name) == _bare(rate[0])]
+        if not places:
+            fitted.insert(here.index(_bare(rate[0])), rate)
+        elif renewed:
+            name, array = fitted[places[0]]
+            fitted[places[0]] = name, rate[1].astype(array.dtype).reshape(array.shape)
+    return dict(fitted)
+
+
+def is_rate(name: str) -> bool:
+    """Whether a variable of this path is a learning rate."""
+    return _NAME.search(name) is not None
+
+
+def _bare(name: str) -> str:
+    return re.sub(COUNTER, "", name)
+
+
+def _without_names(config: Any) -> Any:
+    if isinstance(config, Mapping):
+        return {key: _without_names(value) for key, value in config.items() if key not in _NOT_SETTINGS}
+    return config
