@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
     from hpc_train.data.writing.inspect import FileReport
 
+BY_NAMES = "by names"
+"""What --split alone stands for, as in hpc_train.data.sources.split, which imports numpy."""
 QUIET_SECS = 10.0
 """Where there is no terminal, a line reports the progress at most so often."""
 
@@ -30,7 +33,22 @@ class _Make(TyperCommand):
     """The command that has no name of its own: its help and its errors call it `hpc-train shard`."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return super().make_context(parent.info_name, args, parent=parent.parent, **extra)
+        return super().make_context(parent.info_name, _with_split(args), parent=parent.parent, **extra)
+
+
+def _with_split(args: list[str]) -> list[str]:
+    """`args` where --split, which may stand alone, always has a value: what follows it, if that is a number."""
+    made: list[str] = []
+    for i, arg in enumerate(args):
+        if arg == "--":
+            return made + args[i:]
+        if made and made[-1] == "--split":
+            number = re.fullmatch(r"[-+]?(\.?\d[\d.,eE+-]*%?|nan|inf)", arg, re.IGNORECASE)
+            made[-1] = f"--split={arg if number else BY_NAMES}"
+            if number:
+                continue
+        made.append(arg)
+    return [f"--split={BY_NAMES}" if arg == "--split" else arg for arg in made]
 
 
 class _MakeUnlessNamed(TyperGroup):
@@ -49,6 +67,10 @@ Examples:
 
   hpc-train shard data/train train.npz --shards 16 --shuffle
 
+  hpc-train shard data/ mnist.npz --split --columns image=x,label=y
+
+  hpc-train shard data/ 'part-*.csv' --split 0.1
+
   hpc-train shard data/train image=train-images-idx3-ubyte.gz label=train-labels-idx1-ubyte.gz
 
   hpc-train shard data/train part-*.csv --stack image=pixel1..pixel784 --dtype image=uint8[28,28]
@@ -60,7 +82,10 @@ Examples:
 @app.command(cls=_Make, epilog=_EXAMPLES)
 def make(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Folder and beginning of the file names: data/train.")
+        str,
+        typer.Argument(
+            metavar="PREFIX", help="Folder and beginning of the file names: data/train. With --split the folder."
+        ),
     ],
     sources: Annotated[
         list[str],
@@ -73,7 +98,18 @@ def make(
     shards: Annotated[int, typer.Option(metavar="N", help="Number of files.")] = 8,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Write the rows in a random order.")] = False,
     seed: Annotated[int, typer.Option(metavar="S", help="Which order that is.")] = 0,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[FRACTION]",
+            help="Write several sets, train-* and test-*. Alone: by names such as x_train and x_test, which become x. "
+            "With 0.1: a tenth of the rows, chosen by --seed, is for test.",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,NEW=B", help="Only these columns; B is called NEW in the shards."),
+    ] = None,
     stack: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=A..B", help="Make one column of those from A to B, or of A,B,C. Repeatable."),
@@ -93,9 +129,14 @@ def make(
             help="Files that HDF5 sources may lead to, by links, virtual datasets or external storage. Repeatable.",
         ),
     ] = None,
-    no_header: Annotated[
-        bool, typer.Option("--no-header", help="The first line of CSV files holds numbers: columns are c0, c1, …")
-    ] = False,
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether the first line of CSV files has the columns' names; without it they are c0, c1, … "
+            "\\[default: it has, and is refused where it looks like a row]",
+        ),
+    ] = None,
     compression: Annotated[
         str, typer.Option(metavar="KIND", help="gzip, gzip-1 … gzip-9, lzf, zstd, lz4, blosc or none.")
     ] = "none",
@@ -121,7 +162,8 @@ def make(
                 columns=columns,
                 stack=stack or (),
                 dtype=dtype or (),
-                header=not no_header,
+                split=split,
+                header=header,
                 external=external or (),
             )
             with _progress() as report:
@@ -129,10 +171,12 @@ def make(
     except OSError as error:
         complain(f"{error}; what was finished is kept, and the same command goes on from there")
         sys.exit(EXIT_FAILED)
-    last = f" … {done.paths[-1].name}" if len(done.paths) > 1 else ""
-    kept = f" ({done.kept} of them from an earlier run)" if done.kept else ""
-    columns_written = listed(field.name for field in done.fields)
-    say(f"{done.rows} rows of {columns_written} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
+    for one in done:
+        last = f" … {one.paths[-1].name}" if len(one.paths) > 1 else ""
+        kept = f" ({one.kept} of them from an earlier run)" if one.kept else ""
+        columns_written = listed(field.name for field in one.fields)
+        rows = counted(one.rows, "row")
+        say(f"{rows} of {columns_written} in {counted(len(one.paths), 'file')}{kept}: {one.paths[0]}{last}")
 
 
 @app.command()

@@ -491,7 +491,7 @@ for line in sys.stdin:
                 said = f"read: {reader.read(np.arange(2))[0].tolist()}"
         else:
             given = {"external": external} if external else {}
-            done = convert("out/rows", arguments, Options(shards=1, **given))
+            (done,) = convert("out/rows", arguments, Options(shards=1, **given))
             said = f"read: {done.rows} rows"
     except (UserError, OSError) as error:
         said = str(error)

@@ -12,6 +12,7 @@ Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -50,11 +51,18 @@ class Shuffle:
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
         """The numbers at `places`: int64 `[k]`, each below n, to int64 `[k]`."""
-        numbers = np.array(places, np.uint64)
+        return self._walk(places, self._permute)
+
+    def places(self, numbers: np.ndarray) -> np.ndarray:
+        """Where `numbers` are: int64 `[k]`, each below n, to int64 `[k]`; undoes a call."""
+        return self._walk(numbers, self._permute_back)
+
+    def _walk(self, start: np.ndarray, step: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        numbers = np.array(start, np.uint64)
         outside = np.arange(len(numbers))
         walking = numbers
         while len(outside):
-            walking = self._permute(walking)
+            walking = step(walking)
             numbers[outside] = walking
             still = walking >= self._n
             outside, walking = outside[still], walking[still]
@@ -72,6 +80,24 @@ class Shuffle:
             mixed >>= _HALF
             target += mixed
             np.subtract(target, np.uint64(modulus), out=mixed)  # wraps round, to be the larger, where not needed
+            np.minimum(target, mixed, out=target)
+        high *= np.uint64(self._low)
+        high += low
+        return high
+
+    def _permute_back(self, numbers: np.ndarray) -> np.ndarray:
+        """The rounds of `_permute` from the last to the first, each subtracting what it had added."""
+        high, low = np.divmod(numbers, np.uint64(self._low))
+        mixed = np.empty_like(low)
+        for i, (summand, factor) in reversed(list(enumerate(self._keys))):
+            source, target, modulus = (low, high, self._high) if i % 2 else (high, low, self._low)
+            np.add(source, summand, out=mixed)
+            mixed *= factor
+            mixed >>= _HALF
+            mixed *= np.uint64(modulus)
+            mixed >>= _HALF
+            target -= mixed
+            np.add(target, np.uint64(modulus), out=mixed)  # smaller only where the difference wrapped round
             np.minimum(target, mixed, out=target)
         high *= np.uint64(self._low)
         high += low

@@ -47,12 +47,16 @@ def _matches(pattern: str) -> list[Path]:
     return [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern)))
 
 
-def open_part(name: str, path: Path, recipe: Recipe, header: bool, consent: Consent = NONE) -> Part:
+def open_part(name: str, path: Path, recipe: Recipe, header: bool | None, consent: Consent = NONE) -> Part:
     """Opens a file as the kind that its first bytes, or its name, show.
+
+    Args:
+        header: Whether the first line of a CSV file names its columns; None: it does, and looks like it.
 
     Raises:
         UserError: Of no kind that is known, not readable, or a NAME given or missing.
     """
+    targets = recipe.types_in_sources()
     try:
         with open_to_read(path, follow=True) as file:
             start = file.read(16)
@@ -71,13 +75,13 @@ def open_part(name: str, path: Path, recipe: Recipe, header: bool, consent: Cons
         if start.startswith(b"PAR1"):
             from hpc_train.data.sources.parquet import Parquet  # and so pyarrow, which ranks that train do without
 
-            return Parquet(path, recipe.targets)
+            return Parquet(path, targets)
         if looks_like_tfrecord(inner):
-            return TFRecord(path, recipe.targets)
+            return TFRecord(path, targets)
         if path.name.removesuffix(".gz").lower().endswith((".csv", ".tsv")):
             from hpc_train.data.sources.csv import CSV
 
-            return CSV(path, header, recipe.targets)
+            return CSV(path, header, targets)
         if not is_gzipped(path) and (path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path)):
             return open_hdf5(path, consent)
     except OSError as error:

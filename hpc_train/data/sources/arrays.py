@@ -13,6 +13,7 @@ import numpy as np
 
 from hpc_train.data.memory import available_bytes
 from hpc_train.data.sources.recipe import Part
+from hpc_train.data.sources.split import hint
 from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
@@ -185,6 +186,7 @@ class Arrays(Part):
     def __init__(self, name: str, arrays: Mapping[str, Array], refused: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._arrays, others = {}, dict(refused or {})
+        self.texts = [column for column, array in arrays.items() if array.dtype.kind in "SUTO"]
         for column, array in arrays.items():
             if not array.shape or array.dtype.kind not in "buifc" or 0 in array.shape[1:]:
                 others[column] = f"{array.dtype} {list(array.shape)} does not hold numbers in rows"
@@ -197,7 +199,7 @@ class Arrays(Part):
         lengths = {name: self._arrays[name].shape[0] for name in names}
         if len(set(lengths.values())) != 1:
             counts = listed(f"{name} has {count} rows" for name, count in lengths.items())
-            raise UserError(f"{self.name}: columns of different lengths: {counts}")
+            raise UserError(f"{self.name}: columns of different lengths: {counts}{hint(names)}")
         return next(iter(lengths.values()))
 
     def random_of(self, names: Sequence[str]) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, convert
+from hpc_train.arguments import shown
+from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, check_name, convert
 from hpc_train.data.sources.table import Block, Field, Rows, Table, in_order, numbered
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.text import LISTED, listed
+
+TEXT_PAGE = "docs/data_format.md#text-and-tables shows one"
 
 
 def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
@@ -21,14 +25,17 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
         UserError: A column that is not there or cannot be written, or files that do not fit together.
     """
     stacks: dict[str, tuple[str, ...]] = {}
-    chosen = {part.name: _outputs(part, recipe, stacks) for part in parts}
-    known = [output.name for outputs in chosen.values() for output in outputs]
-    for option, names in (("--stack", recipe.stacks), ("--dtype", recipe.targets), ("--columns", recipe.columns or ())):
-        for name in names:
-            if name not in (stacks if option == "--stack" else known):
-                available = dict.fromkeys(name for part in parts for name in part.names)
-                raise UserError(f"{option}: nothing gives a column {name!r}; the columns are {listed(available)}")
-    kept = [(part, _kept(part, chosen[part.name], recipe)) for part in parts]
+    chosen = [_outputs(part, recipe, stacks) for part in parts]
+    known = dict.fromkeys(output.name for outputs in chosen for output in outputs)
+    _check_given("--stack", recipe.stacks, stacks, [name for part in parts for name in part.names])
+    _check_given("--columns", recipe.columns or (), known)
+    for name in recipe.targets:
+        if name in known and recipe.renamed(name) and name not in (recipe.columns or {}).values():
+            new = recipe.written(name)
+            raise UserError(f"--dtype {name}=…: {name!r} is written as {new!r}; give --dtype {new}=…")
+    own = [name for name in known if not recipe.renamed(name)]
+    _check_given("--dtype", recipe.targets, dict.fromkeys([*own, *(recipe.columns or {}).values()]))
+    kept = [(part, _kept(part, outputs, recipe)) for part, outputs in zip(parts, chosen, strict=True)]
     groups: dict[frozenset[str], list[PreparedTable]] = {}
     for part, outputs in kept:
         here = [output.name for output in outputs]
@@ -36,16 +43,30 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
             if there & set(here) and there != set(here):
                 raise UserError(
                     f"{part.name} gives {listed(here)}, but {others[0].name} gives {listed(others[0].fields)}: files "
-                    "that follow each other have the same columns (--columns chooses some), others have none in common"
+                    "that follow each other have the same columns (--columns chooses and renames), others have none in "
+                    "common"
                 )
         groups.setdefault(frozenset(here), []).append(PreparedTable(part, outputs))
     return [JoinedTable(group) for group in groups.values()]
 
 
+def _check_given(
+    option: str, names: Iterable[str], given: Collection[str], columns: Iterable[str] | None = None
+) -> None:
+    """UserError where `option` has a name that is none of those `given`; the message lists those, or `columns`."""
+    for name in names:
+        if name not in given:
+            available = list(dict.fromkeys(columns or given))
+            near = did_you_mean(name, available)
+            raise UserError(
+                f"{option}: nothing gives a column {shown(name)}; {near}the columns are {listed(available)}"
+            )
+
+
 def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> list[Output]:
     """All columns of one file after stacking; `stacks` keeps what a range means, for the files that follow."""
     place = {name: i for i, name in enumerate(part.names)}
-    outputs = {i: Output(name, (name,), False, recipe.targets.get(name)) for name, i in place.items()}
+    outputs = {i: Output(name, (name,), False) for name, i in place.items()}
     used: set[int] = set()
     for name, inputs in recipe.stacks.items():
         if name not in stacks and isinstance(inputs, Range) and inputs.first in place and inputs.last in place:
@@ -63,7 +84,7 @@ def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> 
         used |= {place[n] for n in names}
         for n in names:
             outputs.pop(place[n], None)
-        outputs[min(place[n] for n in names)] = Output(name, tuple(names), True, recipe.targets.get(name))
+        outputs[min(place[n] for n in names)] = Output(name, tuple(names), True)
     found = [outputs[i] for i in sorted(outputs)]
     twice = {name for name, times in Counter(o.name for o in found).items() if times > 1}
     if twice:
@@ -72,28 +93,35 @@ def _outputs(part: Part, recipe: Recipe, stacks: dict[str, tuple[str, ...]]) -> 
 
 
 def _kept(part: Part, outputs: Sequence[Output], recipe: Recipe) -> list[Output]:
-    kept = [o for o in outputs if recipe.columns is None or o.name in recipe.columns]
+    """Those that are written, under the names and in the types that they are to have."""
+    kept = [o for o in outputs if recipe.written(o.name) is not None]
     if not kept:
         names = [o.name for o in outputs]
         raise UserError(f"{part.name}: none of its columns is wanted: it has {listed(names)}")
-    good = [o.name for o in outputs if not any(name in part.refused for name in o.inputs)]
     refused = {name: part.refused[name] for o in kept for name in o.inputs if name in part.refused}
     if refused:
-        reasons = listed((f"{name!r} ({reason})" for name, reason in refused.items()), "; ")
-        remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= LISTED else "; see --columns"
-        raise UserError(f"{part.name}: cannot write {reasons}{remedy}")
+        good = [o for o in (kept if recipe.columns else outputs) if not any(name in refused for name in o.inputs)]
+        raise UserError(f"{part.name}: cannot write {_reasons(part, refused, [_chosen(o, recipe) for o in good])}")
+    made = []
     for output in kept:
-        check_name(output.name)
-    return kept
+        new = recipe.written(output.name) or output.name
+        check_name(new)
+        made.append(replace(output, name=new, target=recipe.targets.get(new)))
+    return made
 
 
-def check_name(name: str) -> None:
-    """Raises UserError where `name` cannot be a dataset's."""
-    if name in ("", ".") or "/" in name or "\0" in name:
-        raise UserError(
-            f"column {name!r}: a dataset name is not empty and has no '/'; leave the column out with --columns, or "
-            "stack it under another name with --stack"
-        )
+def _chosen(output: Output, recipe: Recipe) -> str:
+    """How `--columns` names a column."""
+    new = recipe.written(output.name)
+    return output.name if new in (None, output.name) else f"{new}={output.name}"
+
+
+def _reasons(part: Part, refused: Mapping[str, str], good: Sequence[str]) -> str:
+    """Which columns cannot be written, why, and what to do."""
+    reasons = listed((f"{shown(name)} ({reason})" for name, reason in refused.items()), "; ")
+    remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= LISTED else "; see --columns"
+    text = f"; for text, give an input_fn: {TEXT_PAGE}" if any(name in part.texts for name in refused) else ""
+    return f"{reasons}{remedy}{text}"
 
 
 class JoinedTable(Table):

@@ -6,10 +6,13 @@ not to be whole after all comes as float64 from there on, and the spool makes it
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from csv import Error as CSVError
+from csv import reader as csv_reader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv
 
+from hpc_train.arguments import shown
 from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field, open_unzipped
 from hpc_train.errors import UserError
@@ -36,15 +40,16 @@ class CSV(Part):
     """A CSV file (tab-separated where its name ends in .tsv).
 
     Args:
-        header: Whether the first line names the columns; else they are c0, c1, ….
+        header: Whether the first line names the columns; else they are c0, c1, …. None: it does, and must not look
+            like a row.
         targets: The types asked for: a column that is to be of floats is read as such.
 
     Raises:
         UserError: No header, names given twice, no lines, lines of different lengths in the first ones.
     """
 
-    def __init__(self, path: Path, header: bool, targets: Mapping[str, Target]) -> None:
-        self.name, self._path, self._header = str(path), path, header
+    def __init__(self, path: Path, header: bool | None, targets: Mapping[str, Target]) -> None:
+        self.name, self._path, self._header = str(path), path, header is not False
         self._delimiter = "\t" if ".tsv" in path.suffixes else ","
         self._read_bytes, self._all_bytes = 0, path.stat().st_size
         with open_unzipped(path) as stream:
@@ -53,17 +58,39 @@ class CSV(Part):
             raise UserError(f"{path}: is empty")
         top, _, rest = first.partition(b"\n")
         cells = self._header_cells(top.removesuffix(b"\r"))
-        if header and _first_unlike(pa.array([cell.encode() for cell in cells], pa.binary()), _NUMBER) is None:
-            raise UserError(f"{path}: the first line holds numbers and no column names; give --no-header if that is so")
-        self.names = cells if header else [f"c{i}" for i in range(len(cells))]
+        if header is None:
+            self._check_header(cells, rest)
+        self.names = cells if self._header else [f"c{i}" for i in range(len(cells))]
         twice = {name for name, times in Counter(self.names).items() if times > 1}
         if twice:
-            raise UserError(f"{path}: two columns are named {min(twice)!r}")
+            way = "; give --no-header if the first line is a row" if self._header else ""
+            raise UserError(f"{path}: two columns are named {min(twice)!r}{way}")
         self._kinds: dict[str, str] = {}
-        self.refused = self._infer(rest if header else first, targets)
+        self.refused = self._infer(rest if self._header else first, targets)
         self.fields: Mapping[str, Field] = {
             name: Field(name, np.dtype(self._kinds[name])) for name in self.names if name not in self.refused
         }
+
+    def _check_header(self, cells: Sequence[str], rest: bytes) -> None:
+        """Refuses a first line that looks like a row: it has numbers, and they do not count the columns."""
+        numbers = [cell for cell in cells if _is_number(cell)]
+        if not numbers:
+            return
+        ways = "give --no-header if it is a row, or --header if these are the columns' names"
+        if len(numbers) == len(cells):
+            raise UserError(f"{self.name}: the first line holds numbers and no column names; {ways}")
+        try:
+            below = next(csv_reader([rest.partition(b"\n")[0].decode()], delimiter=self._delimiter), [])
+        except (UnicodeDecodeError, CSVError):
+            below = []
+        named = [c for cell, c in zip(cells, below, strict=False) if not _is_number(cell)]
+        counting = [[str(i) for i in range(first, first + len(numbers))] for first in (0, 1)]
+        if numbers in counting and all(_is_number(cell) for cell in named):
+            return
+        raise UserError(
+            f"{self.name}: the first line has numbers among its names, such as {shown(numbers[0])}, so it may be a "
+            f"row; {ways}"
+        )
 
     def share(self) -> float | None:
         return self._read_bytes / self._all_bytes
@@ -112,6 +139,7 @@ class CSV(Part):
     def _infer(self, text: bytes, targets: Mapping[str, Target]) -> dict[str, str]:
         """Sets each column's kind from some lines; returns those that hold no numbers, and where that shows."""
         refused: dict[str, str] = {}
+        self.texts: list[str] = []
         for name in self.names:
             wanted = targets[name].dtype if name in targets else np.dtype(np.int64)
             self._kinds[name] = "f8" if wanted.kind == "f" else "u8" if wanted.name == "uint64" else "i8"
@@ -124,6 +152,8 @@ class CSV(Part):
                 self._kinds[name] = "f8"
             if (row := _first_unlike(values, _NUMBER)) is not None:
                 refused[name] = f"line {_line_of(text, row, 1 + self._header)} has {_shown(values[row])}"
+                if values[row].as_py().strip():
+                    self.texts.append(name)
         return refused
 
     def _parse(self, text: bytes, names: Sequence[str], line: int) -> Block:
@@ -197,6 +227,10 @@ def _first_unlike(values: pa.ChunkedArray, pattern: str) -> int | None:
     """The first row whose cell (bytes) does not match `pattern` as a whole; None where all do."""
     row = compute.index(compute.match_substring_regex(values, pattern), False).as_py()
     return None if row < 0 else int(row)
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(_NUMBER, cell) is not None
 
 
 def _line_of(text: bytes, row: int, line: int) -> int:

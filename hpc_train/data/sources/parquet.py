@@ -19,6 +19,11 @@ from hpc_train.files import require_regular
 BUFFER_BYTES = 1 << 20
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
+
+
 class Parquet(Part):
     """A Parquet file.
 
@@ -59,6 +64,7 @@ class Parquet(Part):
                 self.fields[column.name] = Field(column.name, np.dtype(kind.to_pandas_dtype()), shape)
             else:
                 self.refused[column.name] = f"{column.type}: no numbers"
+        self.texts = [column.name for column in schema if _is_text(column.type)]
 
     def _open(self) -> Any:
         try:

@@ -1,11 +1,13 @@
 """Which columns are made of a file's columns, as the options --columns, --stack and --dtype define it.
 
-- `--columns a,b`: only these columns, after stacking.
+- `--columns a,b`: only these columns, after stacking; `--columns image=a,b`: a is written as image.
 - `--stack image=pixel1..pixel784`: one column `[rows, 784]` of all from pixel1 to pixel784, in the file's order;
   `--stack xy=x,y`: one column `[rows, 2]` of those named.
 - `--dtype image=uint8`: the column in another type, where each value is checked to fit;
   `--dtype image=uint8[28,28]`: and its row in another shape;
   `--dtype float32`: all columns of floats (or, with an integer type, of integers) in that type.
+
+So --stack names columns as the sources do, --columns has both names, and --dtype those of the shards.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
+from hpc_train.arguments import shown
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sources.table import Block, Field, Rows, Table, numbered
 from hpc_train.errors import UserError
@@ -28,6 +32,12 @@ TYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
+
+
+SHOWN = 200
+"""Characters of an option that a message repeats."""
+MAX_NAME_BYTES = 60_000
+"""HDF5 takes 64 KiB, its own marks included."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +56,30 @@ class Recipe:
     """The three options, parsed.
 
     Attributes:
-        columns: The columns to keep, or None for all.
+        columns: The columns to keep: the name that each is written with, by its own; None for all, as they are.
         stacks: Column to stack: a list of columns, or the two ends of a range.
-        targets: Type and row shape by column.
+        targets: Type and row shape by the name that a column is written with.
         kinds: The type for all columns of floats ("f") and of integers ("i").
     """
 
-    columns: tuple[str, ...] | None = None
+    columns: Mapping[str, str] | None = None
     stacks: Mapping[str, tuple[str, ...] | Range] = field(default_factory=dict)
     targets: Mapping[str, Target] = field(default_factory=dict)
     kinds: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+
+    def written(self, name: str) -> str | None:
+        """What a column of a source is called in the shards; None where it is left out."""
+        return name if self.columns is None else self.columns.get(name)
+
+    def renamed(self, name: str) -> bool:
+        """Whether a column of a source is written under another name."""
+        return self.written(name) not in (None, name)
+
+    def types_in_sources(self) -> dict[str, Target]:
+        """Type and row shape by the columns' own names."""
+        own = {name: target for name, target in self.targets.items() if not self.renamed(name)}
+        given = {old: self.targets[new] for old, new in (self.columns or {}).items() if new in self.targets}
+        return {**own, **given}
 
 
 @dataclass(frozen=True)
@@ -74,12 +98,14 @@ class Part(ABC):
         names: All its columns, in the file's order.
         fields: Those that can be written.
         refused: Why the others cannot.
+        texts: Those of them that hold text.
     """
 
     name: str
     names: Sequence[str]
     fields: Mapping[str, Field]
     refused: Mapping[str, str]
+    texts: Collection[str] = ()
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         """How many rows these columns have; None where only reading can show it."""
@@ -122,8 +148,37 @@ def parse_recipe(columns: str | None, stacks: Sequence[str], dtypes: Sequence[st
             raise UserError(
                 f"--dtype {text}: give NAME=TYPE or NAME=TYPE[SHAPE], once a column, or a TYPE of numbers, once a kind"
             )
-    kept = None if columns is None else _names(f"--columns {columns}", columns)
-    return Recipe(kept, _stacks(stacks), targets, kinds)
+    return Recipe(None if columns is None else _renamed(columns), _stacks(stacks), targets, kinds)
+
+
+def _renamed(columns: str) -> dict[str, str]:
+    """What `--columns` gives: the new name by the old one."""
+    option = f"--columns {columns if len(columns) <= SHOWN else columns[:SHOWN] + '…'}"
+    pairs = [(new, old if named else new) for new, named, old in (text.partition("=") for text in columns.split(","))]
+    if any(not new or not old for new, old in pairs):
+        raise UserError(f"{option}: give NAME or NEW=OLD each, with commas between")
+    for names in ([new for new, _ in pairs], [old for _, old in pairs]):
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise UserError(f"{option}: give each name once, with commas between; {shown(twice[0])} is there twice")
+    for new, old in pairs:
+        if new != old:
+            check_name(new)
+    return {old: new for new, old in pairs}
+
+
+def check_name(name: str) -> None:
+    """Raises UserError where `name` cannot be a dataset's."""
+    if name in ("", ".") or "/" in name or "\0" in name:
+        raise UserError(
+            f"column {shown(name)}: a dataset name is not empty and has no '/'; --columns NEW=OLD gives the column "
+            "another name, and leaves out those that it does not list"
+        )
+    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+        raise UserError(
+            f"column {shown(name)}: a dataset name has {MAX_NAME_BYTES:,} bytes at most; --columns NEW=OLD gives the "
+            "column another name"
+        )
 
 
 def _target(option: str, text: str) -> Target:

@@ -116,19 +116,17 @@ def in_order(rows: np.ndarray, read_ascending: Callable[[np.ndarray], Block]) ->
 
 
 class ShuffledTable(Table):
-    """A table's rows in another order."""
+    """A table's rows in another order: those at the places `first` to `end - 1` of it."""
 
-    def __init__(self, table: Table, order: Order) -> None:
-        assert table.rows is not None
+    def __init__(self, table: Table, order: Order, first: int, end: int) -> None:
         assert table.random
-        self._table, self._order = table, order
-        self.name, self.fields, self.rows = table.name, table.fields, table.rows
+        self._table, self._order, self._first, self._end = table, order, first, end
+        self.name, self.fields, self.rows = table.name, table.fields, end - first
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         piece = piece_rows(list(self.fields.values()))
-        assert self.rows is not None
-        for first in range(start, self.rows, piece):
-            yield self._table.gather(self._order(np.arange(first, min(first + piece, self.rows))))
+        for first in range(self._first + start, self._end, piece):
+            yield self._table.gather(self._order(np.arange(first, min(first + piece, self._end))))
 
 
 class Cursor:

@@ -1,23 +1,42 @@
-"""Converts files of other formats to shards: `hpc-train shard`. A conversion that was killed goes on where it was."""
+"""Converts files of other formats to shards: `hpc-train shard`. A conversion that was killed goes on where it was.
+
+With --split it writes several sets of shards, each of a prefix with a plan and a lock of its own; all plans are of the
+whole command, so that shards of another one are found whichever set they are of.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpc_train.data.hdf5.input_file import Consent
+from hpc_train.data.sampling.shuffle import Shuffle
 from hpc_train.data.sources import Named, expand, open_part
 from hpc_train.data.sources.combine import ConvertedTable, JoinedTable, combine
 from hpc_train.data.sources.idx import read_idx
-from hpc_train.data.sources.recipe import parse_recipe
+from hpc_train.data.sources.recipe import Part, Recipe, parse_recipe
+from hpc_train.data.sources.split import (
+    BY_NAMES,
+    SETS,
+    TEST,
+    TRAIN,
+    RowsOfSet,
+    Split,
+    check_alike,
+    common_names,
+    files_by_set,
+    parse_split,
+    parts_by_set,
+    rows_of_fraction,
+)
 from hpc_train.data.sources.spool import Report, Spool
-from hpc_train.data.sources.table import Field, Table
+from hpc_train.data.sources.table import Field, ShuffledTable, Table
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage
-from hpc_train.data.writing.writer import check_rows, nothing, spooled, write_tables
+from hpc_train.data.writing.writer import check_rows, nothing, ordered, rows_of, spooled, write_tables
 from hpc_train.errors import UserError
 from hpc_train.files import is_ours
 
@@ -32,7 +51,9 @@ class Options:
 
     Attributes:
         columns, stack, dtype: See hpc_train.data.sources.recipe.
-        header: Whether the first line of a CSV file names its columns.
+        split: See hpc_train.data.sources.split: BY_NAMES, or a fraction of the rows.
+        header: Whether the first line of a CSV file names its columns; None: it does, and is refused where it looks
+            otherwise.
         compression, chunk_rows: See `Storage`.
         external: Files that HDF5 sources may lead to; paths and globs.
     """
@@ -45,7 +66,8 @@ class Options:
     columns: str | None = None
     stack: Sequence[str] = ()
     dtype: Sequence[str] = ()
-    header: bool = True
+    split: str | float | None = None
+    header: bool | None = None
     external: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -57,13 +79,12 @@ class Options:
     def to_plan(self) -> dict[str, Any]:
         """By the names that they have on the command line."""
         given = {name.replace("_", "-"): value for name, value in asdict(self).items()}
-        header = given.pop("header")
-        return {**given, "no-header": not header}
+        return {**given, "split": parse_split(self.split)}
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a conversion wrote.
+    """What a conversion wrote of one set.
 
     Attributes:
         paths: All shards.
@@ -76,42 +97,126 @@ class Written:
     kept: int
 
 
-def convert(prefix: str | Path, sources: Sequence[str], options: Options, report: Report = nothing) -> Written:
+@dataclass(frozen=True)
+class _Group:
+    """Tables that are read together, and the sets that their rows are for, each a prefix of its own.
+
+    Attributes:
+        fraction: The part of the rows that is for the second set, where there are two.
+    """
+
+    prefixes: Sequence[Path]
+    tables: Sequence[JoinedTable]
+    fraction: float | None = None
+
+
+def convert(
+    prefix: str | Path, sources: Sequence[str], options: Options, report: Report = nothing
+) -> tuple[Written, ...]:
     """Writes the rows of `sources` as shards `<prefix>-00000.h5` …. Local; memory is bounded whatever their size.
 
     A file `.<name>.plan.json` stays beside the shards: with it the same command goes on where a run was killed.
 
     Args:
-        prefix: Folder and beginning of the file names.
+        prefix: Folder and beginning of the file names; with `options.split` the folder alone, in which each set has
+            shards of its name: `train-00000.h5` … and `test-00000.h5` ….
         sources: FILE or NAME=FILE each; files with the same columns follow each other, others are joined by row.
+
+    Returns: A Written for each set.
 
     Raises:
         UserError: Options or sources that cannot be used, or shards of another command there.
         OSError: Something cannot be written; the message is a sentence with path and cause.
     """
-    if str(prefix).endswith("/") or Path(prefix).name in ("", ".."):
-        raise UserError(f"PREFIX {prefix}: give the beginning of the file names too, as in data/train")
-    prefix, storage = Path(prefix), Storage(options.compression, options.chunk_rows)
+    split, storage = parse_split(options.split), Storage(options.compression, options.chunk_rows)
+    where = _place(str(prefix), split)
     recipe = parse_recipe(options.columns, options.stack, options.dtype)
     files, consent = expand(sources), Consent(tuple(options.external))
     _check_twice(files)
-    tables = combine([open_part(name, path, recipe, options.header, consent) for name, path in files], recipe)
-    check_rows(tables, options.shards)
-    with resume_plan.alone(prefix):
+    parts = [open_part(name, path, recipe, options.header, consent) for name, path in files]
+    if split == BY_NAMES:
+        recipe = common_names(recipe)
+    groups = _groups(where, parts, recipe, split)
+    for group in groups:
+        check_rows(group.tables, options.shards if split is None else 1)
+    prefixes = [prefix for group in groups for prefix in group.prefixes]
+    with ExitStack() as stack:
+        for prefix in prefixes:
+            stack.enter_context(resume_plan.alone(prefix))
         try:
-            here = _begin(prefix, options, files)
-            filled = _fill(prefix, tables, options, here, report)
-            typed: list[Table] = [
-                ConvertedTable(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled
-            ]
-            rows, kept = check_rows(typed, options.shards), len(resume_plan.shards(prefix))
-            paths = write_tables(prefix, typed, options.shards, storage, options.shuffle, options.seed, report)
-            resume_plan.clean(prefix)
+            plans = _begin(prefixes, options, files)
+            sets: dict[Path, Sequence[Table]] = {}
+            for group in groups:
+                filled = _fill(group, options, plans[group.prefixes[0]], report)
+                typed: list[Table] = [
+                    ConvertedTable(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled
+                ]
+                sets |= _sets(group, typed, options)
+            check_alike({prefix.name: tables for prefix, tables in sets.items()})
+            rows = {prefix: rows_of(tables) or 0 for prefix, tables in sets.items()}
+            shards = [options.shards] if split is None else files_by_set(list(rows.values()), options.shards)
+            for tables, count in zip(sets.values(), shards, strict=True):
+                check_rows(tables, count)
+            kept = {prefix: len(resume_plan.shards(prefix)) for prefix in prefixes}
+            written = []
+            for (prefix, tables), count in zip(sets.items(), shards, strict=True):
+                paths = write_tables(prefix, tables, count, storage, report)
+                fields = [field for table in tables for field in table.fields.values()]
+                written.append(Written(rows[prefix], fields, paths, kept[prefix]))
+            for prefix in prefixes:
+                resume_plan.clean(prefix)
         except UserError:
-            if not resume_plan.shards(prefix):
-                resume_plan.clean(prefix, plan=True)
+            for prefix in prefixes:
+                if not resume_plan.shards(prefix):
+                    resume_plan.clean(prefix, plan=True)
             raise
-    return Written(rows, [field for table in typed for field in table.fields.values()], paths, kept)
+    return tuple(written)
+
+
+def _place(prefix: str, split: Split) -> Path:
+    """The prefix, or the folder of a split.
+
+    Raises:
+        UserError: It is the other of the two.
+    """
+    path = Path(prefix)
+    if split is not None:
+        if not prefix.endswith("/") and path.name.lower() in SETS and not path.is_dir():
+            raise UserError(
+                f"PREFIX {prefix}: --split names the files itself, train-00000.h5 and so on; give the folder alone, "
+                f"{path.parent}/, or {prefix}/ if that is what the folder is called"
+            )
+        return path
+    if prefix.endswith("/") or path.name in ("", ".."):
+        raise UserError(
+            f"PREFIX {prefix}: give the beginning of the file names too, as in data/train; with --split, which writes "
+            "a train and a test set, the folder will do"
+        )
+    return path
+
+
+def _groups(where: Path, parts: Sequence[Part], recipe: Recipe, split: Split) -> list[_Group]:
+    if split == BY_NAMES:
+        return [_Group([where / name], combine(own, recipe)) for name, own in parts_by_set(parts, recipe).items()]
+    tables = combine(parts, recipe)
+    if split is None:
+        return [_Group([where], tables)]
+    return [_Group([where / TRAIN, where / TEST], tables, float(split))]
+
+
+def _sets(group: _Group, tables: Sequence[Table], options: Options) -> dict[Path, Sequence[Table]]:
+    """What each set of a group is written from."""
+    if group.fraction is None:
+        shuffle = options.shuffle and bool(rows_of(tables))
+        return {group.prefixes[0]: ordered(tables, shuffle, options.seed)}
+    rows = rows_of(tables) or 0
+    cut, order = rows_of_fraction(rows, group.fraction), Shuffle(rows, options.seed)
+    kind = ShuffledTable if options.shuffle else RowsOfSet
+    train, test = group.prefixes
+    return {
+        train: [kind(table, order, cut, rows) for table in tables],
+        test: [kind(table, order, 0, cut) for table in tables],
+    }
 
 
 def _check_twice(files: Sequence[Named]) -> None:
@@ -122,32 +227,35 @@ def _check_twice(files: Sequence[Named]) -> None:
         seen.add((name, path.resolve()))
 
 
-def _begin(prefix: Path, options: Options, files: Sequence[Named]) -> resume_plan.Plan:
-    """The plan of this run, written down; what earlier runs left is removed, unless this run can use it."""
-    here = resume_plan.Plan(prefix, options.to_plan(), files)
-    differences, there = here.differences(), resume_plan.shards(prefix)
-    if differences == []:
-        resume_plan.clean(prefix, spools=False)
-        return here
+def _begin(prefixes: Sequence[Path], options: Options, files: Sequence[Named]) -> dict[Path, resume_plan.Plan]:
+    """The plans of this run, written down once all prefixes are found to do.
+
+    What earlier runs left is removed, unless this run can use it.
+    """
+    plans = {prefix: resume_plan.Plan(prefix, options.to_plan(), files) for prefix in prefixes}
+    differences = {prefix: plan.differences() for prefix, plan in plans.items()}
+    there = [path for prefix in prefixes if differences[prefix] != [] for path in resume_plan.shards(prefix)]
     if there:
         why = "and not from this command; remove them or choose another prefix"
-        if differences:
+        if found := [text for texts in differences.values() for text in texts or ()]:
+            shards = " and ".join(f"{prefix}-*.h5" for prefix in prefixes if resume_plan.shards(prefix))
             why = (
-                f"from another command: {'; '.join(differences)}. Give that command again to go on with it, remove "
-                f"{prefix}-*.h5 to start anew, or choose another prefix"
+                f"from another command: {'; '.join(dict.fromkeys(found))}. Give that command again to go on with it, "
+                f"remove {shards} to start anew, or choose another prefix"
             )
         raise UserError(f"{there[0]}: already there, with {len(there) - 1} more, {why}")
-    resume_plan.clean(prefix)
-    here.write()
-    return here
+    for prefix, plan in plans.items():
+        resume_plan.clean(prefix, spools=differences[prefix] != [])
+        if differences[prefix] != []:
+            plan.write()
+    return plans
 
 
-def _fill(
-    prefix: Path, tables: Sequence[JoinedTable], options: Options, here: resume_plan.Plan, report: Report
-) -> list[JoinedTable | Spool]:
+def _fill(group: _Group, options: Options, here: resume_plan.Plan, report: Report) -> list[JoinedTable | Spool]:
     """The tables, those that need a spool in one: the one of an earlier run where it is whole."""
+    prefix = group.prefixes[0]
     filled: list[JoinedTable | Spool] = []
-    for number, table in enumerate(tables):
+    for number, table in enumerate(group.tables):
         path = prefix.parent / f".{prefix.name}.spool-{number}"
         if str(number) in here.spools and is_ours(path):
             with suppress(KeyError, TypeError, ValueError):  # a plan that is not what was written: it is filled anew

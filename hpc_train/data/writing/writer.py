@@ -8,13 +8,15 @@ from typing import Any
 
 from hpc_train.data.sampling.shuffle import Shuffle
 from hpc_train.data.sources.arrays import Arrays, Slices
-from hpc_train.data.sources.combine import JoinedTable, check_name, combine
-from hpc_train.data.sources.recipe import Recipe
+from hpc_train.data.sources.combine import JoinedTable, combine
+from hpc_train.data.sources.recipe import Recipe, check_name
+from hpc_train.data.sources.split import hint
 from hpc_train.data.sources.spool import Report, Spool, fill
 from hpc_train.data.sources.table import Cursor, ShuffledTable, Table
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.shard_file import Storage, check_shard, write_shard
 from hpc_train.errors import UserError
+from hpc_train.telemetry.units import counted
 from hpc_train.text import listed
 
 
@@ -70,7 +72,8 @@ def write_shards(
             raise UserError(f"{old[0]}: already there, with {len(old) - 1} more; remove them or choose another prefix")
         resume_plan.clean(prefix, plan=True)
         try:
-            return write_tables(prefix, [spooled(table, prefix, 0, shuffle, nothing)], shards, storage, shuffle, seed)
+            tables = ordered([spooled(table, prefix, 0, shuffle, nothing)], shuffle, seed)
+            return write_tables(prefix, tables, shards, storage)
         finally:
             resume_plan.clean(prefix)
 
@@ -82,30 +85,45 @@ def spooled(table: JoinedTable, prefix: Path, number: int, shuffle: bool, report
     return fill(table, prefix.parent / f".{prefix.name}.spool-{number}", report)
 
 
-def check_rows(tables: Sequence[Table], shards: int) -> int:
-    """The rows of all `tables`, which are to fill `shards` shards; tables that are not counted yet are left out.
+def rows_of(tables: Sequence[Table]) -> int | None:
+    """The rows of all `tables`, but for those that are not counted yet; None where that is all of them.
 
     Raises:
-        UserError: Tables with different numbers of rows, or fewer rows than shards.
+        UserError: Tables with different numbers of rows.
     """
-    counted = {table.name: table.rows for table in tables if table.rows is not None}
-    if len(set(counted.values())) > 1:
-        counts = listed(f"{name} has {rows} rows" for name, rows in counted.items())
-        raise UserError(f"columns of different lengths: {counts}")
-    rows = next(iter(counted.values()), None)
+    known = {table.name: table.rows for table in tables if table.rows is not None}
+    if len(set(known.values())) > 1:
+        counts = listed(f"{name} has {counted(rows, 'row')}" for name, rows in known.items())
+        more = hint([name for table in tables for name in table.fields])
+        raise UserError(f"columns of different lengths: {counts}{more}")
+    return next(iter(known.values()), None)
+
+
+def check_rows(tables: Sequence[Table], shards: int) -> int:
+    """As rows_of, or 0.
+
+    Raises:
+        UserError: Tables with different numbers of rows, or fewer rows than `shards`.
+    """
+    rows = rows_of(tables)
     if rows is not None and not 1 <= shards <= rows:
-        raise UserError(f"cannot write {rows} rows to {shards} shards: between 1 and {max(rows, 1)} are possible")
+        possible = f"between 1 and {rows} are possible" if rows > 1 else "each needs a row"
+        raise UserError(f"cannot write {counted(rows, 'row')} to {counted(shards, 'shard')}: {possible}")
     return rows or 0
 
 
+def ordered(tables: Sequence[Table], shuffle: bool, seed: int) -> Sequence[Table]:
+    """`tables`, whose rows are known, or where they are to be shuffled, all in one other order."""
+    if not shuffle:
+        return tables
+    rows = rows_of(tables)
+    assert rows is not None
+    order = Shuffle(rows, seed)
+    return [ShuffledTable(table, order, 0, rows) for table in tables]
+
+
 def write_tables(
-    prefix: Path,
-    tables: Sequence[Table],
-    shards: int,
-    storage: Storage,
-    shuffle: bool = False,
-    seed: int = 0,
-    report: Report = nothing,
+    prefix: Path, tables: Sequence[Table], shards: int, storage: Storage, report: Report = nothing
 ) -> list[Path]:
     """Writes the columns of `tables`, side by side, to those of the shards that are not there yet.
 
@@ -115,9 +133,6 @@ def write_tables(
     """
     rows = check_rows(tables, shards)
     fields = [field for table in tables for field in table.fields.values()]
-    if shuffle:
-        order = Shuffle(rows, seed)
-        tables = [ShuffledTable(table, order) for table in tables]
     bounds = [rows * i // shards for i in range(shards + 1)]
     paths = [prefix.parent / f"{prefix.name}-{i:05d}.h5" for i in range(shards)]
     row_bytes = sum(field.row_bytes for field in fields)

@@ -47,7 +47,7 @@ def test_csv_tables(tmp_path: Path) -> None:
     assert refusal_of_text(tmp_path).startswith(
         "a.csv: cannot write 'name' (line 2 has the text 'a, b'). --columns label,"
         + ",".join(f"p{i}" for i in range(12))
-        + ",late leaves that out"
+        + ",late leaves that out; for text, give an input_fn: docs/data_format.md#text-and-tables shows one"
     )
 
 
@@ -143,3 +143,40 @@ def test_stacking_keeps_the_order_of_the_first_file(tmp_path: Path) -> None:
     assert write(tmp_path, "a.csv", "b.csv", stack=["v=x..z"], shards=1)["v"].tolist() == [[1, 2, 3], [10, 20, 30]]
     found = write(tmp_path, "a.csv", stack=["v=z,x"], shards=1, dtype=["v=float32"])
     assert (found["v"].tolist(), found["y"].tolist()) == ([[3, 1]], [2])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "5.1,3.5,0.2,setosa\n4.9,3,0.2,setosa\n",
+            "has numbers among its names, such as '5.1', so it may be a row; give",
+        ),
+        (
+            "cat,1,2\ndog,3,4\n",
+            "such as '1', so it may be a row; give --no-header if it is a row, or --header if these",
+        ),
+        ("a,2,3\n1,2,3\n", "numbers among its names, such as '2'"),
+        ('a,0,1\n"x\n', "numbers among its names, such as '0'"),
+        (
+            "0,1,2\n5,6,7\n",
+            "the first line holds numbers and no column names; give --no-header if it is a row, or --hea",
+        ),
+        ("a,b,a\n1,2,3\n", "two columns are named 'a'; give --no-header if the first line is a row"),
+    ],
+)
+def test_a_first_line_that_looks_like_a_row_is_noticed(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    assert said in refusal(tmp_path, "s.csv")
+
+
+def test_names_that_count_the_columns_are_names_and_others_with_consent(tmp_path: Path) -> None:
+    """As many programs write them (label,0,1,2 …); which 2.5 is not, unless the user says so."""
+    (tmp_path / "s.csv").write_text("label,0,1\n7,8,9\n")
+    assert {name: array.tolist() for name, array in write(tmp_path, "s.csv", shards=1).items()} == {
+        **{"label": [7], "0": [8]},
+        "1": [9],
+    }
+    (tmp_path / "s.csv").write_text("1.5,2.5\n7,8\n")
+    assert write(tmp_path, "s.csv", shards=1, header=True, columns="x=2.5")["x"].tolist() == [8]
+    assert write(tmp_path, "s.csv", shards=1, header=False)["c0"].tolist() == [1.5, 7]

@@ -271,7 +271,10 @@ def test_tfrecord(tmp_path: Path) -> None:
         ({"dtype": ["image=uint8[4,"]}, "is not TYPE or TYPE[SHAPE]"),
         ({"dtype": ["image=uint8[5,3]"]}, "column 'image' has 12 values a row, but --dtype image=uint8[5, 3] has 15"),
         ({"dtype": ["label=int8", "label=int8"]}, "give NAME=TYPE or NAME=TYPE[SHAPE], once a column"),
-        ({"dtype": ["imge=uint8"]}, "--dtype: nothing gives a column 'imge'; the columns are image, label"),
+        (
+            {"dtype": ["imge=uint8"]},
+            "--dtype: nothing gives a column 'imge'; did you mean `image`? the columns are image, label",
+        ),
         ({"dtype": ["image=int8"]}, "which is no int8 (whole numbers from -128 to 127)"),
         ({"dtype": ["label=bool"]}, "stored.npz: column 'label' has 2 in row 3, which is no bool (0 and 1)"),
         ({"dtype": ["int8", "int16"]}, "or a TYPE of numbers, once a kind"),

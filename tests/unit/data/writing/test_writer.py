@@ -199,6 +199,51 @@ def test_a_killed_run_goes_on_and_ends_as_if_undisturbed(source: Path) -> None:
         convert(folder / "train", [str(source)], Options(20, shuffle=True, compression="gzip"))
 
 
+def test_a_killed_run_that_splits_goes_on_and_never_mixes(source: Path) -> None:
+    folder = source.parent
+    arguments = ["s.npz", "--shards", "10", "--compression", "gzip", "--split", "0.4"]
+    (folder / "data").mkdir()
+    kill_when(lambda: (folder / "data/train-00002.h5").exists(), folder, "data", *arguments)
+    kept = {path: path.stat().st_ino for path in (folder / "data").glob("*.h5")}
+    assert not any(path.name.startswith("test") for path in kept)
+
+    changed = shard(folder, "data", *arguments, "--seed", "1")
+    assert changed.returncode == 2
+    assert "--seed was 0 and is 1. Give that command again to go on" in changed.stderr
+    assert "remove data/train-*.h5 to start anew" in changed.stderr
+    kill_when(lambda: (folder / "data/test-00001.h5").exists(), folder, "data", *arguments)
+    for path in (folder / "data").glob("train-*.h5"):
+        path.unlink()
+    changed = shard(folder, "data", *arguments, "--seed", "1")
+    assert "remove data/test-*.h5 to start anew" in changed.stderr, "those of the other seed are not mixed with"
+
+    again = shard(folder, "data", *arguments)
+    assert again.returncode == 0, again.stderr
+    assert "from an earlier run): data/test-00000.h5" in again.stdout
+    convert(folder / "whole", [str(source)], Options(10, split=0.4))
+    for name in ("train", "test"):
+        for file in sorted((folder / "whole").glob(f"{name}-*.h5")):
+            assert contents(file) == contents(folder / "data" / file.name)
+    assert sorted([*joined(folder / "data")["y"], *joined(folder / "data", "test")["y"]]) == list(range(40_000))
+    hidden = sorted(path.name for path in (folder / "data").iterdir() if path.name.startswith("."))
+    assert hidden == [".test.plan.json", ".train.plan.json"]
+    other = shard(folder, "data/train", "s.npz", "--shards", "10", "--compression", "gzip")
+    assert "--split was 0.4 and is not given" in other.stderr
+
+
+def test_a_set_that_another_command_wrote_is_refused_before_anything_is_written(source: Path) -> None:
+    folder = source.parent
+    convert(folder / "data/test", [str(source)], Options(compression="lzf", shards=8))
+    with pytest.raises(UserError, match=r"test-00000\.h5: already there, with 7 more, from another command: --compr"):
+        convert(folder / "data", [str(source)], Options(split=0.1))
+    assert not any((folder / "data").glob("*train*"))
+    with (
+        resume_plan.alone(folder / "more/test"),
+        pytest.raises(UserError, match="more/test: another process is writing these shards"),
+    ):
+        convert(folder / "more", [str(source)], Options(split=0.1))
+
+
 def test_a_run_killed_while_it_spools_starts_its_spool_again(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i * 0.5}\n" for i in range(600_000))
     (tmp_path / "s.csv").write_text("i,half\n" + rows)
@@ -237,7 +282,7 @@ def test_shards_that_this_command_did_not_write_are_refused(source: Path) -> Non
     with pytest.raises(UserError, match=r"other-00002.h5: is not the shard that this command writes; remove it"):
         convert(folder / "other", [str(source)], Options(4))
     (folder / "other-00002.h5").unlink()
-    assert convert(folder / "other", [str(source)], Options(4)).kept == 3
+    assert convert(folder / "other", [str(source)], Options(4))[0].kept == 3
     assert joined(folder, "other")["y"].tolist() == list(range(40_000))
 
 
