@@ -22,6 +22,7 @@ _KINDS: dict[str, Kind] = {
     "ckpt_to_initialize_from": "source",
 }
 _NAMES_OF_OTHERS = "var_name_to_prev_var_name"
+_DATASETS = ("features", "label")
 _SECTIONS = ("data", "train", "eval", "evals", "warm_start_from")
 
 
@@ -35,7 +36,7 @@ def names_in(job: dict[str, Any]) -> Iterator[tuple[Location, Kind, str]]:
 def _within(value: Any, at: Location, kind: Kind | None) -> Iterator[tuple[Location, Kind, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            if key == _NAMES_OF_OTHERS:
+            if key == _NAMES_OF_OTHERS or (key in _DATASETS and _is_data(at)):
                 continue
             yield from _within(item, (*at, key), _KINDS.get(key))
     elif isinstance(value, list):
@@ -43,6 +44,11 @@ def _within(value: Any, at: Location, kind: Kind | None) -> Iterator[tuple[Locat
             yield from _within(item, (*at, number), kind)
     elif kind is not None and isinstance(value, str):
         yield at, kind, value
+
+
+def _is_data(at: Location) -> bool:
+    """Whether an HDF5Input is at this place; evaluation sets and exporters may be called as its keys are."""
+    return at in (("data", "train"), ("data", "eval")) or (len(at) == 3 and at[0] == "evals" and at[2] == "data")
 
 
 def renamed(job: dict[str, Any], rename: Callable[[Kind, str], str]) -> dict[str, Any]:

@@ -31,12 +31,16 @@ from hpc_train.config.retired import EVAL_SPEC, HDF5_INPUT, RUN_CONFIG, TRAIN_SP
 from hpc_train.config.types import (
     STRICT,
     Count,
+    Datasets,
     Functions,
     Name,
     Names,
     Seconds,
     StrategyName,
+    are_datasets,
+    are_features,
     as_tuple,
+    datasets_of,
     function_of,
 )
 from hpc_train.config.validation import specification
@@ -64,10 +68,11 @@ class HDF5Input:
     Args:
         shards: Path or glob, or several; relative to the working directory, or to the job file that names it.
         batch_size: Rows a rank reads for one step. The global batch is `batch_size` x ranks.
-        features: Dataset names. One reaches the model as a tensor `[B, ...]`, several as a dict by name.
-            `None`: every dataset but the label.
-        label: Dataset name, or several (a dict by name, for models of several outputs). `None`: the dataset
-            called `label`, `labels` or `y`; an empty tuple: none, for models that need no label.
+        features: Dataset names. One reaches the model as a tensor `[B, ...]`, several as a dict by name; a mapping
+            `{input: dataset}` as a dict by the names of the model's inputs. `None`: every dataset but the label.
+        label: Dataset name, or several (a dict by name, for models of several outputs), or a mapping
+            `{output: dataset}`. `None`: the dataset called `label`, `labels` or `y`; an empty tuple: none, for models
+            that need no label.
         shuffle: `"global"`: one permutation of all rows an epoch, dealt to the ranks step by step.
             `"block"`: blocks of contiguous rows are permuted and dealt to the ranks, each of which shuffles a buffer
             of a tenth of its share with its own seed, so that files are read in long pieces. `"none"`: file order.
@@ -81,7 +86,8 @@ class HDF5Input:
         external: Files outside the shards that may be read where a shard leads to them, by external links, virtual
             datasets or external storage: path or glob, or several, as `shards`. None: such a shard is refused.
 
-    Data keeps its stored dtype until `map_fn`: uint8 images stay uint8.
+    Data keeps its stored dtype until `map_fn`: uint8 images stay uint8. Each input names its own datasets: those of an
+    evaluation may be called otherwise than those of the training.
 
     Raises:
         UserError: With every value that is not allowed. That the files can be read is looked at when training begins.
@@ -90,8 +96,8 @@ class HDF5Input:
     retired: ClassVar[Mapping[str, str]] = HDF5_INPUT
     shards: Names
     batch_size: Count = 32
-    features: Names | None = None
-    label: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] | None = None
+    features: Annotated[tuple[str, ...] | dict[str, str] | None, BeforeValidator(are_features)] = None
+    label: Annotated[tuple[str, ...] | dict[str, str] | None, BeforeValidator(are_datasets)] = None
     shuffle: Literal["global", "block", "none"] = "global"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     epochs: Count | None = None
@@ -100,9 +106,9 @@ class HDF5Input:
 
     @field_validator("features", "label")
     @classmethod
-    def _names_are_distinct(cls, names: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        others = (info.data.get("features") or ()) if info.field_name == "label" else ()
-        taken = [*(names or ()), *others]
+    def _names_are_distinct(cls, names: Datasets, info: ValidationInfo) -> Datasets:
+        others = info.data.get("features") if info.field_name == "label" else ()
+        taken = [*datasets_of(names), *datasets_of(others)]
         twice = sorted({name for name in taken if taken.count(name) > 1})
         if twice:
             raise ValueError(f"names {', '.join(twice)} more than once among `features` and `label`")

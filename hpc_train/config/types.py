@@ -58,6 +58,37 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
 
 
+Datasets = tuple[str, ...] | dict[str, str] | None
+"""Names of datasets, or the dataset of each input or output of the model."""
+
+
+def are_datasets(value: Any) -> Any:
+    """`value` as Datasets; ValueError where it is neither a name, nor a list of names, nor a mapping to them."""
+    value = as_tuple(value)
+    if value is None:
+        return None
+    names = [*value, *value.values()] if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple) or not all(isinstance(n, str) and n for n in names):
+        raise ValueError(
+            f"{shown(value)} is not allowed; allowed: a dataset's name, a list of names, or a mapping of the model's "
+            "names to those of datasets, as in {image: x_test}"
+        )
+    return value if isinstance(value, dict) else tuple(value)
+
+
+def are_features(value: Any) -> Any:
+    """As are_datasets; ValueError where there are none."""
+    found = are_datasets(value)
+    if found is not None and not found:
+        raise ValueError(f"{shown(value)} is not allowed; allowed: one dataset at least, or none given for all")
+    return found
+
+
+def datasets_of(names: Datasets) -> tuple[str, ...]:
+    """The datasets alone."""
+    return tuple(names.values()) if isinstance(names, dict) else names or ()
+
+
 def _is_given(value: Any) -> Any:
     return is_function(value or "") if isinstance(value, str) or value is None else value
 

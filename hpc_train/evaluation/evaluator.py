@@ -100,7 +100,8 @@ def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
     source = spec.input_fn
     if shards is None or not isinstance(source, HDF5Input) or callable(source.map_fn):
         return None
-    about = [record_of(shards), spec.steps, source.batch_size, source.map_fn]
+    columns = [[column.key, column.name] for column in shards.columns]
+    about = [record_of(shards), columns, spec.steps, source.batch_size, source.map_fn]
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

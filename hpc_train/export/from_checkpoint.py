@@ -109,19 +109,32 @@ def _exporter_names(value: Any) -> set[str]:
 def _built(job: JobModel) -> tuple[keras.Model, Signature, ShardSet | None]:
     """The model, its signature, and the shards that were read for it; None where there are none any more."""
     reasons = []
-    for source in job.inputs:
+    for source in reversed(job.inputs):  # that of training first: its types are those of the exports of the job itself
         try:
             shards = find_shards(source)
         except UserError as error:
             reasons.append(str(error))
             continue
         model, element_spec = job.build(source, shards, InputContext(0, 1, 0))
-        return model, signature_of(model, element_spec, [column.name for column in shards.features]), shards
+        datasets = _trained_datasets(job) or shards.feature_inputs
+        return model, signature_of(model, element_spec, list(datasets), datasets), shards
     model = job.call()
     try:
-        return model, signature_of_inputs(model, job.inputs[0].features if job.inputs else None), None
+        datasets = _trained_datasets(job)
+        return model, signature_of_inputs(model, list(datasets) or None, datasets), None
     except UserError as error:
         raise UserError("\n".join([*reasons, str(error)])) from None
+
+
+def _trained_datasets(job: JobModel) -> dict[str, str]:
+    """The datasets that training reads as features, by what the model calls them; an evaluation's may be others."""
+    if not job.inputs:
+        return {}
+    try:
+        return find_shards(job.inputs[-1]).feature_inputs
+    except UserError:
+        known = job.inputs[-1].features
+        return known if isinstance(known, dict) else {name: name for name in known or ()}
 
 
 def _restore(model: keras.Model, snapshot: Snapshot, where: str) -> None:

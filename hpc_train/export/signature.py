@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Signature:
     Attributes:
         inputs: A tf.TensorSpec `[None, ...]` for each tensor that the model takes, by the name it has in the export.
         structure: What the model is called with: those names in place of the tensors.
-        datasets: The dataset that each input was read from, where its name has signs that inputs' names cannot have.
+        datasets: The dataset that each input was read from, where it has another name.
     """
 
     inputs: dict[str, Any]
@@ -33,12 +33,18 @@ class Signature:
     datasets: dict[str, str] = field(default_factory=dict)
 
 
-def signature_of(model: keras.Model, element_spec: Any, feature_names: Sequence[str] | None = None) -> Signature:
+def signature_of(
+    model: keras.Model,
+    element_spec: Any,
+    feature_names: Sequence[str] | None = None,
+    datasets: Mapping[str, str] | None = None,
+) -> Signature:
     """The signature of a model that is trained on batches of `element_spec`: `x`, `(x, y)` or `(x, y, weight)`.
 
     Args:
         feature_names: The datasets that the job reads as features. One names the model's only input; several name the
             inputs of a model that takes a list of as many.
+        datasets: The dataset of each input, where the job gives inputs other names than datasets have.
 
     A dict of inputs keeps its names; else Keras's names of the inputs are taken.
 
@@ -48,7 +54,7 @@ def signature_of(model: keras.Model, element_spec: Any, feature_names: Sequence[
     x = element_spec[0] if isinstance(element_spec, tuple) else element_spec
     flat = tf.nest.flatten(x)
     names = _names(model, x, len(flat), feature_names)
-    inputs, datasets = {}, {}
+    inputs, others = {}, {}
     plain = [_NOT_IN_NAMES.sub("_", name) for name in names]
     if len(set(plain)) != len(plain):
         plain = [f"input_{i}" for i in range(len(flat))]
@@ -60,12 +66,15 @@ def signature_of(model: keras.Model, element_spec: Any, feature_names: Sequence[
             )
         shape = [None, *spec.shape[1:]] if spec.shape.rank is not None else None
         inputs[name] = tf.TensorSpec(shape, spec.dtype, name=name)
-        if name != given:
-            datasets[name] = given
-    return Signature(inputs, tf.nest.pack_sequence_as(x, plain), datasets)
+        dataset = (datasets or {}).get(given, given)
+        if name != dataset:
+            others[name] = dataset
+    return Signature(inputs, tf.nest.pack_sequence_as(x, plain), others)
 
 
-def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None = None) -> Signature:
+def signature_of_inputs(
+    model: keras.Model, feature_names: Sequence[str] | None = None, datasets: Mapping[str, str] | None = None
+) -> Signature:
     """The signature of a model that declares its inputs itself, as all but subclassed ones do.
 
     Raises:
@@ -77,7 +86,7 @@ def signature_of_inputs(model: keras.Model, feature_names: Sequence[str] | None 
     if isinstance(inputs, list | tuple) and len(inputs) == 1:
         inputs = inputs[0]
     spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
-    return signature_of(model, (spec,), feature_names)
+    return signature_of(model, (spec,), feature_names, datasets)
 
 
 def _names(model: keras.Model, x: Any, count: int, feature_names: Sequence[str] | None) -> list[str]:

@@ -43,7 +43,7 @@ class JobModel:
         job: The job's name; None where a program described it.
         function: The model function, as `file.py:function` or `package.module:function`.
         code: The folder that goes first on the module search path.
-        inputs: The first evaluation set and the training data, as far as they are shards.
+        inputs: The first evaluation set and, last, the training data, as far as they are shards.
         kind: What the records of the first evaluation set are called.
     """
 

@@ -38,6 +38,7 @@ from hpc_train.telemetry.status import (
     read_status,
     sound,
 )
+from hpc_train.training.data_check import notes_on_types
 from hpc_train.training.job_description import first_line, of_the_run_before
 from hpc_train.warm_start.apply import WarmStartResult
 
@@ -86,7 +87,7 @@ def start_reporting(
                 write_json(job_dir / WARM_START_FILE, done.record)
         if plan.reordered:
             log.info("the order of rows has changed: training goes on with a whole epoch of it")
-        for note in data.notes:
+        for note in [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]:
             log.warning(note)
         yield Reporter(metrics, status, progress, lists, data.advice)
 

@@ -83,12 +83,13 @@ def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
 def _signature(
     model: keras.Model, element_spec: Any, train_spec: TrainSpec, shards: ShardSet | None
 ) -> tuple[Signature | None, str]:
-    names = tuple(column.name for column in shards.features) if shards is not None else None
+    datasets = shards.feature_inputs if shards is not None else None
+    names = tuple(datasets) if datasets is not None else None
     source = train_spec.input_fn
     if isinstance(source, HDF5Input) and source.map_fn is not None:
         names = names if names and len(names) == 1 else None
     try:
-        return signature_of(model, element_spec, names), ""
+        return signature_of(model, element_spec, names, datasets), ""
     except UserError as error:
         return None, str(error)
 

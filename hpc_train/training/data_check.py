@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from typing import Any
+
+import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.hdf5.shards import ShardSet, find_shards
+from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
 from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
 from hpc_train.distributed.world import World
@@ -14,6 +17,8 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model.backward import check_accumulation
 from hpc_train.model.builder import sparse_classes
+from hpc_train.telemetry.units import counted
+from hpc_train.text import listed
 
 Shards = Sequence["ShardSet | None"]
 """Of training, then of each evaluation set; None means an input that is a function."""
@@ -37,24 +42,79 @@ def checked_shards(
     if train is not None and isinstance(train_spec.input_fn, HDF5Input):
         check_accumulation(train_spec.input_fn.batch_size, accumulate_steps)
         training_sampler(train_spec.input_fn, train, 0, readers)
-    for evaluation in evaluations:
-        if train is not None and evaluation is not None:
+    for source, evaluation in zip(sources[1:], evaluations, strict=True):
+        if train is not None and evaluation is not None and _map_fn(source) == _map_fn(train_spec.input_fn):
             _check_alike(train, evaluation)
     return [train, *evaluations]
 
 
+def _map_fn(source: Any) -> Any:
+    """Which function makes batches of what the shards hold; where two inputs have the same, they have to be alike."""
+    return getattr(source, "map_fn", None)
+
+
 def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
+    """Raises UserError where batches of `evaluation` are other than those that the model is trained on.
+
+    The names of datasets count only where they are those of the model's inputs or outputs: in a batch that is a dict.
+    """
+    where = evaluation.paths[0]
     for kind in ("feature", "label"):
         all_ours, all_theirs = getattr(train, f"{kind}s"), getattr(evaluation, f"{kind}s")
-        for ours, theirs in zip(all_ours, all_theirs, strict=False):
-            if ours.name != theirs.name or ours.shape != theirs.shape:
-                raise UserError(
-                    f"{evaluation.paths[0]}: {kind} {theirs.name!r} is {theirs}, but training has {ours.name!r}, {ours}"
-                )
         if len(all_ours) != len(all_theirs):
+            counts = [f"{counted(len(c), kind)} ({listed(x.name for x in c)})" for c in (all_theirs, all_ours)]
+            raise UserError(f"{where}: {counts[0]}, but training has {counts[1]}; name those that are meant")
+        ours, theirs = (_by_key(columns) for columns in (all_ours, all_theirs))
+        if set(ours) != set(theirs):
+            needed = ", ".join(f"{key}: …" for key in ours)
+            way = "the name of its dataset alone" if None in ours else f"{{{needed}}} with its own datasets"
             raise UserError(
-                f"{evaluation.paths[0]}: {len(all_theirs)} {kind}s, but training has {len(all_ours)}; name them"
+                f"{where}: the {kind}s reach the model as {_keys(theirs)}, but in training as {_keys(ours)}; give "
+                f"this input `{_OPTIONS[kind]}:` {way}"
             )
+        for key, column in theirs.items():
+            trained = ours[key]
+            if column.shape != trained.shape or _is_complex(column) != _is_complex(trained):
+                raise UserError(
+                    f"{where}: {kind} {column.name!r} is {column}, but training has {trained.name!r}, {trained}"
+                )
+
+
+def notes_on_types(shards: Shards, specs: Sequence[TrainSpec | EvalSpec]) -> list[str]:
+    """What to know where features are whole numbers in training, and are not in an evaluation, or the other way."""
+    train, *evaluations = shards
+    notes = []
+    for evaluation, spec in zip(evaluations, specs[1:], strict=True):
+        if train is None or evaluation is None or _map_fn(spec.input_fn) != _map_fn(specs[0].input_fn):
+            continue
+        ours, theirs = _by_key(train.features), _by_key(evaluation.features)
+        for key, column in theirs.items():
+            trained = ours[key]
+            if {np.dtype(c.dtype).kind.replace("u", "i") for c in (column, trained)} == {"i", "f"}:
+                notes.append(
+                    f"{evaluation.paths[0]}: feature {column.name!r} is {column.dtype}, but training has "
+                    f"{trained.name!r}, {trained.dtype}: the model gets both as they are stored; if only one of them "
+                    "is scaled, the results mean nothing (hpc-train shard --dtype makes them alike)"
+                )
+    return notes
+
+
+_OPTIONS = {"feature": "features", "label": "label"}
+
+
+def _by_key(columns: Sequence[Column]) -> dict[str | None, Column]:
+    """Columns by what they are called in a batch; None where it is the column itself."""
+    if len(columns) == 1 and columns[0].given is None:
+        return {None: columns[0]}
+    return {column.key: column for column in columns}
+
+
+def _keys(columns: Mapping[str | None, Column]) -> str:
+    return "a tensor" if None in columns else f"a dict of {listed(str(key) for key in columns)}"
+
+
+def _is_complex(column: Column) -> bool:
+    return column.dtype.startswith("complex")
 
 
 def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model) -> None:
@@ -66,7 +126,8 @@ def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalS
     for found, source in zip(shards, [spec.input_fn for spec in specs], strict=True):
         if found is None or not isinstance(source, HDF5Input) or source.map_fn is not None:
             continue
-        wanted = sparse_classes(model, [column.name for column in found.labels])
+        classes_of = sparse_classes(model, [column.key for column in found.labels])
+        wanted = {column.name: classes_of[column.key] for column in found.labels if column.key in classes_of}
         ignored = {dataset: ignore for dataset, (_, ignore) in wanted.items()}
         own = world.each(
             lambda found=found, ignored=ignored: label_ranges(found, ignored, world.rank, world.size, world.cores)  # type: ignore[misc]

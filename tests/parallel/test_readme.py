@@ -63,7 +63,7 @@ def test_every_command_does_what_the_page_says_in_its_order(tmp_path: Path) -> N
         if shown and "logs" not in command and "ls" not in command:
             lines = (done.stdout + done.stderr).splitlines()  # `wait` may say before that the job is finishing
             assert any(alike(line, shown.splitlines()[0]) for line in lines), (command, lines)
-    assert not unknown and len(ran) == 21, ran
+    assert not unknown and len(ran) == 22, ran
     for job in ("one", "two", "three", "mine", "ours", "first", "async", "sure"):
         status = json.loads((tmp_path / "runs" / job / "status.json").read_text())
         assert (status["state"], status["step"]) == ("succeeded", 1000), job

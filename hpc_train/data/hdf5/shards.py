@@ -15,13 +15,14 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from hpc_train.config.specs import HDF5Input
+from hpc_train.config.types import datasets_of
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.hdf5.declared import why_not_plausible
 from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile
 from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.text import listed
 
 LABEL_NAMES = ("label", "labels", "y")
@@ -42,11 +43,21 @@ MAX_PART = 8
 
 @dataclass(frozen=True)
 class Column:
-    """A dataset that all shards have: `[rows, *shape]` of `dtype` (numpy's name for it)."""
+    """A dataset that all shards have: `[rows, *shape]` of `dtype` (numpy's name for it).
+
+    Attributes:
+        given: The name of the model's input or output that it is for, where the user gives one.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    given: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is called in a batch that is a dict."""
+        return self.name if self.given is None else self.given
 
     def __str__(self) -> str:
         return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
@@ -72,6 +83,11 @@ class ShardSet:
     labels: tuple[Column, ...]
     layouts: tuple[tuple[Layout, ...], ...]
     consent: Consent = NONE
+
+    @property
+    def feature_inputs(self) -> dict[str, str]:
+        """The dataset of each feature, by what the model calls it."""
+        return {column.key: column.name for column in self.features}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -133,10 +149,19 @@ def find_shards(source: HDF5Input) -> ShardSet:
     paths, consent = _expand(source.shards), Consent(source.external)
     tables = [_read_table(path, consent) for path in paths]
     features, labels = _choose_columns(source, paths[0], tables[0])
-    names, first = features + labels, tables[0]
+    names, first = tuple(features.values()) + tuple(labels.values()), tables[0]
     for path, table in zip(paths, tables, strict=True):
         _check(path, table, names, paths[0], first)
-    columns = tuple(column for name in names if (column := first[name].column) is not None)
+    given = [
+        key if isinstance(chosen, dict) else None
+        for chosen, found in ((source.features, features), (source.label, labels))
+        for key in found
+    ]
+    columns = tuple(
+        replace(column, given=key)
+        for name, key in zip(names, given, strict=True)
+        if (column := first[name].column) is not None
+    )
     _check_batch(source, paths[0], sum(column.row_bytes for column in columns))
     return ShardSet(
         tuple(map(str, paths)),
@@ -178,7 +203,7 @@ def _check_batch(source: HDF5Input, path: Path, row_bytes: int) -> None:
 def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, first: Table) -> None:
     for name in names:
         if name not in table:
-            raise UserError(f"{path}: has no dataset {name!r}; it has {_listed(table)}")
+            raise UserError(f"{path}: has no dataset {name!r}; {did_you_mean(name, table)}it has {_listed(table)}")
         entry = table[name]
         rows, column, layout = entry.rows, entry.column, entry.layout
         if entry.problem is not None:
@@ -254,19 +279,26 @@ def _describe(file: InputFile, name: str) -> _Entry | None:
     return _Entry(rows, Column(name, tuple(map(int, shape[1:])), dtype), layout, problem)
 
 
-def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[dict[str, str], dict[str, str]]:
+    """The datasets of features and labels, each by what it is called in a batch."""
+    taken = datasets_of(source.features)
     labels = source.label
     if labels is None:
-        found = [name for name in LABEL_NAMES if name in table and name not in (source.features or ())]
+        found = [name for name in LABEL_NAMES if name in table and name not in taken]
         if not found:
             raise UserError(f"{path}: which dataset is the label? Give `label`; the file has {_listed(table)}")
         labels = (found[0],)
     features = source.features
     if features is None:
-        features = tuple(n for n, entry in table.items() if (entry.column or entry.problem) and n not in labels)
+        others = (name for name in table if name not in datasets_of(labels))
+        features = tuple(name for name in others if table[name].column or table[name].problem)
         if not features:
             raise UserError(f"{path}: has no dataset of numbers beside the label; it has {_listed(table)}")
-    return features, labels
+    return _by_key(features), _by_key(labels)
+
+
+def _by_key(names: tuple[str, ...] | dict[str, str]) -> dict[str, str]:
+    return names if isinstance(names, dict) else {name: name for name in names}
 
 
 def _listed(table: Table) -> str:

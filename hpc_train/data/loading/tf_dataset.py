@@ -242,7 +242,9 @@ def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
 
 
 def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:
-    return arrays[0] if len(columns) == 1 else {c.name: a for c, a in zip(columns, arrays, strict=True)}
+    if len(columns) == 1 and columns[0].given is None:
+        return arrays[0]
+    return {column.key: array for column, array in zip(columns, arrays, strict=True)}
 
 
 def context_for(part: int, parts: int, source: Any, tf_random_seed: int | None) -> InputContext:

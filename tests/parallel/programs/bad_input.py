@@ -40,14 +40,23 @@ def write(name, rows=64, **columns):
 
 
 def run(
-    train="good.h5", evaluation="good.h5", model=None, job_dir="job", batch_size=8, features="x", label="y", max_steps=2
+    train="good.h5",
+    evaluation="good.h5",
+    model=None,
+    job_dir="job",
+    batch_size=8,
+    features="x",
+    label="y",
+    max_steps=2,
+    eval_features="x",
+    eval_label="y",
 ):
     estimator = ht.Estimator(model or model_of(), ht.RunConfig(folder / job_dir, save_checkpoints_steps=2))
     shards = [str(folder / name) for name in train.split()]
     return ht.train_and_evaluate(
         estimator,
         ht.TrainSpec(ht.HDF5Input(shards, batch_size=batch_size, features=features, label=label), max_steps=max_steps),
-        ht.EvalSpec(ht.HDF5Input(str(folder / evaluation), features="x", label="y")),
+        ht.EvalSpec(ht.HDF5Input(str(folder / evaluation), features=eval_features, label=eval_label)),
     )
 
 
@@ -63,6 +72,7 @@ if world.is_chief:
     write("high_label.h5", y=np.arange(64) % 5)
     write("huge_label.h5", y=np.full(64, 2**63, np.uint64))
     write("narrow.h5", rows=63)
+    write("renamed.h5", x=None, y=None, x_test=np.zeros((64, 8)), y_test=np.zeros(64, np.int32))
     (folder / "again").mkdir()
     write("again/good.h5", rows=65)
     (folder / "not_hdf5.h5").write_text("text")
@@ -70,6 +80,8 @@ if world.is_chief:
     (folder / "a_file").write_text("")
 world.broadcast(None)
 run(job_dir="taken")  # a checkpoint of the good model
+metrics, _ = run(job_dir="renamed", evaluation="renamed.h5", eval_features="x_test", eval_label="y_test")
+assert metrics["loss"] > 0, "an evaluation names its own datasets"
 
 CASES = [
     (dict(train="missing-*.h5"), "no such shard: .*missing-"),
@@ -103,6 +115,11 @@ CASES = [
     (
         dict(job_dir="taken", model=model_of(units=5), max_steps=3),
         "holds another model: model variable 0 is .*hidden/kernel.*8, 4.*8, 5",
+    ),
+    (dict(evaluation="renamed.h5"), "renamed.h5: has no dataset 'x'; it has x_test"),
+    (
+        dict(evaluation="renamed.h5", eval_features={"in": "x_test"}, eval_label="y_test"),
+        "renamed.h5: the features reach the model as a dict of in, but in training as a tensor; give this input `feat",
     ),
     (dict(job_dir="taken", model=lambda p: model_of()(p)), None),
 ]

@@ -64,6 +64,19 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert (run.model_dir, run.save_checkpoints_steps, run.checkpoint_interval_secs) == (tmp_path / "run", 200, None)
 
 
+def test_each_input_names_its_own_datasets(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD.replace("features: [a, b],  label: label,", "features: {image: x_test}, label: y_test,"))
+    job = load_job(path)
+    assert (job.data.eval.features, job.data.eval.label) == ({"image": "x_test"}, ("y_test",))
+    assert JobConfig.model_validate(job.model_dump(mode="json")) == job
+    path.write_text(GOOD.replace("features: [a, b],", "features: {image: [a, b]},"))
+    with pytest.raises(
+        UserError, match=r"job\.yaml:6: data\.eval\.features: {'image': \['a', 'b'\]} is not allowed; al"
+    ):
+        load_job(path)
+
+
 def test_what_resources_leave_out_the_tier_gives(tmp_path: Path) -> None:
     path, tier = tmp_path / "job.yaml", ResourceOptions(memory="4G", partition="batch", time="01:00:00")
     path.write_text(GOOD.replace("{tier: BASIC}", "{tier: BASIC, memory: null, time: 2-00:00:00}"))

@@ -16,7 +16,7 @@ model: model.py:build_model
 params: {shards: not-a-shard, hooks: [not-a-hook.py:f]}
 data:
   train: {shards: [a-*.h5, b.h5], map_fn: maps.py:train, features: shards, epochs: 1, external: more/*.h5}
-  eval: {shards: c.h5}
+  eval: {shards: c.h5, features: {shards: x, map_fn: z}, label: {external: y}}
 train: {hooks: [hooks.py:one, package.module:two], saving_listeners: listeners.py:make}
 eval:
   hooks: hooks.py:three
@@ -25,6 +25,7 @@ eval:
     mine: {type: best, metric: loss, compare_fn: compare.py:better}
 evals:
   hard: {data: {shards: hard-*.h5, map_fn: maps.py:eval}, hooks: [hooks.py:four]}
+  label: {data: {shards: odd.h5, features: {hooks: x}}, exporters: {features: {type: latest, assets: few.txt}}}
   assets: {data: {shards: odd.h5}, exporters: {odd: {type: latest, assets: odd.txt}}}
 warm_start_from: {ckpt_to_initialize_from: ../before, var_name_to_prev_var_name: {shards: map_fn}}
 """
@@ -47,6 +48,8 @@ NAMED = [
     ("evals.hard.hooks.0", "function", "hooks.py:four"),
     ("evals.hard.data.shards.0", "shard", "hard-*.h5"),
     ("evals.hard.data.map_fn", "function", "maps.py:eval"),
+    ("evals.label.data.shards.0", "shard", "odd.h5"),
+    ("evals.label.exporters.features.assets.0", "asset", "few.txt"),
     ("evals.assets.data.shards.0", "shard", "odd.h5"),
     ("evals.assets.exporters.odd.assets.0", "asset", "odd.txt"),
     ("warm_start_from.ckpt_to_initialize_from", "source", "../before"),

@@ -55,6 +55,12 @@ def test_one_feature_names_the_input_of_a_model_and_its_rows_are_any_number(chai
         }
 
 
+def test_inputs_that_the_job_gives_other_names_than_datasets_record_those(chain):
+    signature = signature_of(chain, ({"x": tf.TensorSpec([16, 8])}, LABEL), ["x"], {"x": "x_train"})
+    assert (list(signature.inputs), signature.datasets) == (["x"], {"x": "x_train"})
+    assert signature_of(chain, (ROW, LABEL), ["image"], {"image": "image"}).datasets == {}
+
+
 def test_inference_leaves_dropout_out(chain):
     signature = signature_of(chain, (ROW, LABEL), ["image"])
     first, second = (called(chain, signature, 4)["output_0"].numpy() for _ in range(2))

@@ -81,6 +81,14 @@ def test_several_features_and_no_label(folder: Path) -> None:
     assert only.shape == (5,)
 
 
+def test_features_and_labels_by_the_models_names(folder: Path) -> None:
+    features, labels = batches(source_of(folder, features={"a": "z", "b": "x"}, label={"out": "y"}), 1)[0]
+    assert (sorted(features), sorted(labels)) == (["a", "b"], ["out"])
+    assert features["a"].tolist() == labels["out"][:, 0].tolist() == features["b"][:, 0, 0].tolist()
+    (one,) = batches(source_of(folder, features={"alone": "z"}, label=[]), 1)
+    assert list(one) == ["alone"], "a mapping is a dict, of one name too"
+
+
 def test_epochs_end(folder: Path) -> None:
     for shuffle in ("global", "block"):
         found = batches(source_of(folder, shuffle=shuffle, epochs=2), 100)
