@@ -235,6 +235,8 @@ def _begin(prefixes: Sequence[Path], options: Options, files: Sequence[Named]) -
     plans = {prefix: resume_plan.Plan(prefix, options.to_plan(), files) for prefix in prefixes}
     differences = {prefix: plan.differences() for prefix, plan in plans.items()}
     there = [path for prefix in prefixes if differences[prefix] != [] for path in resume_plan.shards(prefix)]
+    if len(prefixes) > 1:
+        _refuse_sets_beside(prefixes)
     if there:
         why = "and not from this command; remove them or choose another prefix"
         if found := [text for texts in differences.values() for text in texts or ()]:
@@ -249,6 +251,17 @@ def _begin(prefixes: Sequence[Path], options: Options, files: Sequence[Named]) -
         if differences[prefix] != []:
             plan.write()
     return plans
+
+
+def _refuse_sets_beside(prefixes: Sequence[Path]) -> None:
+    """UserError where another split wrote sets that this one has not, which would stay beside its own."""
+    names = {prefixes[0].parent / name for name in SETS.values()}
+    beside = sorted(prefix for prefix in names.difference(prefixes) if resume_plan.is_of_split(prefix))
+    if left := [path for prefix in beside for path in resume_plan.shards(prefix)]:
+        raise UserError(
+            f"{left[0]}: already there, with {len(left) - 1} more, of another --split, which this one does not replace; "
+            "remove them or choose another folder"
+        )
 
 
 def _fill(group: _Group, options: Options, here: resume_plan.Plan, report: Report) -> list[JoinedTable | Spool]:

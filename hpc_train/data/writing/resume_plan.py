@@ -83,7 +83,7 @@ class Plan:
     """
 
     def __init__(self, prefix: Path, options: Mapping[str, Any], sources: Sequence[tuple[str, Path]]) -> None:
-        self._path = prefix.parent / f".{prefix.name}.plan.json"
+        self._path = _path(prefix)
         self.spools: dict[str, Any] = {}
         self._value: dict[str, Any] = {
             "version": VERSION,
@@ -123,6 +123,18 @@ class Plan:
     def write(self) -> None:
         """Puts the plan beside the shards, by rename."""
         replace_text(self._path, json.dumps({**self._value, "spools": self.spools}, indent=1))
+
+
+def is_of_split(prefix: Path) -> bool:
+    """Whether a command that wrote several sets began the shards of `prefix`."""
+    try:
+        return json.loads(read_bytes(_path(prefix), MAX_PLAN_BYTES))["options"].get("split") is not None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _path(prefix: Path) -> Path:
+    return prefix.parent / f".{prefix.name}.plan.json"
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hpc_train import UserError
 from hpc_train.data import write_shards
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
+from hpc_train.data.sources.split import BY_NAMES
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.convert import Options, convert
 from hpc_train.data.writing.shard_file import COMPRESSIONS
@@ -237,6 +238,14 @@ def test_a_set_that_another_command_wrote_is_refused_before_anything_is_written(
     with pytest.raises(UserError, match=r"test-00000\.h5: already there, with 7 more, from another command: --compr"):
         convert(folder / "data", [str(source)], Options(split=0.1))
     assert not any((folder / "data").glob("*train*"))
+    np.savez(folder / "v.npz", x_train=np.arange(9), x_val=np.arange(3))
+    convert(folder / "sets", [str(folder / "v.npz")], Options(3, split=BY_NAMES))
+    for path in (folder / "sets").glob("train-*.h5"):
+        path.unlink()
+    with pytest.raises(
+        UserError, match=r"val-00000\.h5: already there, with 0 more, of another --split, which this one"
+    ):
+        convert(folder / "sets", [str(source)], Options(3, split=0.5))
     with (
         resume_plan.alone(folder / "more/test"),
         pytest.raises(UserError, match="more/test: another process is writing these shards"),
