@@ -259,8 +259,8 @@ def _refuse_sets_beside(prefixes: Sequence[Path]) -> None:
     beside = sorted(prefix for prefix in names.difference(prefixes) if resume_plan.is_of_split(prefix))
     if left := [path for prefix in beside for path in resume_plan.shards(prefix)]:
         raise UserError(
-            f"{left[0]}: already there, with {len(left) - 1} more, of another --split, which this one does not replace; "
-            "remove them or choose another folder"
+            f"{left[0]}: already there, with {len(left) - 1} more, of another --split, which this one does not "
+            "replace; remove them or choose another folder"
         )
 
 

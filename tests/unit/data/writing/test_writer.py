@@ -242,9 +242,7 @@ def test_a_set_that_another_command_wrote_is_refused_before_anything_is_written(
     convert(folder / "sets", [str(folder / "v.npz")], Options(3, split=BY_NAMES))
     for path in (folder / "sets").glob("train-*.h5"):
         path.unlink()
-    with pytest.raises(
-        UserError, match=r"val-00000\.h5: already there, with 0 more, of another --split, which this one"
-    ):
+    with pytest.raises(UserError, match=r"val-00000\.h5: already there, with 0 more, of another --split, which this"):
         convert(folder / "sets", [str(source)], Options(3, split=0.5))
     with (
         resume_plan.alone(folder / "more/test"),
