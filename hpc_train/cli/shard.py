@@ -38,17 +38,16 @@ class _Make(TyperCommand):
 
 def _with_split(args: list[str]) -> list[str]:
     """`args` where --split, which may stand alone, always has a value: what follows it, if that is a number."""
+    end = args.index("--") if "--" in args else len(args)
     made: list[str] = []
-    for i, arg in enumerate(args):
-        if arg == "--":
-            return made + args[i:]
+    for arg in args[:end]:
         if made and made[-1] == "--split":
             number = re.fullmatch(r"[-+]?(\.?\d[\d.,eE+-]*%?|nan|inf)", arg, re.IGNORECASE)
             made[-1] = f"--split={arg if number else BY_NAMES}"
             if number:
                 continue
         made.append(arg)
-    return [f"--split={BY_NAMES}" if arg == "--split" else arg for arg in made]
+    return [f"--split={BY_NAMES}" if arg == "--split" else arg for arg in made] + args[end:]
 
 
 class _MakeUnlessNamed(TyperGroup):

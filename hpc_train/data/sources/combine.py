@@ -29,10 +29,16 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
     known = dict.fromkeys(output.name for outputs in chosen for output in outputs)
     _check_given("--stack", recipe.stacks, stacks, [name for part in parts for name in part.names])
     _check_given("--columns", recipe.columns or (), known)
+    for old, new in (recipe.columns or {}).items():
+        if new != old and f"{new}={old}" in known:
+            raise UserError(
+                f"--columns {new}={old}: that is the name of a column, too; give NAME={new}={old} for that one, or "
+                f"another name than {new!r} for {old!r}"
+            )
     for name in recipe.targets:
         if name in known and recipe.renamed(name) and name not in (recipe.columns or {}).values():
-            new = recipe.written(name)
-            raise UserError(f"--dtype {name}=…: {name!r} is written as {new!r}; give --dtype {new}=…")
+            written = recipe.written(name)
+            raise UserError(f"--dtype {name}=…: {name!r} is written as {written!r}; give --dtype {written}=…")
     own = [name for name in known if not recipe.renamed(name)]
     _check_given("--dtype", recipe.targets, dict.fromkeys([*own, *(recipe.columns or {}).values()]))
     kept = [(part, _kept(part, outputs, recipe)) for part, outputs in zip(parts, chosen, strict=True)]

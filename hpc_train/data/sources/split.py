@@ -109,7 +109,7 @@ class _PartOfSet(Part):
         self._part, self._own = part, names
         self.name, self.names = part.name, list(names)
         self.fields = {n: replace(part.fields[own], name=n) for n, own in names.items() if own in part.fields}
-        self.refused = {n: part.refused[own] for n, own in names.items() if own in part.refused}
+        self.refused = {n: f"{own}: {part.refused[own]}" for n, own in names.items() if own in part.refused}
         self.texts = [n for n, own in names.items() if own in part.texts]
 
     def rows_of(self, names: Sequence[str]) -> int | None:
@@ -162,7 +162,8 @@ def parts_by_set(parts: Sequence[Part], recipe: Recipe) -> dict[str, list[Part]]
         columns = listed(dict.fromkeys(name for part in parts for name in part.names))
         raise UserError(
             f"--split: the names of the columns do not tell two sets apart ({there}): {columns}. Names such as x_train "
-            f"and x_test do; or --split 0.1 takes a tenth of the rows for {TEST}"
+            f"and x_test do; or --split 0.1 takes a tenth of the rows for {TEST}. "
+            "Files that are each a set are written by a command each"
         )
     if rest and recipe.columns is None:
         column, name = next(iter(rest.items()))

@@ -171,6 +171,8 @@ def test_how_many_rows_and_files() -> None:
         ({}, {"columns": "=x_train"}, "--columns =x_train: give NAME or NEW=OLD each, with commas between"),
         ({}, {"columns": "a="}, "--columns a=: give NAME or NEW=OLD each"),
         ({}, {"columns": f"{'n' * 100_000}=x_train"}, "a dataset name has 60,000 bytes at most"),
+        ({"i=x_test": LABELS}, {"columns": "i=x_test"}, "--columns i=x_test: that is the name of a column, too"),
+        ({"z_train": LABELS[:60], "z_test": np.float32(1)}, NAMES, "cannot write 'z' (z_test: float32 [] does"),
         ({}, {"columns": "image=x_train", "dtype": ["x_train=int8"]}, "'x_train' is written as 'image'; give --dtype"),
     ],
 )  # fmt: skip
@@ -211,6 +213,6 @@ def test_the_command_line(tmp_path: Path) -> None:
     ]
     done = shard(tmp_path, "more", "m.npz", "--columns", "x_train", "--split", "0.05", "--shards", "2")
     assert done.stdout.splitlines()[1] == "3 rows of x_train in 1 file: more/test-00000.h5", done.stderr
-    done = shard(tmp_path, "data/train", "m.npz", "--split")
+    done = shard(tmp_path, "data/train", "--split", "--", "m.npz")
     assert done.returncode == 2
     assert "PREFIX data/train: --split names the files itself, train-00000.h5 and so on; give the folder" in done.stderr
