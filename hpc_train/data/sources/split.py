@@ -1,4 +1,4 @@
-"""One source, several sets: by columns whose names say which set they are of, or by a fraction of the rows. Pure.
+"""One source, several sets: by columns whose names say which set they are of, or by a fraction of the rows.
 
 - `--split`: x_train and y_train are x and y of the set train, x_test and y_test those of test; train_x is x_train.
 - `--split 0.1`: a tenth of all rows is test, the others are train. Which rows that is, the seed decides alone: the

@@ -20,7 +20,7 @@ from hpc_train import UserError
 from hpc_train.data import write_shards
 from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
 from hpc_train.data.sources.split import BY_NAMES
-from hpc_train.data.writing import resume_plan
+from hpc_train.data.writing import resume_plan, writer
 from hpc_train.data.writing.convert import Options, convert
 from hpc_train.data.writing.shard_file import COMPRESSIONS
 from tests.support import LIMIT_SECS, environment, examples
@@ -277,6 +277,31 @@ def test_a_whole_spool_of_a_killed_run_is_used(tmp_path: Path, monkeypatch: pyte
     convert(tmp_path / "a", [str(tmp_path / "s.csv")], Options(2))
     assert joined(tmp_path, "a")["i"].tolist() == [1, 2, 3]
     assert not (tmp_path / ".a.spool-0").exists()
+
+
+def test_a_split_that_ended_between_its_sets_goes_on_with_its_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.csv").write_text("i\n" + "".join(f"{i}\n" for i in range(100)))
+    options, write = Options(4, split=0.3, shuffle=True), writer.write_shard
+
+    def full(path: Path, *arguments: object) -> None:
+        if path.name.startswith("test"):
+            raise OSError("no space")
+        write(path, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write_shard", full)
+        with pytest.raises(OSError, match="no space"):
+            convert(tmp_path / "a", [str(tmp_path / "s.csv")], options)
+    (tmp_path / "b").mkdir()
+    convert(tmp_path / "b", [str(tmp_path / "s.csv")], options)
+    monkeypatch.setattr(writer, "fill", full)
+    train, test = convert(tmp_path / "a", [str(tmp_path / "s.csv")], options)
+    assert (train.kept, test.kept) == (4, 0)
+    for name in ("train", "test"):
+        assert joined(tmp_path / "a", name)["i"].tolist() == joined(tmp_path / "b", name)["i"].tolist()
+    assert not any((tmp_path / "a").glob(".*spool*"))
 
 
 def test_shards_that_this_command_did_not_write_are_refused(source: Path) -> None:
