@@ -22,6 +22,8 @@ from hpc_train.outcome import EXIT_AT_ONCE
 from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
+    from hpc_train.jobs.columns import JobValues, Key
+    from hpc_train.jobs.layout import Column
     from hpc_train.jobs.logs import JobOutput
     from hpc_train.jobs.record.status import JobStatus
 
@@ -36,9 +38,29 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an o
 def list_jobs(
     root: Root = None,
     state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; can be given again.")] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="By a column, metric or setting: metrics best first, others rising."),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY,KEY…", help="Beside the name: columns, settings (params.*), metrics (best.accuracy)."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs by name, with their status."""
+    """List jobs by name, with their status; or what differs between them, best first.
+
+    Examples:
+    hpc-train list --state RUNNING --state QUEUED
+
+    hpc-train list --sort accuracy --columns state,params.learning_rate,accuracy,best.accuracy
+
+    hpc-train list --sort submitted --reverse
+    """
+    from hpc_train.jobs.columns import JobValues, in_order, keys_named, typed
     from hpc_train.jobs.inspect import inspect_jobs
     from hpc_train.jobs.record.job_dirs import job_dirs, root_of
     from hpc_train.jobs.record.status import STATES
@@ -48,19 +70,47 @@ def list_jobs(
         if unknown := [text for text in wanted if text not in STATES]:
             raise UserError(f"--state: {unknown[0]!r} is not allowed; allowed: {', '.join(STATES)}")
         found = inspect_jobs(list(job_dirs(under)))
-    jobs = [status for status in found if not wanted or status.state in wanted]
+        values = [JobValues(status) for status in found if not wanted or status.state in wanted]
+        shown = keys_named(columns, "--columns", values) if columns is not None and values else []
+        if sort is not None and values:
+            by, *more = keys_named(sort, "--sort", values)
+            if more:
+                raise UserError(f"--sort: {sort!r} names several; give one")
+            values = in_order(values, by, reverse)
+        elif reverse:
+            values.reverse()
+    jobs = [job.status for job in values]
     for note in dict.fromkeys(status.note for status in jobs if status.note):
         warn(f"warning: {note}")
     if as_json:
-        for status in jobs:
-            print(json.dumps(asdict(status)))
+        for job in values:
+            asked = {"columns": {key.name: typed(key.value(job)) for key in shown}} if shown else {}
+            print(json.dumps({**asdict(job.status), **asked}))
     elif not jobs:
         say(f"no jobs in {under}" + (" in that state" if wanted else ""))
     else:
-        from hpc_train.jobs.tables import job_table
+        _show_jobs(values, shown, [by] if sort is not None else [])
 
-        screen = console()
-        show(screen, job_table(jobs, screen.width))
+
+def _show_jobs(jobs: list[JobValues], shown: list[Key], sorted_by: list[Key]) -> None:
+    from hpc_train.jobs.layout import asked_column, asked_table
+    from hpc_train.jobs.tables import TITLES, job_table, state_column
+
+    def column(key: Key) -> Column:
+        if key.own == "state":
+            return state_column([job.status for job in jobs])
+        return asked_column(key.name, [key.value(job) for job in jobs], key.own)
+
+    screen = console()
+    if not shown:
+        more = [column(key) for key in sorted_by if key.own not in TITLES]  # which the table has in any case
+        show(screen, job_table([job.status for job in jobs], screen.width, more))
+        return
+    names = asked_column("name", [job.status.name for job in jobs])
+    table, left_out = asked_table([names, *(column(key) for key in shown if key.own != "name")], screen.width)
+    show(screen, table)
+    if left_out:
+        warn(f"no room for {', '.join(left_out)}; a wider terminal, fewer columns or --json shows them")
 
 
 @answer()
