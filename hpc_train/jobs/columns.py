@@ -121,15 +121,15 @@ def _named(name: str, option: str, jobs: Sequence[JobValues]) -> list[Key]:
         below = dict.fromkeys(key for job in jobs for key in job.settings if key.startswith(name[:-1]))
         if below:
             return [_setting(key) for key in below]
-    if name.startswith(BEST) and (metric := name.removeprefix(BEST)):
-        if any(job.best(metric) is not None for job in jobs):
-            return [Key(name, lambda job: job.best(metric), metric=metric)]
+    best = name.removeprefix(BEST) if name.startswith(BEST) else ""
+    if best and any(job.best(best) is not None for job in jobs):
+        return [Key(name, lambda job: job.best(best), metric=best)]
     metric = name.removeprefix(EVALUATION)
     if any(metric in job.metrics for job in jobs):
         return [Key(name, lambda job: job.metrics.get(metric), metric=metric)]
     if any(name in job.settings for job in jobs):
         return [_setting(name)]
-    known = list(_all_names(jobs))
+    known = list(dict.fromkeys(_all_names(jobs)))
     ends = [key for key in known if key.endswith(f".{name}")]
     near = f"did you mean `{ends[0]}`? " if ends else did_you_mean(name, known)
     metrics = sorted({metric for job in jobs for metric in job.metrics})
@@ -143,20 +143,11 @@ def _setting(name: str) -> Key:
 
 
 def _all_names(jobs: Sequence[JobValues]) -> Iterator[str]:
-    yield from dict.fromkeys(
-        [
-            *OWN,
-            *OTHER_NAMES,
-            *(name for job in jobs for name in job.metrics),
-            *(name for job in jobs for name in job.settings),
-            *(
-                f"{BEST}{name}"
-                for job in jobs
-                for k in job.history.evaluation_sets
-                for name in metrics_of(job.history, k)
-            ),
-        ]
-    )
+    yield from (*OWN, *OTHER_NAMES)
+    for job in jobs:
+        kinds = job.history.evaluation_sets
+        yield from (*job.metrics, *job.settings)
+        yield from (f"{BEST}{name}" for kind in kinds for name in metrics_of(job.history, kind))
 
 
 def _plain(value: Any) -> Value:
@@ -172,13 +163,14 @@ def in_order(jobs: Sequence[JobValues], key: Key, reverse: bool) -> list[JobValu
 
     Texts that are numbers count as such, and come before other texts. Jobs without a value are last in any case.
     """
-    values = {id(job): _comparable(key.value(job)) for job in jobs}
-    with_one, without = ([job for job in jobs if (values[id(job)] is None) is lacks] for lacks in (False, True))
+    values = [(_comparable(key.value(job)), job) for job in jobs]
+    known = [(value, job) for value, job in values if value is not None]
     falling = False
     if key.metric:
-        modes = (job.mode(key.metric) for job in with_one)
+        modes = (job.mode(key.metric) for _, job in known)
         falling = next((mode for mode in modes if mode is not None), "max") == "max"
-    return [*sorted(with_one, key=lambda job: values[id(job)], reverse=falling is not reverse), *without]
+    ordered = sorted(known, key=lambda pair: pair[0], reverse=falling is not reverse)
+    return [*(job for _, job in ordered), *(job for value, job in values if value is None)]
 
 
 def typed(value: Value) -> Value | bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hpc_train.jobdir.usage import KINDS, Kind, Usage
+from hpc_train.jobs.clean import Cleaning
 from hpc_train.jobs.layout import (
     GAP,
     WIDE,
     Column,
+    asked_table,
     duration,
     in_short,
     moment,
@@ -23,7 +27,7 @@ from hpc_train.jobs.layout import (
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
-from hpc_train.telemetry.units import counted
+from hpc_train.telemetry.units import counted, size
 from hpc_train.text import LINES, visible
 
 COLOURS: dict[State, str] = {
@@ -228,3 +232,50 @@ def evaluation_of(job: JobStatus, short: bool) -> str:
     shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
     step = (job.evaluation or {}).get("step")
     return shown if step is None else f"{shown}  (step {step:,})"
+
+
+def usage_table(usages: Sequence[tuple[str, Usage]], width: int) -> Table:
+    """What job-dirs take, the largest first, and all together.
+
+    Where there is no room, the kinds that take least are counted under "other".
+    """
+    ordered = sorted(usages, key=lambda pair: -pair[1].total)
+    sums: dict[Kind, int] = {kind: sum(usage.bytes[kind] for _, usage in ordered) for kind in KINDS}
+    shown = [kind for kind in KINDS if kind != "other" and sums[kind]]
+
+    def columns() -> list[Column]:
+        rest = [kind for kind in KINDS if kind not in shown]
+        named: list[tuple[str, list[Kind]]] = [("total", list(KINDS))]
+        named += [(kind, [kind]) for kind in shown]
+        named += [("other", rest)] if any(sums[kind] for kind in rest) else []
+        found = [Column("name", tuple(text_cell(name) for name in [*(name for name, _ in ordered), "all"]))]
+        for title, kinds in named:
+            taken = [sum(usage.bytes[kind] for kind in kinds) for _, usage in ordered]
+            found.append(Column(title, tuple(Text(size(each) if each else "") for each in [*taken, sum(taken)]), True))
+        return found if len(ordered) > 1 else [replace(column, cells=column.cells[:1]) for column in found]
+
+    while shown and sum(column.width + GAP for column in columns()) > width + GAP:
+        shown.remove(min(shown, key=lambda kind: sums[kind]))
+    table, _ = asked_table(columns(), width)
+    return table
+
+
+def cleaning_table(cleanings: Sequence[Cleaning], width: int) -> Table:
+    """What can go of each job-dir, and how much that is."""
+    rows = [(cleaning.job_dir.name, removal) for cleaning in cleanings for removal in cleaning.removals]
+    amounts = [size(removal.bytes) for _, removal in rows]
+    names = [name if not number or rows[number - 1][0] != name else "" for number, (name, _) in enumerate(rows)]
+    whats = [f"{removal.kind}: {removal.what}" if removal.what else removal.kind for _, removal in rows]
+    if len(rows) > 1:
+        names, whats = [*names, "all"], [*whats, ""]
+        amounts.append(size(sum(cleaning.bytes for cleaning in cleanings)))
+    columns = [
+        Column("name", tuple(map(text_cell, names))),
+        Column("size", tuple(map(Text, amounts)), True),
+        Column("can go", tuple(map(text_cell, whats))),
+    ]
+    left = width - sum(column.width + GAP for column in columns[:2])
+    if left < LEAST_ABOUT:
+        columns[0] = columns[0].cut_inside(max(LEAST_ABOUT, columns[0].width - LEAST_ABOUT + left))
+        left = width - sum(column.width + GAP for column in columns[:2])
+    return table_of([*columns[:2], columns[2].cut(max(1, left))], cut=True)
