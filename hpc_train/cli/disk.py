@@ -108,6 +108,7 @@ def clean(
     show(screen, cleaning_table(wanted, screen.width))
     if not dry_run and (yes or _agreed(wanted)):
         sys.exit(_remove(wanted, keep))
+    say("nothing was removed")
 
 
 def _named(folders: list[str] | None, root: Path | None, whole: bool = False) -> tuple[list[Path], str]:

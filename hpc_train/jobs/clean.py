@@ -132,7 +132,8 @@ def _removals(job_dir: Path, keep: int) -> Iterator[Removal]:
         text = f"{len(steps)} of {len(manager.steps())} (step {shown})"
         yield Removal("old checkpoints", text, _bytes([manager.path(step) for step in steps]))
     if runs := _earlier_runs(job_dir):
-        yield Removal("output of earlier runs", f"{LOGS}/{runs[0].name} to {runs[-1].name}", _bytes(runs))
+        text = runs[0].name if len(runs) == 1 else f"{runs[0].name} to {runs[-1].name}"
+        yield Removal("output of earlier runs", text, _bytes(runs))
 
 
 def _manager(job_dir: Path, keep: int) -> CheckpointManager:

@@ -264,10 +264,10 @@ def cleaning_table(cleanings: Sequence[Cleaning], width: int) -> Table:
     """What can go of each job-dir, and how much that is."""
     rows = [(cleaning.job_dir.name, removal) for cleaning in cleanings for removal in cleaning.removals]
     amounts = [size(removal.bytes) for _, removal in rows]
-    names = [name if not number or rows[number - 1][0] != name else "" for number, (name, _) in enumerate(rows)]
+    names = [name for name, _ in rows]
     whats = [f"{removal.kind}: {removal.what}" if removal.what else removal.kind for _, removal in rows]
     if len(rows) > 1:
-        names, whats = [*names, "all"], [*whats, ""]
+        names, whats = [*names, "all"], [*whats, "altogether"]
         amounts.append(size(sum(cleaning.bytes for cleaning in cleanings)))
     columns = [
         Column("name", tuple(map(text_cell, names))),

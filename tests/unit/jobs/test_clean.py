@@ -86,7 +86,7 @@ def test_left_overs_old_checkpoints_and_earlier_output_go_and_nothing_else(root:
         "left-overs": "of 3 writes cut short",
         "damaged checkpoints": "1 set aside",
         "old checkpoints": "2 of 4 (step 10, 30)",
-        "output of earlier runs": "logs/run-0 to run-1",
+        "output of earlier runs": "run-0 to run-1",
     }
     done = clean(found)
     assert done.problem is None and done.bytes >= 6 << 20
