@@ -24,7 +24,7 @@ from hpc_train.report.numbers import (
     setting,
 )
 from hpc_train.report.page import state_of, steps_of
-from hpc_train.report.ranking import FEW, criterion_of, in_rows, ranked, ranking_table, screens
+from hpc_train.report.ranking import FEW, Criterion, criterion_of, in_rows, ranked, ranking_table, screens
 from hpc_train.report.rendering import gallery, render
 from hpc_train.report.tables import Table
 from hpc_train.text import LINES, visible
@@ -66,7 +66,7 @@ def comparison_page(histories: Sequence[History], metric: str | None = None) -> 
         ranking=ranking_table(histories, labels, criterion) if criterion else None,
         few=len(histories) <= FEW,
         jobs=_fitted(jobs_table(histories, labels)),
-        differences=_fitted(differences_table(histories, labels)),
+        differences=_fitted(differences_table(histories, labels, criterion)),
         drawn=MOST_JOBS,
         by_step=by_step,
         by_time=by_time,
@@ -119,14 +119,18 @@ def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
-    """The settings in which the jobs differ, by their keys in job.yaml."""
+def differences_table(histories: Sequence[History], labels: Sequence[str], criterion: Criterion | None = None) -> Table:
+    """The settings in which the jobs differ, by their keys in job.yaml; of many jobs below what they reached."""
     flat = [flattened(history.job) for history in histories]
     rows = [
         (key, *(words.UNKNOWN if value is None else value for value in values))
         for key, values in differing(flat).items()
         if key not in OWN_KEYS
     ]
+    if rows and criterion is not None and len(histories) > FEW:
+        bests = [criterion.best_of(history) for history in histories]
+        reached = (words.number(best.value) if best else words.UNKNOWN for best in bests)
+        rows.insert(0, (f"best {criterion.title}", *reached))
     return Table(("setting", *labels), rows)
 
 
@@ -168,13 +172,13 @@ def markdown(histories: Sequence[History], metric: str | None = None) -> str:
     Raises:
         UserError: As write_comparison.
     """
-    parts = []
-    if len(histories) > 1 and (criterion := criterion_of(histories, metric)) is not None:
+    parts, criterion = [], criterion_of(histories, metric) if len(histories) > 1 else None
+    if criterion is not None:
         histories = ranked(histories, criterion)
         parts.append(as_markdown(ranking_table(histories, labels_of(histories), criterion)))
     labels = labels_of(histories)
     parts += map(as_markdown, _fitted(jobs_table(histories, labels)))
-    if len(histories) > 1 and (differences := _fitted(differences_table(histories, labels))):
+    if len(histories) > 1 and (differences := _fitted(differences_table(histories, labels, criterion))):
         parts += ["Settings that differ:", *map(as_markdown, differences)]
     text = "\n\n".join(parts) + "\n"
     return visible(text, LINES)

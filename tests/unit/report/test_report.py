@@ -341,7 +341,7 @@ def test_a_folder_of_jobs_is_ranked(sweep, tmp_path):
     assert rows[-1][:3] == ["&#8211;", "fashion_mnist_20261123_081539", "&#8211;"] and len(rows) == 40
     differing = rows_of(text, "differences")
     heads = [row for row in differing if row[0] == "job"]
-    assert sum(len(row) - 1 for row in heads) == 21 and len(heads) > 2 and "params.same" not in text
+    assert sum(len(row) - 1 for row in heads) == 21 + 1 and len(heads) > 2 and "params.same" not in text
     assert differing[1][0] == "fashion_mnist_20261123_081538", "by rank"
     assert "The first 36 of 40 jobs, by rank." in text
     legend = re.search('<p class="legend">(.*?)</p>', text, re.DOTALL)[1]
