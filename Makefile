@@ -1,7 +1,7 @@
 # make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick soak lint docs-api bench-quick clean
+.PHONY: help setup demo test test-quick soak lint docs docs-api bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -30,6 +30,11 @@ lint: setup  ## check style, types, layers and shell scripts
 	.venv/bin/mypy hpc_train
 	.venv/bin/lint-imports
 	.venv/bin/shellcheck slurm/*.sh .ci/run
+
+docs: setup  ## build the documentation site, build/site/index.html (LINKS=1 asks the web for the links that lead out)
+	@.venv/bin/sphinx-build -qW --keep-going -c docs/site -d build/doctrees -b html . build/site
+	@echo "$(CURDIR)/build/site/index.html"
+	@$(if $(LINKS),.venv/bin/sphinx-build -qW --keep-going -c docs/site -d build/doctrees -b linkcheck . build/links)
 
 docs-api: setup  ## write docs/api.md from the docstrings
 	@.venv/bin/python docs/make_api.py

@@ -86,7 +86,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from hpc_train.config.retired import NAMES
+        from hpc_train.config.estimator_arguments import NAMES
         from hpc_train.errors import did_you_mean
 
         hint = f"instead of that of tf.estimator: {NAMES[name]}" if name in NAMES else did_you_mean(name, _HOME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -69,9 +69,16 @@ def is_alive(record: Mapping[str, Any], written: float | None = None) -> bool:
         return False
 
 
-def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """The running processes that have this variable in their environment, as far as this user may look. Local."""
-    return _those(lambda process: process.environ().get(name) == value)
+def with_variable(name: str, values: Collection[str]) -> dict[str, list[psutil.Process]]:
+    """The running processes with this variable in their environment, by its value, as far as this user may look. Local.
+
+    Each of `values` has a list.
+    """
+    found: dict[str, list[psutil.Process]] = {value: [] for value in values}
+    for process in _those(lambda process: process.environ().get(name) in found):
+        with suppress(psutil.Error):
+            found[process.environ()[name]].append(process)
+    return found
 
 
 def of_session(leader: int) -> list[psutil.Process]:
@@ -89,6 +96,14 @@ def lineage(pid: int) -> list[psutil.Process]:
                 break
             found.append(one)
     return found
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that nobody has waited for yet has. Local."""
+    try:
+        return process.is_running() and process.status() not in _ENDED
+    except psutil.Error:
+        return False
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:

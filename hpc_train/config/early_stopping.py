@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from hpc_train.arguments import checked_arguments, shown
-from hpc_train.config.retired import EARLY_STOPPING
+from hpc_train.config.estimator_arguments import EARLY_STOPPING
 from hpc_train.config.types import STRICT, Count, as_sequence
 from hpc_train.config.validation import specification
 

@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hpc_train.arguments import shown
+from hpc_train.config.estimator_arguments import BEST_EXPORTER, EXPORTERS
 from hpc_train.config.functions import COMPARE_FN, SERVING_FN
-from hpc_train.config.retired import BEST_EXPORTER, EXPORTERS
 from hpc_train.config.types import STRICT, Count, Name, as_sequence, as_tuple, function_of
 from hpc_train.config.validation import specification, unknown_key
 from hpc_train.errors import did_you_mean

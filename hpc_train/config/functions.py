@@ -1,7 +1,7 @@
 """Functions of the user: with which arguments they can be called, looked at before they are. Pure.
 
 A function of one argument at most gets it where it has a place for it: a parameter without a default, `*args`, or one
-with a default and a name that says so. So `lambda dataset=dataset: dataset` keeps its own.
+with the default None, or with a name or an annotation that says so. So `lambda dataset=dataset: dataset` keeps its own.
 """
 
 from __future__ import annotations
@@ -83,10 +83,14 @@ def takes_one(function: Callable[..., Any], names: Collection[str]) -> bool:
         return True
     for p in signature.parameters.values():
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-            return p.default is p.empty or p.name in names
+            return p.default is p.empty or p.default is None or p.name in names or _is_context(p.annotation)
         if p.kind is p.VAR_POSITIONAL:
             return True
     return False
+
+
+def _is_context(annotation: Any) -> bool:
+    return "InputContext" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
 
 
 def _refuse_others(

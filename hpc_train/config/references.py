@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from hpc_train.config.yaml_loader import Location
 
 Kind = Literal["function", "shard", "asset", "source"]
@@ -30,6 +32,12 @@ def names_in(job: dict[str, Any]) -> Iterator[tuple[Location, Kind, str]]:
     yield ("model",), "function", job["model"]
     for section in _SECTIONS:
         yield from _within(job.get(section), (section,), None)
+
+
+def names_of(job: BaseModel) -> list[tuple[Location, Kind, str]]:
+    """The same of a job file that has been read; that of a program names nothing but its module."""
+    described = job.model_dump(mode="json")
+    return list(names_in(described)) if "model" in described else []
 
 
 def _within(value: Any, at: Location, kind: Kind | None) -> Iterator[tuple[Location, Kind, str]]:

@@ -68,10 +68,10 @@ def flattened(job: Mapping[str, Any], above: str = "") -> dict[str, str]:
 def settings_of(job: Mapping[str, Any]) -> dict[str, str]:
     """The same of what Python holds, fit to be kept: long values are cut, with a digest; objects are their type's name.
 
-    Where that is more than 1 MiB altogether, `params` is one digest. Pure.
+    Where that is more than 1 MiB of JSON altogether, `params` is one digest. Pure.
     """
     found = {key: _in_short(value) for key, value in flattened(_as_json(job)).items()}
-    if sum(len(key) + len(value) for key, value in found.items()) > MAX_BYTES:
+    if len(json.dumps(found)) > MAX_BYTES:
         params = {key: value for key, value in found.items() if key.startswith("params.")}
         found = {key: value for key, value in found.items() if key not in params}
         found["params"] = _digest(json.dumps(params))
@@ -101,7 +101,7 @@ def changes(before: Settings | None, now: Settings, is_over: bool = False) -> li
             ignored = next((why for start, why in NO_EFFECT.items() if f"{key}.".startswith(f"{start}.")), "")
             if is_over and key.startswith(TRAINED_WITH):
                 ignored = "nothing is left to train"
-            found.append(Change(key, then, value, ignored))
+            found.append(Change(_in_short(key), then and _in_short(then), value, ignored))
     return found
 
 

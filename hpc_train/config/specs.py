@@ -25,9 +25,9 @@ from pydantic.dataclasses import dataclass
 
 from hpc_train.arguments import is_path, shown
 from hpc_train.config.early_stopping import EarlyStoppingRules
+from hpc_train.config.estimator_arguments import EVAL_SPEC, HDF5_INPUT, RUN_CONFIG, TRAIN_SPEC
 from hpc_train.config.exporters import Exporters, refuse_same_names
 from hpc_train.config.functions import MAP_FN, check_input
-from hpc_train.config.retired import EVAL_SPEC, HDF5_INPUT, RUN_CONFIG, TRAIN_SPEC
 from hpc_train.config.types import (
     STRICT,
     Count,

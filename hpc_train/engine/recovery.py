@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_LOGGED = 20
+MAX_LOGGED, MAX_RECORDED = 20, 1000
 
 
 def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = idle) -> Found:
@@ -93,11 +93,13 @@ def note_changes(
 ) -> None:
     """Logs and records what is asked for otherwise `now` than in the run that made the checkpoint of `step`.
 
+    MAX_RECORDED changes are recorded at most.
+
     Args:
         before: Of that run; None: not known. is_over: No further step will be made.
     """
     changed = changes(before, now, is_over) if before is not None else []
-    for change in changed:
+    for change in changed[:MAX_RECORDED]:
         metrics.note("change", step, **asdict(change))
     followed = [f"{c.key}: {c.before} -> {c.now}" for c in changed if not c.ignored]
     more = [f"and {len(followed) - MAX_LOGGED} more, see the report"] if len(followed) > MAX_LOGGED else []

@@ -36,7 +36,7 @@ def leftover(job_dir: Path) -> list[int]:
     backend, submission = backend_of(record), record.submission
     if submission is None or record.copied or not isinstance(backend, Scheduler):
         return []
-    return backend.leftover(submission)
+    return backend.leftover([submission])[0]
 
 
 def output_elsewhere(job_dir: Path) -> str | None:

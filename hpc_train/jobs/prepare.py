@@ -21,8 +21,6 @@ from hpc_train.folders import exposure
 from hpc_train.jobdir.paths import CODE, SECRETS_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.jobs.checks import (
-    Problems,
-    check_code,
     check_files,
     check_limits,
     check_ranks,
@@ -30,7 +28,9 @@ from hpc_train.jobs.checks import (
     data_files,
     least_ranks,
 )
+from hpc_train.jobs.code import check_code
 from hpc_train.jobs.inspect import FINISH_SECS, inspect_job, leftover
+from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.record.job_dirs import check_name, find_job, in_full, name_at, name_in_use
 from hpc_train.jobs.record.submission import Submission, read_submission
 from hpc_train.jobs.schedulers import choose, job_dir_in_queues, scheduler

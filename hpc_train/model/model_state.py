@@ -76,7 +76,8 @@ class ModelState:
 
         Args:
             settings: Those of this run: a constant learning rate that is another one than the checkpoint's run was
-                asked for takes the place of the checkpoint's. None: the checkpoint's stays.
+                asked for takes the place of the checkpoint's; where that is not recorded, any other one, with a
+                warning. None: the checkpoint's stays.
 
         Raises:
             UserError: It is of another model; names the first variable that differs, and what has been changed.
@@ -85,10 +86,10 @@ class ModelState:
         renewed = any(change.key.startswith(LEARNING_RATE) for change in changed)
         if settings and snapshot.settings is None and self._rate is not None:
             saved = [array for name, array in snapshot.optimizer.items() if is_rate(name)][-1:]
-            if saved and not np.array_equal(saved[0], self._rate[1]):
+            if renewed := bool(saved) and not np.array_equal(saved[0], self._rate[1]):
                 log.warning(
-                    f"{where} does not record what its run was asked for: training goes on with its learning rate, "
-                    f"{saved[0]:g}, and not with {self._rate[1]:g}"
+                    f"{where} does not record what its run was asked for: training goes on with the learning rate of "
+                    f"this run, {self._rate[1]:g}, and not with the checkpoint's, {saved[0]:g}; ask for that to keep it"
                 )
         snapshot = replace(snapshot, optimizer=with_rate(snapshot.optimizer, self._optimizer, self._rate, renewed))
         self._check(snapshot, where, [change for change in changed if change.key.startswith(OF_THE_MODEL)])

@@ -83,7 +83,7 @@ def holder_of(job_dir: Path) -> Record | None:
         if (found := _read_at(path)) is None:
             return None
         here = found.get("host") == socket.gethostname()
-        lives = is_alive(found) if here else time.time() - path.stat().st_mtime < WATCH_SECS
+        lives = is_alive(found) if here else abs(time.time() - path.stat().st_mtime) < WATCH_SECS
         return found if lives else None
     return None
 

@@ -51,9 +51,9 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 MASKED_VARIABLE = "HPC_TRAIN_MASKED"
+"""Names the variables, with blanks between them, that the job's `resources.environment` has set."""
 SHORTEST_SECRET = 6
 """In characters; shorter values, such as 0 and true, are in any text."""
-"""Names the variables, with blanks between them, that the job's `resources.environment` has set."""
 
 
 def describe_environment(ranks: list[dict[str, Any]], code_folder: Path) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class StatusFile:
     at, as in "training step 8", and `where`: the user's line), `job_id` (in Slurm, or in this machine's queue),
     `requeues`, `restarts`, `output` (the file that has what the job prints, where there is one), `command` and `cwd`
     (what starts it again, and where), `folder` (jobdir.folder_identity), the chief's processes.identity (`host`, `pid`,
-    `process_start`, `boot_id`), `ranks`, `started` and `updated` (seconds since 1970); in an asynchronous job
-    `staleness` ({mean, max}) and `steps_by_rank`.
+    `process_start`, `boot_id`), `supervisor` (that of `hpc-train launch`, which may start the job again), `ranks`,
+    `started` and `updated` (seconds since 1970); in an asynchronous job `staleness` ({mean, max}) and `steps_by_rank`.
     A batch script adds `exit_code`, and to the error of a program its last `lines`.
     """
 
@@ -166,7 +166,7 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("state", "host", "boot_id"), _text),
     **dict.fromkeys(("output", "command", "cwd"), _whole),
     "job_id": _job_id,
-    "folder": _mapping,
+    **dict.fromkeys(("folder", "supervisor"), _mapping),
     **dict.fromkeys(("step", "max_steps", "ranks", "requeues", "restarts", "pid", "process_start"), _count),
     **dict.fromkeys(("started", "updated", "secs_left"), _time),
     **dict.fromkeys(("loss", "examples_per_sec"), _number),
@@ -180,9 +180,11 @@ _SOUND: dict[str, Callable[[Any], Any]] = {
 
 
 JOB_VARIABLE, REQUEUES_VARIABLE = "HPC_TRAIN_JOB_ID", "HPC_TRAIN_REQUEUES"
+"""The values of Slurm's own variables, for jobs that this machine's queue runs."""
 RESTARTS_VARIABLE = "HPC_TRAIN_RESTARTS"
 """Set for the ranks of `hpc-train launch` and of this machine's queue."""
-"""The values of Slurm's own variables, for jobs that this machine's queue runs."""
+SUPERVISOR_VARIABLE = "HPC_TRAIN_SUPERVISOR"
+"""Set for the ranks of `hpc-train launch`: its pid."""
 
 
 def job_fields(env: Mapping[str, str]) -> dict[str, Any]:

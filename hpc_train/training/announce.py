@@ -23,6 +23,7 @@ from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
 from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
+from hpc_train.processes import identity
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
 from hpc_train.telemetry.json_files import Lenient, write_json
@@ -33,6 +34,7 @@ from hpc_train.telemetry.reporter import Reporter, StatusLists
 from hpc_train.telemetry.status import (
     COMMAND_VARIABLE,
     OUTPUT_VARIABLE,
+    SUPERVISOR_VARIABLE,
     StatusFile,
     job_fields,
     read_status,
@@ -91,15 +93,17 @@ def start_reporting(
         yield Reporter(metrics, status, progress, lists, data.advice)
 
 
-def _how_started(ranks: int) -> dict[str, str]:
-    """The fields `output`, `command` and `cwd` of the status, as far as they are known."""
+def _how_started(ranks: int) -> dict[str, Any]:
+    """The fields `output`, `command`, `supervisor` and `cwd` of the status, as far as they are known."""
     output, command = os.environ.get(OUTPUT_VARIABLE), os.environ.get(COMMAND_VARIABLE)
     if ranks == 1:  # else standard output is mpirun's pipe, and mpirun's own words are not known
         output = output or stdio.output_file()
         own = "hpc_train" in sys.orig_argv[:4] or Path(sys.argv[0]).name == "hpc-train"
         command = command or (shlex.join(sys.orig_argv) if own else None)  # a program's words may be secret
     known = {"output": output, "command": command and _masked(command)}
-    found = {name: value for name, value in known.items() if value}
+    found: dict[str, Any] = {name: value for name, value in known.items() if value}
+    if (supervisor := os.environ.get(SUPERVISOR_VARIABLE, "")).isdecimal():
+        found["supervisor"] = identity(int(supervisor))
     return {**found, "cwd": str(Path.cwd())} if found else {}
 
 

@@ -29,9 +29,9 @@ from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.logs import set_up_logging
 from hpc_train.training.build import build
-from hpc_train.training.finished import finished_result
 from hpc_train.training.job_description import describe
 from hpc_train.training.job_dir import settle_job_dir
+from hpc_train.training.nothing_left import finished_result
 from hpc_train.training.plan import plan
 
 log = logging.getLogger(__name__)

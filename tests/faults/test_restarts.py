@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from hpc_train.jobs.cancel import cancel
+from hpc_train.jobs.inspect import inspect_job
 from tests.faults.launched import KILL, MPIRUN, STUCK, Launched, faulty, processes
 from tests.ranks import train
 from tests.support import Job, interrupt, variables, wait_for
@@ -75,6 +77,20 @@ def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
     assert "hpc-train: the job ended with exit code 1; restart 1 of 1 in 1 s, from step 4\n" in run.err
     assert run.err.endswith("hpc-train: the job ended with exit code 1; not restarted: --max-restarts allows 1\n")
     assert run.status["state"] == "failed"
+
+
+def test_until_it_is_started_again_the_job_is_not_over_and_can_be_cancelled(make_job: MakeJob) -> None:
+    model = faulty(KILL, rank=0, call=5, runs="range(9)")
+    job = make_job(model=model, **{**LONG, "run": {"save_checkpoints_steps": 2}, "eval": EVAL})
+    with Launched(job, "--max-restarts", "9", ranks=1) as run:
+        for restart in (1, 2, 3):
+            wait_for(lambda: f"restart {restart} of 9" in run.err, lambda: str(run))
+            found = inspect_job(job.job_dir)
+            assert (found.state, found.exit_code) == ("RUNNING", None), found
+        assert cancel(job.job_dir, save=False).before.state == "RUNNING"
+        assert run.end() in (128 + signal.SIGKILL, 130), run.err
+    assert "restart 4" not in run.err
+    assert inspect_job(job.job_dir).state == "CANCELLED"
 
 
 def test_restarts_that_make_no_progress_end_early(make_job: MakeJob) -> None:

@@ -16,6 +16,7 @@ def test_what_is_asked_for_is_trained_with_refused_or_warned_of(tmp_path: Path) 
         "changed at step 4: optimizer.learning_rate: 0.01 -> 0.1",
         "changed without effect: params.learning_rate, optimizer.learning_rate: nothing is left to train",
         "var_name_to_prev_var_name: the variables are those of the checkpoint",
-        "does not record what its run was asked for: training goes on with its learning rate, 0.01, and not with 0.1",
+        "does not record what its run was asked for: training goes on with the learning rate of this run, 0.1, and not "
+        "with the checkpoint's, 0.01",
     ):
         assert line in done.stdout + done.stderr, line

@@ -82,10 +82,13 @@ def test_processes_are_found_by_session_and_environment(child: subprocess.Popen[
     mark = str(os.getpid())
 
     assert [process.pid for process in of_session(child.pid)] == [child.pid]
-    assert [process.pid for process in with_variable("LIVENESS_TEST", mark)] == [child.pid]
-    assert with_variable("LIVENESS_TEST", f"{mark}0") == []
+    by_value = with_variable("LIVENESS_TEST", [mark, f"{mark}0"])
+    assert {value: [process.pid for process in those] for value, those in by_value.items()} == {
+        mark: [child.pid],
+        f"{mark}0": [],
+    }
     found = of_session(child.pid)
     kill(found)
     assert child.wait() == -signal.SIGKILL
     kill(found)  # gone: nothing is sent, whoever has the pid now
-    assert of_session(child.pid) == with_variable("LIVENESS_TEST", mark) == []
+    assert of_session(child.pid) == with_variable("LIVENESS_TEST", [mark])[mark] == []

@@ -166,6 +166,10 @@ class Source:
         return "class"
 
 
+def annotated(where: ht.InputContext | int = 3) -> object:
+    return where
+
+
 def two(number: int, context: object) -> object:
     return number, context
 
@@ -179,6 +183,8 @@ def two(number: int, context: object) -> object:
         (lambda *anything: anything, ("context",)),
         (lambda context=None: context, "context"),
         (lambda input_context=None: input_context, "context"),
+        (lambda ctx=None: ctx, "context"),
+        (annotated, "context"),
         (lambda dataset="own": dataset, "own"),
         (lambda *, key=3: key, 3),
         (functools.partial(two, 3), (3, "context")),

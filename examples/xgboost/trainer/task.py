@@ -271,8 +271,8 @@ def main() -> int:
     """Entry point; returns the exit code."""
     for number in EXIT_CODES:
         signal.signal(number, note_signal)
-    # They wait outside until they are asked for: XGBoost's collective fails where one interrupts its calls, and one that
-    # comes again would kill Python while it shuts down. The threads that XGBoost starts have the same mask.
+    # They wait outside until they are asked for: XGBoost's collective fails where one interrupts its calls, and one
+    # that comes again would kill Python while it shuts down. The threads that XGBoost starts have the same mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
     arguments = parse()
     with collective_of_all_ranks(arguments.interface) as ranks_here:

@@ -30,6 +30,7 @@ from hpc_train.telemetry.status import (
     COMMAND_VARIABLE,
     OUTPUT_VARIABLE,
     RESTARTS_VARIABLE,
+    SUPERVISOR_VARIABLE,
     mark_ended,
     read_status,
 )
@@ -129,7 +130,8 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     """
     program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
     progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
-    known = {COMMAND_VARIABLE: shlex.join(["hpc-train", *masked_words(sys.argv[1:])])}
+    command = shlex.join(["hpc-train", *masked_words(sys.argv[1:])])
+    known = {COMMAND_VARIABLE: command, SUPERVISOR_VARIABLE: str(os.getpid())}
     if (output := stdio.output_file()) is not None:
         known[OUTPUT_VARIABLE] = output
     start = start_of(ranks, program, {**progress, **known})

@@ -69,9 +69,9 @@ class Backend(ABC):
         """
         raise SchedulerError(f"{record.job_dir.name}: not cancelled: {self.cancelled_by_hand(record)}")
 
-    def leftover(self, submission: Submission) -> list[int]:
-        """Processes of a job that still run though its queue no longer knows it: it is not resumed beside them."""
-        return []
+    def leftover(self, submissions: Sequence[Submission]) -> list[list[int]]:
+        """For each job the processes that still run though its queue has forgotten it: none is resumed beside them."""
+        return [[] for _ in submissions]
 
     def query_all(self, records: Sequence[JobRecord]) -> list[QueueState]:
         """The same of many jobs, in their order."""
@@ -84,16 +84,17 @@ class ByHand(Backend):
     name, words = "by hand", None
 
     def query(self, record: JobRecord) -> QueueState:
-        status = record.status
-        if status.get("state") != "running":
-            return QueueState("forgotten")
-        if status.get("host") != socket.gethostname():
-            note = f"it was started by hand on {status.get('host')}, which cannot be asked from here"
-            return QueueState("unasked", note=note)
-        requeues = int(status.get("requeues") or 0)
-        if is_alive(status, status.get("started")):
-            return QueueState("running", None, requeues, where=status.get("host"))
-        return QueueState("forgotten", "its process has ended, and left no end")
+        status, requeues = record.status, int(record.status.get("requeues") or 0)
+        runs, host = status.get("state") == "running", status.get("host")
+        if host != socket.gethostname():
+            note = f"it was started by hand on {host}, which cannot be asked from here"
+            return QueueState("unasked", note=note) if runs else QueueState("forgotten")
+        if runs and is_alive(status, status.get("started")):
+            return QueueState("running", None, requeues, where=host)
+        if is_alive(supervisor := status.get("supervisor", {})):  # until it has decided whether to
+            reason = f"hpc-train launch (pid {supervisor['pid']}) may start it again"
+            return QueueState("running", reason, requeues, where=host)
+        return QueueState("forgotten", "its process has ended, and left no end" if runs else None)
 
     def cancelled_by_hand(self, record: JobRecord) -> str:
         host = record.status.get("host")
@@ -109,9 +110,11 @@ class ByHand(Backend):
 
 
 def _living(record: JobRecord) -> Mapping[str, Any]:
-    """Which process runs the job: that of its status, or the one that has begun a run and not yet written there."""
+    """Which process runs the job: that of its status, the one that has begun a run, or the one that may begin it."""
     status = record.status
-    return status if is_alive(status, status.get("started")) else holder_of(record.job_dir) or {}
+    if is_alive(status, status.get("started")):
+        return status
+    return holder_of(record.job_dir) or status.get("supervisor", {})
 
 
 class Unknown(Backend):

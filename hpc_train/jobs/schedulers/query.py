@@ -34,16 +34,18 @@ def query(job_dirs: Sequence[Path]) -> list[JobStatus]:
     for backend, mine in groups.values():
         asked = [record for record in mine if record.is_fresh(now) or not record.has_reported_end]
         seen = dict(zip((record.job_dir for record in asked), backend.query_all(asked), strict=True))
+        gone = ("forgotten", "ended")
+        left = _left_by([r for r in asked if r.has_reported_end or seen[r.job_dir].phase in gone], backend)
         for record in mine:
             known = seen.get(record.job_dir)
-            if known is not None and known.phase in ("forgotten", "ended"):
+            if known is not None and known.phase in gone:
                 record = read_record(record.job_dir)  # it may have ended between the two
             if known is None or (record.has_reported_end and known.phase not in ("waiting", "running")):
                 known = QueueState("forgotten", requeues=record.status.get("requeues", 0))
             if known.phase == "forgotten" and record.submission is None and (holder := holder_of(record.job_dir)):
                 record, known = _held_by_hand(record, holder)
-            elif known.phase == "forgotten" and record.is_fresh(now):
-                known = _leaving(record, backend) or known
+            elif known.phase == "forgotten" and (record.has_reported_end or record.cancelled_by is not None):
+                known = _leaving(record, left.get(record.job_dir, [])) or known
             found[record.job_dir] = job_status(record, backend.name, known, now)
     return [found[record.job_dir] for record in records]
 
@@ -63,10 +65,14 @@ def _held_by_hand(record: JobRecord, holder: Record) -> tuple[JobRecord, QueueSt
     return replace(record, status=status), QueueState("running", describe(holder), where=str(holder.get("host"))[:255])
 
 
-def _leaving(record: JobRecord, backend: Backend) -> QueueState | None:
-    """The phase of a job that has ended, of which processes still run; None where there are none."""
-    ended = record.has_reported_end or record.cancelled_by is not None
-    left = backend.leftover(record.submission) if ended and record.submission is not None else []
+def _left_by(records: Sequence[JobRecord], backend: Backend) -> dict[Path, list[int]]:
+    """The processes of jobs, by job-dir: all are looked for at once."""
+    submissions = {record.job_dir: record.submission for record in records if record.submission is not None}
+    return dict(zip(submissions, backend.leftover(list(submissions.values())), strict=True)) if submissions else {}
+
+
+def _leaving(record: JobRecord, left: Sequence[int]) -> QueueState | None:
+    """The phase of a job that has ended, of which the processes `left` still run; None where there are none."""
     if not left:
         return None
     named = ", ".join(map(str, left[:MAX_NAMED])) + (" …" if len(left) > MAX_NAMED else "")

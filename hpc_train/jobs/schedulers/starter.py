@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.processes import is_alive, lineage
+from hpc_train.processes import is_alive, lineage, runs
 
 AGAIN_SECS, LONGEST_SECS = 0.5, 30.0
 """How often a process is asked to end at once, and for how long."""
@@ -100,18 +100,20 @@ def stop(starter: Starter, status: Mapping[str, Any], save: bool) -> None:
     """
     if save and starter.saves is None:
         raise UserError(f"{starter.what} passes no signal on that has the ranks save; cancel it without --save")
-    number = starter.saves if save and starter.saves is not None else starter.ends
     deadline = time.monotonic() + LONGEST_SECS
-    try:
-        starter.process.send_signal(number)
-        while not save and (starter.process.is_running() or is_alive(status, status.get("started"))):
-            if starter.process.status() == psutil.STATUS_ZOMBIE and not is_alive(status, status.get("started")):
+    found: Starter | None = starter
+    while found is not None:
+        number = found.saves if save and found.saves is not None else found.ends
+        try:
+            found.process.send_signal(number)
+            if save:
                 return
-            if time.monotonic() > deadline:
-                raise SchedulerError(f"{starter.what} still runs (pid {starter.process.pid}): kill -KILL it")
-            time.sleep(AGAIN_SECS)
-            starter.process.send_signal(number)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.AccessDenied:
-        raise UserError(f"{starter.what} (pid {starter.process.pid}) is another user's") from None
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied:
+            raise UserError(f"{found.what} (pid {found.process.pid}) is another user's") from None
+        if time.monotonic() > deadline:
+            raise SchedulerError(f"{found.what} still runs (pid {found.process.pid}): kill -KILL it")
+        time.sleep(AGAIN_SECS)
+        if not runs(found.process):
+            found = starter_of(status)  # the job may outlive what has started it

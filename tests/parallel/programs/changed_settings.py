@@ -195,7 +195,7 @@ def test_what_has_no_effect_is_recorded_as_that():
     assert ignored["optimizer.learning_rate"] == "–"
 
 
-def test_a_checkpoint_without_settings_keeps_its_rate():
+def test_of_a_checkpoint_without_settings_the_rate_is_the_one_asked_for_now():
     import h5py
 
     from hpc_train.checkpoint.manifest import write_manifest
@@ -209,8 +209,9 @@ def test_a_checkpoint_without_settings_keeps_its_rate():
         (step / "manifest.json").unlink()
         write_manifest(step, 2, about["time"], about["world_size"])
     world.broadcast(None)
-    assert run("old", 4, 0.1) == {3: 0.01, 4: 0.01}
+    assert run("old", 4, 0.1) == {3: 0.1, 4: 0.1}
     assert changed("old") == []
+    assert run("old", 6, 0.2) == {5: 0.2, 6: 0.2}
 
 
 for name, test in [item for item in globals().items() if item[0].startswith("test_")]:

@@ -13,14 +13,14 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.jobs.checks import (
-    Problems,
-    check_code,
     check_files,
     check_ranks,
     code_files,
     data_files,
     least_ranks,
 )
+from hpc_train.jobs.code import check_code
+from hpc_train.jobs.problems import Problems
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from tests.support import Job
 
@@ -71,6 +71,11 @@ def code_problem(folder: Path, code: str | bytes, model: str = "model.py:build")
         "import other.one as build",
         "from elsewhere import *",
         "if True:\n    def build(p): pass",
+        "def build(): pass",
+        "def build(*anything): pass",
+        "def build(params=None, *, width=3): pass",
+        "@partial(mode=1)\ndef build(params, mode): pass",
+        "def build(a, b): pass\nbuild = wrapped(build)",
         "if True:\n    pass\nelif 1:\n    pass\nelse:\n    build = 1",
         "try:\n    from fast import build\nexcept ImportError:\n    pass",
         "try:\n    import fast\nexcept ImportError:\n    def build(p): pass",
@@ -97,6 +102,12 @@ def test_a_function_that_is_there(tmp_path: Path, code: str | bytes) -> None:
         ("x = build\n", "model: FILE has no function build; what it defines: x"),
         ("a = 1\ndef build(p:\n    pass\n", "model: FILE:2: not Python: '(' was never closed"),
         ("def build(p):\npass\n", "model: FILE:2: not Python: expected an indented block"),
+        (
+            "def build(features, labels, mode): pass",
+            "model: FILE:build: build(features, labels, mode) is not allowed; allowed: a function without arguments or "
+            "of one, params (a dict), that returns a compiled keras.Model; docs/estimator.md",
+        ),
+        ("def build(params, /, *, width): pass", "model: FILE:build: build(params, /, *, width) is not allowed"),
         (b"def build(p): '\xff'\n", "model: FILE"),
         ("def build(p): '\0'\n", "model: FILE"),
     ],
@@ -106,6 +117,18 @@ def test_a_function_that_is_not_there(tmp_path: Path, code: str | bytes, said: s
     assert (problem or "").startswith(said)
     if said == "model: FILE":
         assert "not Python: " in (problem or "")
+
+
+def test_arguments_of_other_functions(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def build(): pass\ndef augment(a, b, c): pass\ndef fine(x, y=0, *more): pass\n")
+    check_code(job_of(tmp_path, train="model.py:fine"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"^map_fn: .*/model\.py:augment: augment\(a, b, c\) is not allowed; allowed: a f"
+    ):
+        check_code(job_of(tmp_path, train="model.py:augment"), tmp_path)
+    job = job_of(tmp_path).model_copy(update={"params": {"rate": 1}})
+    with pytest.raises(UserError, match=r"build\(\) has no argument for params, which are given"):
+        check_code(job, tmp_path)
 
 
 def test_code_is_not_run(tmp_path: Path) -> None:

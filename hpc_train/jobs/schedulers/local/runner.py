@@ -253,4 +253,4 @@ def kill_all(token: str) -> bool:
 
 def processes_of(token: str) -> list[psutil.Process]:
     """The processes that a submission's runner has started, and itself: they have its token in their environment."""
-    return with_variable(TOKEN_VARIABLE, token)
+    return with_variable(TOKEN_VARIABLE, [token])[token]

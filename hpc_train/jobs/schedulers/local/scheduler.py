@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,8 @@ from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, queue_folder
-from hpc_train.jobs.schedulers.local.runner import kill_all, processes_of, start_of_job, start_runner, stop
-from hpc_train.processes import home_folder
+from hpc_train.jobs.schedulers.local.runner import TOKEN_VARIABLE, kill_all, start_of_job, start_runner, stop
+from hpc_train.processes import home_folder, with_variable
 from hpc_train.telemetry.units import counted
 
 
@@ -97,7 +97,7 @@ class LocalScheduler(Scheduler):
             return  # its runner finds that it is cancelled
         ended = stop(mine, token, save) if mine is not None else kill_all(token)
         if not ended and not save:
-            left = ", ".join(map(str, self.leftover(record.submission)))
+            left = ", ".join(map(str, self.leftover([record.submission])[0]))
             raise SchedulerError(f"{record.job_dir.name}: its processes could not be ended: {left}")
 
     def job_dir_of(self, number: str) -> Path | None:
@@ -105,5 +105,6 @@ class LocalScheduler(Scheduler):
             return this_queue().job_dir_of(number)
         return None
 
-    def leftover(self, submission: Submission) -> list[int]:
-        return [process.pid for process in processes_of(submission.token)]
+    def leftover(self, submissions: Sequence[Submission]) -> list[list[int]]:
+        found = with_variable(TOKEN_VARIABLE, {submission.token for submission in submissions})
+        return [[process.pid for process in found[submission.token]] for submission in submissions]
