@@ -119,6 +119,15 @@ def test_a_job_that_waits_has_the_settings_that_it_was_submitted_with(root: Path
     assert rows(root, "--columns", "params.learning_rate")[-1] == ["waits", "0.5"]
 
 
+def test_the_exports_of_a_job_dir_that_was_renamed_lie_in_it(root: Path) -> None:
+    made, elsewhere = root / "a" / "export" / "final" / "17", "/old/a/export/final/18"
+    made.mkdir(parents=True)
+    status = {"state": "succeeded", "exports": [str(made), elsewhere]}
+    write_job(root / "a", [], status).rename(root / "renamed")
+    found = [json.loads(line) for line in run(root, "--json").stdout.splitlines()]
+    assert found[-1]["exports"] == [str(root / "renamed/export/final/17"), elsewhere]
+
+
 def test_what_others_wrote_cannot_act_on_the_terminal(root: Path) -> None:
     status = {"state": "succeeded", "evaluation": {"\x1b[2J": 0.5}}
     write_job(root / "d\x1b[2J", [], status, {"params": {"a\x1b[2J": "b\n\x1b[2J", "[red]": "[/]"}})
