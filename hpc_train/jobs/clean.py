@@ -112,7 +112,7 @@ def _refusal(job_dir: Path, status: JobStatus) -> str | None:
         return f"what it records of the job cannot be read: {status.reason}"
     if (holder := holder_of(job_dir)) is not None:
         return refusal(job_dir, holder).removeprefix(f"{job_dir}: ")
-    if left := leftover(job_dir):
+    if status.state != "SUCCEEDED" and (left := leftover(job_dir)):
         return f"processes of the job still run ({', '.join(map(str, left[:5]))})"
     return None
 

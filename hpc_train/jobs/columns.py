@@ -99,6 +99,14 @@ class Key:
     own: str = ""
     metric: str = ""
 
+    def typed(self, value: Value) -> Value:
+        """A setting's text as the number or truth value that it is."""
+        if isinstance(value, str) and not self.own:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(value)
+                return found if isinstance(found, bool | int | float) or found is None else value
+        return value
+
 
 def keys_named(given: str, option: str, jobs: Sequence[JobValues]) -> list[Key]:
     """The columns that `given` names, by commas: see `docs/jobs.md`. `KEY.*` stands for all settings below KEY.
@@ -171,15 +179,6 @@ def in_order(jobs: Sequence[JobValues], key: Key, reverse: bool) -> list[JobValu
         falling = next((mode for mode in modes if mode is not None), "max") == "max"
     ordered = sorted(known, key=lambda pair: pair[0], reverse=falling is not reverse)
     return [*(job for _, job in ordered), *(job for value, job in values if value is None)]
-
-
-def typed(value: Value) -> Value | bool:
-    """A setting's text as the number or truth value that it is."""
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            found = json.loads(value)
-            return found if isinstance(found, bool | int | float) or found is None else value
-    return value
 
 
 def _comparable(value: Value) -> tuple[int, float, list[tuple[int, int, str]]] | None:

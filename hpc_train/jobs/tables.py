@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hpc_train.jobdir.usage import KINDS, Kind, Usage
-from hpc_train.jobs.clean import Cleaning
 from hpc_train.jobs.layout import (
     GAP,
     WIDE,
@@ -29,6 +29,9 @@ from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
 from hpc_train.telemetry.units import counted, size
 from hpc_train.text import LINES, visible
+
+if TYPE_CHECKING:
+    from hpc_train.jobs.clean import Cleaning
 
 COLOURS: dict[State, str] = {
     "QUEUED": "yellow",

@@ -14,7 +14,6 @@ from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.folders import make_folder, make_new_folder
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
-from hpc_train.jobdir.job_dir import MARKS, JobDir
 from hpc_train.jobdir.paths import SUBMISSION_FILE
 from hpc_train.jobs.record.submission import read_submission
 from hpc_train.telemetry.files import STATUS_FILE
@@ -136,6 +135,8 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
 
 def find_job_dir(given: str, root: Path, in_queue: Callable[[str], Path | None] = lambda _: None) -> Path:
     """As find_job, also of a job that has left less than a status: metrics, or its job.yaml."""
+    from hpc_train.jobdir.job_dir import JobDir
+
     try:
         return find_job(given, root, in_queue)
     except UserError:
@@ -153,6 +154,8 @@ def find_job_dirs(
     Raises:
         UserError: With all that name neither.
     """
+    from hpc_train.jobdir.job_dir import MARKS
+
     found: list[Path] = []
     mistakes = []
     for text in given:
