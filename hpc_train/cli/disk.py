@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Folders = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[JOB|FOLDER]...", help="Jobs, or folders of job-dirs. [default: all jobs under the root]"),
+    typer.Argument(metavar="JOB|FOLDER", help="Jobs, or folders of job-dirs; none: all jobs under the root."),
 ]
 
 
