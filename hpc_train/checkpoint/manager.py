@@ -145,11 +145,21 @@ class CheckpointManager:
     def clean(self) -> None:
         """Removes what saves that were cut short left behind; one cut short while it replaced another is undone."""
         for name in self._names():
-            path, step = self._folder / name, names.replaced_step(name)
-            if step is not None and not self.path(step).exists():
-                rename(path, self.path(step))
-            elif names.is_temporary(name):
-                remove_tree(path)
+            if self._is_replaced(name) and (step := names.replaced_step(name)) is not None:
+                rename(self._folder / name, self.path(step))
+        for path in self.left_over():
+            remove_tree(path)
+
+    def left_over(self) -> list[Path]:
+        """What `clean` removes."""
+        return [
+            self._folder / name for name in self._names() if names.is_temporary(name) and not self._is_replaced(name)
+        ]
+
+    def _is_replaced(self, name: str) -> bool:
+        """Whether `name` is a checkpoint that was to be replaced by one which never came."""
+        step = names.replaced_step(name)
+        return step is not None and not self.path(step).exists()
 
     def put_aside(self, step: int) -> Path:
         """Renames the damaged checkpoint of `step`, so that it is looked at no more, and returns its new path."""
@@ -194,11 +204,15 @@ class CheckpointManager:
 
     def thin_out(self) -> None:
         """Removes the checkpoints that neither number, period nor merit keeps, except those that are being read."""
+        for step in self.expired():
+            with suppress(OSError):  # such as that it is being read
+                self._remove(step)
+
+    def expired(self) -> list[int]:
+        """The steps of the checkpoints that `thin_out` removes, oldest first."""
         best, wanted = self.best(), self.wanted()
-        for step in self._retention.expired(self._times(), best.step if best else None):
-            if step not in wanted:
-                with suppress(OSError):  # such as that it is being read
-                    self._remove(step)
+        steps = self._retention.expired(self._times(), best.step if best else None)
+        return [step for step in steps if step not in wanted]
 
     def _times(self) -> list[tuple[int, float]]:
         times = []

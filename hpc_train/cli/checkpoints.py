@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command, JobDir
+from hpc_train.cli.command import Command, JobDir, named_job_dir
 from hpc_train.cli.terminal import answer, complain, console, say, show
 from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.outcome import EXIT_FAILED
@@ -43,7 +43,7 @@ def checkpoints(
 
     Without --verify the manifest and the sizes are looked at. Exit code 1 where one is not whole.
     """
-    folder = job_dir / CHECKPOINTS
+    folder = named_job_dir(job_dir) / CHECKPOINTS
     if not folder.is_dir():
         sys.exit(complain(f"{folder}: no such folder; JOBDIR is where a job keeps everything"))
     entries = list_checkpoints(folder, verify)

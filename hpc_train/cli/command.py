@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +14,28 @@ from typing import Annotated, Any
 import typer
 
 from hpc_train import cli
+from hpc_train.errors import UserError
 
-JobDir = Annotated[Path, typer.Argument(metavar="JOBDIR", help="The job-dir, such as runs/<name of the job>.")]
+JobDir = Annotated[Path, typer.Argument(metavar="JOB", help="A job's name under runs, or its job-dir.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
 ]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[NAME=]PATTERN", help="Where an evaluation set's shards lie by now; can be given again."),
+]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 """Arguments and options of several commands."""
+
+
+def named_job_dir(given: Path) -> Path:
+    """The job-dir that `given`, a JobDir, names; itself where there is no such job (yet)."""
+    from hpc_train.jobs.record.job_dirs import find_job_dir, root_of
+
+    with suppress(UserError):
+        return find_job_dir(str(given), root_of(None, os.environ))
+    return given
+
 
 GROUPS = ("Train", "Jobs", "Models", "Data", "This machine")
 """The panels of `hpc-train --help`, in this order."""

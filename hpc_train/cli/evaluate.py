@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpc_train.cli.command import Command, JobDir, Settings
+from hpc_train.cli.command import Command, Data, JobDir, Settings, named_job_dir
 from hpc_train.cli.terminal import errors
 from hpc_train.errors import UserError
 
@@ -34,6 +34,7 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option(help="Only this one of several evaluation sets; of a single one, another name.")
     ] = None,
+    data: Data = None,
     settings: Settings = None,
 ) -> None:
     """Evaluate checkpoints of a job that runs elsewhere, or has ended; run it alone, or on several ranks under mpirun.
@@ -50,14 +51,14 @@ def evaluate(
             raise UserError("--step is for a single evaluation: leave out --follow and --every-checkpoint")
         if idle_timeout_secs is not None and not follow:
             raise UserError("--idle-timeout-secs is for --follow")
+        job_dir = named_job_dir(job_dir)
         job_dir = job_dir.resolve() if ".." in job_dir.parts else job_dir.absolute()
         out = out.absolute() if out is not None else Path(f"{job_dir}.evaluation")
         if job_dir.resolve() in (out.resolve(), *out.resolve().parents):
             raise UserError(f"--out: {out} is in the job-dir, which is only read; choose a folder outside of it")
-        given = tuple(settings or ())
-        request = EvaluationRequest(
-            job_dir, out, follow, step, every_checkpoint, poll_secs, idle_timeout_secs, name, given
-        )
+        limits = (poll_secs, idle_timeout_secs)
+        changes = (tuple(settings or ()), tuple(data or ()))
+        request = EvaluationRequest(job_dir, out, follow, step, every_checkpoint, *limits, name, *changes)
         world = join_world("serialized")
     try:
         code = evaluate_job(world, request, context.obj, ask)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import Command, JobDir
+from hpc_train.cli.command import Command, Data, JobDir, named_job_dir
 from hpc_train.cli.terminal import errors, say
 from hpc_train.errors import UserError
 
@@ -19,6 +19,7 @@ def export(
     step: Annotated[int | None, typer.Option(help="Of the checkpoint. [default: the newest]")] = None,
     name: Annotated[str, typer.Option(help="The folder below JOBDIR/export.")] = "manual",
     out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
+    data: Data = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later.
 
@@ -37,7 +38,7 @@ def export(
         set_up_tensorflow(world)
         from hpc_train.export.from_checkpoint import export_checkpoint
 
-        made = export_checkpoint(job_dir, step, name, out)
+        made = export_checkpoint(named_job_dir(job_dir), step, name, out, data or ())
     except Exception as error:
         sys.exit(report_error(world, error))
     say(f"export of step {made.step}: {made.path}")

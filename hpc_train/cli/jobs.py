@@ -22,8 +22,13 @@ from hpc_train.outcome import EXIT_AT_ONCE
 from hpc_train.text import LINES, visible
 
 if TYPE_CHECKING:
+    from hpc_train.jobs.columns import Key, Value
+    from hpc_train.jobs.layout import Column
     from hpc_train.jobs.logs import JobOutput
     from hpc_train.jobs.record.status import JobStatus
+
+    Asked = tuple[Key, list[Value]]
+    """A column and its value of each job."""
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
 Root = Annotated[
@@ -36,9 +41,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an o
 def list_jobs(
     root: Root = None,
     state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; can be given again.")] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="By a column, metric or setting: metrics best first, others rising."),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY,KEY…", help="Beside the name: columns, settings (params.*), metrics (best.accuracy)."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs by name, with their status."""
+    """List jobs by name, with their status; or what differs between them, best first.
+
+    Examples:
+    hpc-train list --state RUNNING --state QUEUED
+
+    hpc-train list --sort accuracy --columns state,params.learning_rate,accuracy,best.accuracy
+
+    hpc-train list --sort submitted --reverse
+    """
     from hpc_train.jobs.inspect import inspect_jobs
     from hpc_train.jobs.record.job_dirs import job_dirs, root_of
     from hpc_train.jobs.record.status import STATES
@@ -48,19 +72,61 @@ def list_jobs(
         if unknown := [text for text in wanted if text not in STATES]:
             raise UserError(f"--state: {unknown[0]!r} is not allowed; allowed: {', '.join(STATES)}")
         found = inspect_jobs(list(job_dirs(under)))
-    jobs = [status for status in found if not wanted or status.state in wanted]
+        jobs = [status for status in found if not wanted or status.state in wanted]
+        shown: list[Asked] = []
+        more: list[Asked] = []
+        if jobs and (sort is not None or columns is not None):
+            jobs, shown, more = _asked(jobs, sort, columns, reverse)
+        elif reverse:
+            jobs.reverse()
     for note in dict.fromkeys(status.note for status in jobs if status.note):
         warn(f"warning: {note}")
     if as_json:
-        for status in jobs:
-            print(json.dumps(asdict(status)))
+        for number, status in enumerate(jobs):
+            asked = {"columns": {key.name: key.typed(values[number]) for key, values in shown}} if shown else {}
+            print(json.dumps({**asdict(status), **asked}))
     elif not jobs:
         say(f"no jobs in {under}" + (" in that state" if wanted else ""))
     else:
-        from hpc_train.jobs.tables import job_table
+        _show_jobs(jobs, shown, more)
 
-        screen = console()
-        show(screen, job_table(jobs, screen.width))
+
+def _asked(
+    jobs: list[JobStatus], sort: str | None, columns: str | None, reverse: bool
+) -> tuple[list[JobStatus], list[Asked], list[Asked]]:
+    """`jobs` in the order asked for, the columns asked for, and the one that they are sorted by."""
+    from hpc_train.jobs.columns import JobValues, in_order, keys_named
+
+    values = [JobValues(status) for status in jobs]
+    shown = keys_named(columns, "--columns", values) if columns is not None else []
+    by = keys_named(sort, "--sort", values) if sort is not None else []
+    if len(by) > 1:
+        raise UserError(f"--sort: {sort!r} names several; give one")
+    if by:
+        values = in_order(values, by[0], reverse)
+    elif reverse:
+        values.reverse()
+    asked, more = ([(key, [key.value(job) for job in values]) for key in keys] for keys in (shown, by))
+    return [job.status for job in values], asked, more
+
+
+def _show_jobs(jobs: list[JobStatus], shown: list[Asked], sorted_by: list[Asked]) -> None:
+    from hpc_train.jobs.layout import asked_column, asked_table
+    from hpc_train.jobs.tables import TITLES, job_table, state_column
+
+    def column(key: Key, values: list[Value]) -> Column:
+        return state_column(jobs) if key.own == "state" else asked_column(key.name, values, key.own)
+
+    screen = console()
+    if not shown:
+        more = [column(*asked) for asked in sorted_by if asked[0].own not in TITLES]  # which it has in any case
+        show(screen, job_table(jobs, screen.width, more))
+        return
+    names = asked_column("name", [job.name for job in jobs])
+    table, left_out = asked_table([names, *(column(*asked) for asked in shown if asked[0].own != "name")], screen.width)
+    show(screen, table)
+    if left_out:
+        warn(f"no room for {', '.join(left_out)}; a wider terminal, fewer columns or --json shows them")
 
 
 @answer()

@@ -110,10 +110,14 @@ class ExportFolder:
 
     def _clean(self) -> None:
         """Removes what killed runs left behind."""
-        for path in self.path.glob(".*.tmp"):
-            parts = path.name.split(".", 2)
-            if len(parts) == 3 and parts[1].isdigit() and (self._sole or _is_dead(path)):
-                remove_tree(path)
+        for path in self.left_over():
+            remove_tree(path)
+
+    def left_over(self) -> list[Path]:
+        """What killed runs left behind."""
+        parts = ((path, path.name.split(".", 2)) for path in self.path.glob(".*.tmp"))
+        ours = [path for path, part in parts if len(part) == 3 and part[1].isdigit()]
+        return [path for path in ours if self._sole or _is_dead(path)]
 
 
 def _owner() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from hpc_train.export.signature import Signature, signature_of, signature_of_inp
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras
+from hpc_train.model.job_data import elsewhere, input_names, with_data
 from hpc_train.model.job_model import JobModel, job_in_job_dir
 from hpc_train.model.model_state import ModelState
 
@@ -38,9 +40,12 @@ class CheckpointExport:
 
 
 def export_checkpoint(
-    job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None
+    job_dir: Path, step: int | None = None, name: str = "manual", out: Path | None = None, data: Sequence[str] = ()
 ) -> CheckpointExport:
     """Exports from the checkpoint of `step`, the newest where it is None. Local; the job may be running.
+
+    Args:
+        data: Where the shards of the first evaluation set lie by now: they tell the shapes of the model's inputs.
 
     Writes `job_dir`/export/`name`/<unix seconds>/, or `out`/<unix seconds>/.
 
@@ -57,7 +62,8 @@ def export_checkpoint(
         raise UserError(f"--name {name!r} is not allowed; a letter, then letters, digits and underscores")
     if out is None and name in _exporter_names(document.value):
         raise UserError(f"--name {name}: the job has an exporter of that name; choose another one")
-    job = JobModel.of_job(job_in_job_dir(document), job_dir)
+    described = job_in_job_dir(document)
+    job = JobModel.of_job(with_data(described, data, next(iter(input_names(described)))), job_dir)
     snapshot = _load(manager, step)
     model, signature, shards = _built(job)
     _restore(model, snapshot, str(manager.path(step)))
@@ -123,7 +129,8 @@ def _built(job: JobModel) -> tuple[keras.Model, Signature, ShardSet | None]:
         datasets = _trained_datasets(job)
         return model, signature_of_inputs(model, list(datasets) or None, datasets), None
     except UserError as error:
-        raise UserError("\n".join([*reasons, str(error)])) from None
+        hint = elsewhere(job.inputs[0], "", ()) if job.inputs else ""
+        raise UserError("\n".join([*reasons, f"{error}{hint}"])) from None
 
 
 def _trained_datasets(job: JobModel) -> dict[str, str]:

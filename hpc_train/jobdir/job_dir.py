@@ -71,7 +71,7 @@ class JobDir:
         return read_json(self.path / WARM_START_FILE)
 
     def job(self) -> Document:
-        """job.yaml, whose paths are absolute.
+        """job.yaml, whose paths are absolute, or below the job-dir (see code_paths).
 
         Raises:
             UserError: There is none, or it is no mapping, too large, or no YAML.

@@ -32,6 +32,13 @@ REQUEUES_FILE = f"{LOGS}/requeues.jsonl"
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 
+def export_path(job_dir: Path, recorded: str) -> str:
+    """Where an export of the job lies now, which was made at `recorded`: the job-dir may have moved since."""
+    parts = Path(recorded).parts
+    there = job_dir.joinpath(*parts[-3:])
+    return str(there) if len(parts) > 3 and parts[-3] == EXPORTS and there.is_dir() else recorded
+
+
 def checkpoint_name(step: int) -> str:
     """The folder of the checkpoint of `step`."""
     return f"step-{step:08d}"

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hpc_train.jobdir.usage import KINDS, Kind, Usage
+from hpc_train.jobs.layout import (
+    GAP,
+    WIDE,
+    Column,
+    asked_table,
+    duration,
+    in_short,
+    moment,
+    number,
+    table_of,
+    text_cell,
+    with_short_titles,
+)
 from hpc_train.jobs.record.status import JobStatus, State
 from hpc_train.jobs.schedulers import backend_named
 from hpc_train.jobs.tiers import TierRow
-from hpc_train.telemetry.units import counted
+from hpc_train.telemetry.units import counted, size
 from hpc_train.text import LINES, visible
+
+if TYPE_CHECKING:
+    from hpc_train.jobs.clean import Cleaning
 
 COLOURS: dict[State, str] = {
     "QUEUED": "yellow",
@@ -28,53 +45,37 @@ COLOURS: dict[State, str] = {
     "LOST": "red",
     "UNREADABLE": "red",
 }
-GAP = 2
-"""Blanks between columns."""
 LEAST_REASON, LEAST_ABOUT = 16, 20
 LONGEST_MESSAGE = 6
 """Lines of an error; TensorFlow's have sixty, of which the first and the last matter most."""
-DISPENSABLE = ("evaluation", "limit in", "examples/s", "loss", "left", "number")
+DISPENSABLE = ("limit in", "examples/s", "number", "loss", "left", "evaluation")
 """Columns that are left out where there is no room, in this order."""
+TITLES = ("name", "job_id", "state", "step", "loss", "evaluation")
+"""The fields of JobStatus that the table always shows."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its title, its cells, and whether they are aligned right."""
+def job_table(jobs: Sequence[JobStatus], width: int, more: Sequence[Column] = ()) -> Table:
+    """One line a job, of `width` characters at most; columns without values, and those without room, are left out.
 
-    title: str
-    cells: tuple[Text, ...]
-    right: bool = False
-
-    @property
-    def width(self) -> int:
-        """Characters of the widest cell."""
-        return max(len(self.title), *(cell.cell_len for cell in self.cells))
-
-    def cut(self, width: int) -> Column:
-        """The same with cells of `width` characters at most."""
-        cells = tuple(cell.copy() for cell in self.cells)
-        for cell in cells:
-            cell.truncate(width, overflow="ellipsis")
-        return replace(self, cells=cells)
-
-
-def job_table(jobs: Sequence[JobStatus], width: int) -> Table:
-    """One line a job, of `width` characters at most; columns without values, and those without room, are left out."""
+    Args:
+        more: Columns that follow the name, and are not left out.
+    """
 
     def column(title: str, values: Iterator[str], right: bool = True) -> Column:
-        return Column(title, tuple(_text(value) for value in values), right)
+        return Column(title, tuple(text_cell(value) for value in values), right)
 
     rates = [job.examples_per_sec if job.state == "RUNNING" else None for job in jobs]
     columns = [
         column("name", (job.name for job in jobs), right=False),
+        *(with_short_titles(more) if width < WIDE else more),
         column("number", (job.job_id or "" for job in jobs)),
-        Column("state", tuple(Text(job.state, COLOURS[job.state]) for job in jobs)),
+        state_column(jobs),
         column("step", map(progress_of, jobs)),
         column("examples/s", (number(rate, ",.0f") for rate in rates)),
         column("loss", (number(job.loss, ".4g") for job in jobs)),
         column("evaluation", (evaluation_of(job, short=True) for job in jobs), right=False),
-        column("left", (duration(job.secs_left) for job in jobs)),
-        column("limit in", (duration(job.limit_secs_left) for job in jobs)),
+        column("left", (in_short(job.secs_left) for job in jobs)),
+        column("limit in", (in_short(job.limit_secs_left) for job in jobs)),
     ]
     why = column("", map(_why, jobs), right=False)
     columns = [one for one in columns if any(one.cells)]
@@ -91,25 +92,9 @@ def job_table(jobs: Sequence[JobStatus], width: int) -> Table:
     return table_of(columns, cut=True)
 
 
-def table_of(columns: Sequence[Column], cut: bool) -> Table:
-    """A table without lines, with dashes for what is not known.
-
-    Where there is no room, the last column is cut, or else goes on in the next line.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for column in columns:
-        last = column is columns[-1]
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=cut or not last,
-            overflow="ellipsis" if cut else "fold",
-            min_width=None if last else column.width,
-        )
-    for row in zip(*(column.cells for column in columns), strict=True):
-        dashed = [cell if cell or column.title == "" else Text("–") for cell, column in zip(row, columns, strict=True)]
-        table.add_row(*dashed)
-    return table
+def state_column(jobs: Sequence[JobStatus]) -> Column:
+    """The states, in their colours."""
+    return Column("state", tuple(Text(job.state, COLOURS[job.state]) for job in jobs))
 
 
 def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
@@ -126,7 +111,7 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
         ("", lambda row: row.about, False),
     ]
     columns = [
-        Column(title, tuple(_text("" if value(row) is None else str(value(row))) for row in rows), right)
+        Column(title, tuple(text_cell("" if value(row) is None else str(value(row))) for row in rows), right)
         for title, value, right in named
     ]
     columns = [column for column in columns if any(column.cells)]
@@ -141,7 +126,7 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
     lacking.add_column(no_wrap=True, style="red")
     lacking.add_column(overflow="fold")
     for name, problem in problems:
-        lacking.add_row(_text(name), _text(problem))
+        lacking.add_row(text_cell(name), text_cell(problem))
     return Group(table, Text("\nnot to be had here:", "bold"), lacking)
 
 
@@ -162,17 +147,12 @@ def description(job: JobStatus) -> RenderableType:
     )
 
 
-def _text(text: str, style: str = "") -> Text:
-    """A cell, of one line; what of it would be markup or act on a terminal is shown as it is."""
-    return Text(visible(text), style)
-
-
 def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
     why = f" ({visible(job.reason)})" if job.reason else ""
-    yield "name", _text(job.name)
+    yield "name", text_cell(job.name)
     yield "state", Text.assemble((job.state, COLOURS[job.state]), why)
     if job.note:
-        yield "note", _text(job.note, "yellow")
+        yield "note", text_cell(job.note, "yellow")
     if job.error:
         rank = job.error.get("rank")
         by = f"rank {rank}: " if rank is not None else ""
@@ -180,9 +160,9 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         shown = message if len(message) <= LONGEST_MESSAGE else [message[0], "…", message[-1]]
         yield "error", Text(by + "\n".join(shown), "red")
         if doing := job.error.get("doing"):
-            yield "failed in", _text(str(doing))
+            yield "failed in", text_cell(str(doing))
         if where := job.error.get("where"):
-            yield "raised at", _text(str(where))
+            yield "raised at", text_cell(str(where))
     if job.exit_code is not None:
         yield "exit code", Text(str(job.exit_code))
     if step := progress_of(job):
@@ -190,25 +170,25 @@ def _facts(job: JobStatus) -> Iterator[tuple[str, RenderableType]]:
         loss = f", loss {job.loss:.4g}" if job.loss is not None else ""
         yield "step", Text(f"{step}{rate}{loss}")
     if evaluation := evaluation_of(job, short=False):
-        yield "evaluation", _text(evaluation)
+        yield "evaluation", text_cell(evaluation)
     if job.secs_left is not None:
         yield "time left", Text(f"about {duration(job.secs_left)}")
     if job.limit_secs_left is not None:
         yield "time limit in", Text(duration(job.limit_secs_left))
     for export in job.exports:
-        yield "export", _text(export)
+        yield "export", text_cell(export)
     size = f", tier {job.tier}" if job.tier else ""
     ranks = counted(job.ranks, "rank") if job.ranks else "ranks unknown"
-    yield "runs", _text(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
+    yield "runs", text_cell(f"a {job.kind} on {ranks}{size}" + (f", {job.where}" if job.where else ""))
     if job.requeues or job.restarts > job.requeues:
         times = max(job.requeues, job.restarts)
         yield "started again", Text("once" if times == 1 else f"{times} times")
-    yield "queue", _text(_queue(job))
+    yield "queue", text_cell(_queue(job))
     started = job.started if _has_run(job) else None
     for name, when in (("submitted", job.submitted), ("started", started), ("updated", job.updated)):
         if when:
             yield name, Text(moment(when))
-    yield "job-dir", _text(job.job_dir)
+    yield "job-dir", text_cell(job.job_dir)
 
 
 def _queue(job: JobStatus) -> str:
@@ -257,16 +237,48 @@ def evaluation_of(job: JobStatus, short: bool) -> str:
     return shown if step is None else f"{shown}  (step {step:,})"
 
 
-def number(value: float | None, how: str) -> str:
-    """Formatted; empty where unknown. Pure."""
-    return "" if value is None else format(value, how)
+def usage_table(usages: Sequence[tuple[str, Usage]], width: int) -> Table:
+    """What job-dirs take, the largest first, and all together.
+
+    Where there is no room, the kinds that take least are counted under "other".
+    """
+    ordered = sorted(usages, key=lambda pair: -pair[1].total)
+    sums: dict[Kind, int] = {kind: sum(usage.bytes[kind] for _, usage in ordered) for kind in KINDS}
+    shown = [kind for kind in KINDS if kind != "other" and sums[kind]]
+
+    def columns() -> list[Column]:
+        rest = [kind for kind in KINDS if kind not in shown]
+        named: list[tuple[str, list[Kind]]] = [("total", list(KINDS))]
+        named += [(kind, [kind]) for kind in shown]
+        named += [("other", rest)] if any(sums[kind] for kind in rest) else []
+        found = [Column("name", tuple(text_cell(name) for name in [*(name for name, _ in ordered), "all"]))]
+        for title, kinds in named:
+            taken = [sum(usage.bytes[kind] for kind in kinds) for _, usage in ordered]
+            found.append(Column(title, tuple(Text(size(each) if each else "") for each in [*taken, sum(taken)]), True))
+        return found if len(ordered) > 1 else [replace(column, cells=column.cells[:1]) for column in found]
+
+    while shown and sum(column.width + GAP for column in columns()) > width + GAP:
+        shown.remove(min(shown, key=lambda kind: sums[kind]))
+    table, _ = asked_table(columns(), width)
+    return table
 
 
-def duration(secs: float | None) -> str:
-    """Such as 1:02:03; empty where unknown. Pure."""
-    return "" if secs is None else str(timedelta(seconds=max(0, round(secs))))
-
-
-def moment(when: float) -> str:
-    """Local time, to the second."""
-    return datetime.fromtimestamp(when).astimezone().isoformat(" ", "seconds")
+def cleaning_table(cleanings: Sequence[Cleaning], width: int) -> Table:
+    """What can go of each job-dir, and how much that is."""
+    rows = [(cleaning.job_dir.name, removal) for cleaning in cleanings for removal in cleaning.removals]
+    amounts = [size(removal.bytes) for _, removal in rows]
+    names = [name for name, _ in rows]
+    whats = [f"{removal.kind}: {removal.what}" if removal.what else removal.kind for _, removal in rows]
+    if len(rows) > 1:
+        names, whats = [*names, "all"], [*whats, "altogether"]
+        amounts.append(size(sum(cleaning.bytes for cleaning in cleanings)))
+    columns = [
+        Column("name", tuple(map(text_cell, names))),
+        Column("size", tuple(map(Text, amounts)), True),
+        Column("can go", tuple(map(text_cell, whats))),
+    ]
+    left = width - sum(column.width + GAP for column in columns[:2])
+    if left < LEAST_ABOUT:
+        columns[0] = columns[0].cut_inside(max(LEAST_ABOUT, columns[0].width - LEAST_ABOUT + left))
+        left = width - sum(column.width + GAP for column in columns[:2])
+    return table_of([*columns[:2], columns[2].cut(max(1, left))], cut=True)

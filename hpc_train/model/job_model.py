@@ -24,6 +24,7 @@ from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
 from hpc_train.errors import UserError
+from hpc_train.jobdir.code_paths import absolute_in
 from hpc_train.jobdir.paths import CODE
 from hpc_train.lazy import keras
 from hpc_train.model.builder import build_model
@@ -158,12 +159,15 @@ def _load(name: str) -> Callable[..., Any]:
 
 
 def job_in_job_dir(document: Document, settings: Sequence[str] = ()) -> JobConfig | ProgramJob:
-    """The job by the job.yaml that it has left, with `settings` (`KEY=VALUE`) laid over it.
+    """The job by the job.yaml that it has left, with `settings` (`KEY=VALUE`) laid over it; paths in it are absolute.
 
     Raises:
         UserError: It is of another version of this package, or a setting is not allowed.
     """
-    return _validated(overridden(document, settings), kind_of_job(document.value))
+    found = _validated(overridden(document, settings), kind_of_job(document.value))
+    described = found.model_dump(mode="json")
+    placed = absolute_in(document.path.parent, described)
+    return found if placed == described else type(found).model_validate(placed)
 
 
 def kind_of_job(described: Mapping[str, Any]) -> type[JobConfig | ProgramJob]:

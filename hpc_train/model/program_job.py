@@ -10,9 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from hpc_train.config.job import own_fields
 from hpc_train.config.specs import EvalOptions, EvalSpec, EvalTimes, HDF5Input, RunConfig
 from hpc_train.errors import UserError
+from hpc_train.jobdir.code_paths import FUNCTION
 
-FUNCTION = "function "
-"""What an input that is no HDF5Input is described by begins with; the function's name follows."""
 Load = Callable[[str], Callable[..., Any]]
 
 

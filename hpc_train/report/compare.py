@@ -24,6 +24,7 @@ from hpc_train.report.numbers import (
     setting,
 )
 from hpc_train.report.page import state_of, steps_of
+from hpc_train.report.ranking import FEW, Criterion, criterion_of, in_rows, ranked, ranking_table, screens
 from hpc_train.report.rendering import gallery, render
 from hpc_train.report.tables import Table
 from hpc_train.text import LINES, visible
@@ -34,20 +35,26 @@ OWN_KEYS = ("name",)
 """Keys of a job that are shown anyway."""
 
 
-def write_comparison(job_dirs: Sequence[Path], out: Path) -> Path:
-    """Writes a page that lays jobs side by side, as one HTML file that needs nothing else; returns its path.
+def write_comparison(job_dirs: Sequence[Path], out: Path, metric: str | None = None) -> Path:
+    """Writes a page that ranks jobs and lays them side by side, as one HTML file that needs nothing else.
 
-    Local. The file appears in one rename.
+    Local. The file appears in one rename; its path is returned.
+
+    Args:
+        metric: What they are ranked by, as METRIC, METRIC:min or METRIC:max; None: see `ranking.criterion_of`.
 
     Raises:
+        UserError: No job has that metric.
         OSError: It cannot be written.
     """
-    replace_text(out, comparison_page([JobDir(job_dir).history() for job_dir in job_dirs]))
+    replace_text(out, comparison_page([JobDir(job_dir).history() for job_dir in job_dirs], metric))
     return out
 
 
-def comparison_page(histories: Sequence[History]) -> str:
+def comparison_page(histories: Sequence[History], metric: str | None = None) -> str:
     """The page as HTML, in ASCII."""
+    criterion = criterion_of(histories, metric)
+    histories = ranked(histories, criterion)
     labels = labels_of(histories)
     with gallery() as hang:
         by_step, by_time = (hang(_charts(histories, labels, by_time)) for by_time in (False, True))
@@ -55,8 +62,12 @@ def comparison_page(histories: Sequence[History]) -> str:
         "compare.html.jinja",
         labels=labels,
         written=words.moment(time.time()),
-        jobs=jobs_table(histories, labels),
-        differences=differences_table(histories, labels),
+        criterion=criterion,
+        ranking=ranking_table(histories, labels, criterion) if criterion else None,
+        few=len(histories) <= FEW,
+        jobs=_fitted(jobs_table(histories, labels)),
+        differences=_fitted(differences_table(histories, labels, criterion)),
+        drawn=MOST_JOBS,
         by_step=by_step,
         by_time=by_time,
         folders=list(zip(labels, (str(history.job_dir.absolute()) for history in histories), strict=True)),
@@ -64,10 +75,11 @@ def comparison_page(histories: Sequence[History]) -> str:
 
 
 def labels_of(histories: Sequence[History]) -> list[str]:
-    """What each job is called: its name, or its job-dir where two have the same, or its path."""
+    """What each job is called: the name of its job-dir, with that of the folder around it where two have the same."""
+    paths = [history.job_dir.absolute() for history in histories]
     for names in (
-        [history.name for history in histories],
-        [history.job_dir.absolute().name for history in histories],
+        [path.name for path in paths],
+        [f"{path.parent.name}/{path.name}" for path in paths],
         [str(history.job_dir) for history in histories],
     ):
         labels = [words.label(name) for name in names]
@@ -107,15 +119,26 @@ def _evaluated(histories: Iterable[History]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def differences_table(histories: Sequence[History], labels: Sequence[str]) -> Table:
-    """The settings in which the jobs differ, by their keys in job.yaml."""
+def differences_table(histories: Sequence[History], labels: Sequence[str], criterion: Criterion | None = None) -> Table:
+    """The settings in which the jobs differ, by their keys in job.yaml; of many jobs below what they reached."""
     flat = [flattened(history.job) for history in histories]
     rows = [
         (key, *(words.UNKNOWN if value is None else value for value in values))
         for key, values in differing(flat).items()
         if key not in OWN_KEYS
     ]
+    if rows and criterion is not None and len(histories) > FEW:
+        bests = [criterion.best_of(history) for history in histories]
+        reached = (words.number(best.value) if best else words.UNKNOWN for best in bests)
+        rows.insert(0, (f"best {criterion.title}", *reached))
     return Table(("setting", *labels), rows)
+
+
+def _fitted(table: Table) -> list[Table]:
+    """A table with a column for each job, or where these are many a row for each, in parts a screen wide."""
+    if len(table.header) - 1 <= FEW or not table.rows:
+        return [table] if table.rows else []
+    return list(screens(in_rows(table)))
 
 
 def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) -> list[LineChart]:
@@ -143,12 +166,20 @@ def _charts(histories: Sequence[History], labels: Sequence[str], by_time: bool) 
     return charts
 
 
-def markdown(histories: Sequence[History]) -> str:
-    """The numbers of one job or several as tables in Markdown, fit for a pull request."""
+def markdown(histories: Sequence[History], metric: str | None = None) -> str:
+    """The numbers of one job or several as tables in Markdown, fit for a pull request; several by rank.
+
+    Raises:
+        UserError: As write_comparison.
+    """
+    parts, criterion = [], criterion_of(histories, metric) if len(histories) > 1 else None
+    if criterion is not None:
+        histories = ranked(histories, criterion)
+        parts.append(as_markdown(ranking_table(histories, labels_of(histories), criterion)))
     labels = labels_of(histories)
-    parts = [as_markdown(jobs_table(histories, labels))]
-    if len(histories) > 1 and (differences := differences_table(histories, labels)).rows:
-        parts += ["Settings that differ:", as_markdown(differences)]
+    parts += map(as_markdown, _fitted(jobs_table(histories, labels)))
+    if len(histories) > 1 and (differences := _fitted(differences_table(histories, labels, criterion))):
+        parts += ["Settings that differ:", *map(as_markdown, differences)]
     text = "\n\n".join(parts) + "\n"
     return visible(text, LINES)
 

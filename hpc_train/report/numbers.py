@@ -51,14 +51,23 @@ def points_of(records: Sequence[Record], name: str) -> Points:
 
 def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     """Whether small or large values of a metric are good, by the job, or by its name; None: unknown."""
-    best = [(exporter.get("metric", "loss"), exporter.get("mode", "min")) for exporter in _best_exporters(history.job)]
-    for name, mode in [*best, (setting(history, "run", "best_metric"), setting(history, "run", "best_mode"))]:
+    for name, mode in _rules(history):
         if name == metric and mode in ("min", "max"):
             return "max" if mode == "max" else "min"
     words = metric.lower().replace("-", "_").split("_")
     if any(word.endswith(SMALLER) for word in words):
         return "min"
     return "max" if any(word.startswith(LARGER) for word in words) else None
+
+
+def best_metrics_of(history: History) -> list[str]:
+    """The metrics by which a job itself keeps its best checkpoint, and its best exports."""
+    return [name for name, _ in reversed(_rules(history)) if isinstance(name, str)]
+
+
+def _rules(history: History) -> list[tuple[Any, Any]]:
+    best = [(exporter.get("metric", "loss"), exporter.get("mode", "min")) for exporter in _best_exporters(history.job)]
+    return [*best, (setting(history, "run", "best_metric"), setting(history, "run", "best_mode"))]
 
 
 def _best_exporters(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -72,9 +81,13 @@ def _best_exporters(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return found
 
 
-def best_of(history: History, kind: str, metric: str) -> Best | None:
-    """The first of the best values of a metric; None where none is known, or what is good."""
-    mode = mode_of(history, metric)
+def best_of(history: History, kind: str, metric: str, mode: Literal["min", "max"] | None = None) -> Best | None:
+    """The first of the best values of a metric; None where none is known, or what is good.
+
+    Args:
+        mode: What is good; None: as mode_of has it.
+    """
+    mode = mode or mode_of(history, metric)
     known = [(value, step) for step, value in points_of(history.series(kind), metric) if value is not None]
     if not known or mode is None:
         return None

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hpc_train.jobdir.history import History
+from hpc_train.jobdir.paths import export_path
 from hpc_train.jobdir.records import NOT_METRICS, Record, as_number
 from hpc_train.report import words
 from hpc_train.report.numbers import (
@@ -78,11 +79,15 @@ def export_paths(history: History) -> list[tuple[str, str, str]]:
     if records:
         return [(r.text("exporter") or words.UNKNOWN, f"{r.step:,}", _path_of(history, r)) for r in records]
     paths = history.status.get("exports")
-    return [(words.UNKNOWN, words.UNKNOWN, str(path)) for path in paths] if isinstance(paths, list) else []
+    return (
+        [(words.UNKNOWN, words.UNKNOWN, export_path(history.job_dir.absolute(), str(path))) for path in paths]
+        if isinstance(paths, list)
+        else []
+    )
 
 
 def _path_of(history: History, record: Record) -> str:
-    path = record.text("path")
+    path = export_path(history.job_dir.absolute(), record.text("path") or "")
     return f"{path} (removed since)" if _is_gone(history, record) else path or words.UNKNOWN
 
 

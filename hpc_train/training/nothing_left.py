@@ -13,6 +13,7 @@ from hpc_train.engine.run_context import Result
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import export_path
 from hpc_train.telemetry.status import job_fields, sound
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def finished_result(job: TrainingJob, plan: RunPlan) -> Result | None:
     succeeded = (status.get("state"), status.get("step")) == ("succeeded", plan.first_step)
     if not plan.is_over or not succeeded or job_fields(os.environ)["job_id"] or not _is_as_before(job, job_dir):
         return None
-    exports = status.get("exports", [])
+    exports = [export_path(job.job_dir, path) for path in status.get("exports", [])]
     metrics = [job_dir.evaluations().get(spec.kind, {}).get(plan.first_step) for spec in job.eval_specs]
     if None in metrics or metrics[0] is None or not all(Path(path).is_dir() for path in exports):
         return None

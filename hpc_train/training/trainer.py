@@ -21,6 +21,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine import background_evaluation
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
+from hpc_train.jobdir.code_paths import relative_to
 from hpc_train.jobdir.paths import CHECKPOINTS
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.model.job_model import JobModel, imported_for
@@ -90,7 +91,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         if world.size > 1:
             install_excepthook(world)
         settle_job_dir(world, estimator.config)
-        description = describe(estimator, train_spec, eval_specs)
+        assert estimator.config.model_dir is not None, "settled"
+        description = relative_to(estimator.config.model_dir, describe(estimator, train_spec, eval_specs))
         return _run(world, TrainingJob(estimator, train_spec, tuple(eval_specs), description, Path.cwd()), signals)
 
 
@@ -103,7 +105,7 @@ def train_job(
     """
     model = JobModel.of_job(job, job_dir, code_folder)
     estimator, specs = model.estimator(job.warm_start_from), (job.train_spec(), tuple(job.eval_specs()))
-    description = job.model_dump(mode="json")
+    description = relative_to(job_dir, job.model_dump(mode="json"))
     return _run(world, TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs), signals)
 
 

@@ -196,6 +196,29 @@ def test_each_bad_job_dir_is_listed_by_itself(tmp_path: Path, stubs: dict[str, s
     assert contents_of(outside) == before
 
 
+def test_commands_on_many_jobs_take_bad_ones_and_nothing_outside_is_counted_or_removed(
+    tmp_path: Path, stubs: dict[str, str]
+) -> None:
+    root, outside = tmp_path / "runs", tmp_path / "outside"
+    corpus(root, outside)
+    (root / "link").symlink_to(outside)
+    (root / "good/checkpoints/step-00000001.damaged").mkdir(parents=True)
+    a_submission(name="good").save(root / "good")
+    (root / "good/status.json").write_text('{"state": "succeeded", "job_id": "7", "exit_code": 0}')
+    before = contents_of(outside)
+    everything = [["list", "--sort", "step", "--columns", "state,evaluation,reason,exit_code"], ["du", "--json"]]
+    everything += [["report", root, "--markdown"], ["clean", "--yes"]]
+    everything += [["clean", "--yes", "--jobs", "good"]]
+
+    done = run_commands(everything, tmp_path, stubs)
+
+    assert not faults_of(done)
+    assert [one.code for one in done[:3]] == [0] * 3, [one.err for one in done[:3]]
+    assert contents_of(outside) == before
+    assert not (root / "good").exists() and (root / "link").is_symlink()
+    assert not (tmp_path / "calls").exists(), "Slurm was asked to do something"
+
+
 def test_no_command_breaks_on_a_bad_job_dir(tmp_path: Path, stubs: dict[str, str]) -> None:
     root, outside = tmp_path / "runs", tmp_path / "outside"
     kinds = corpus(root, outside)

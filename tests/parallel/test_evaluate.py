@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,31 @@ def test_a_checkpoint_is_chosen_by_its_step_and_evaluated_on_other_data(done: Jo
     (record,) = results(done.folder / "elsewhere", "eval_other")
     assert record["step"] == 20
     assert record["loss"] != pytest.approx(next(r["loss"] for r in results(done.job_dir) if r["step"] == 20), rel=1e-6)
+
+
+def test_a_job_dir_that_was_renamed_and_whose_data_has_moved_is_evaluated_by_its_name(done: Job) -> None:
+    renamed = done.folder / "elsewhere" / "renamed"
+    shutil.copytree(done.job_dir, renamed)
+    for path in [renamed, *renamed.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o200)
+    (renamed / "code").mkdir()
+    shutil.copy(done.folder / "model.py", renamed / "code")
+    text = (renamed / "job.yaml").read_text()
+    text = text.replace(f"{done.folder}/model.py", "/gone/code/model.py").replace(f"{done.folder}/data", "/gone/data")
+    (renamed / "job.yaml").write_text(text)
+
+    def evaluated(*options: object) -> subprocess.CompletedProcess[str]:
+        root = {"HPC_TRAIN_ROOT": str(renamed.parent)}
+        return hpc_train(["evaluate", "renamed", *map(str, options)], 0, done.folder, **root)
+
+    ended = evaluated()
+    assert ended.returncode == 2, ended.stdout
+    assert "/gone/data/test-*.h5 matches no file" in ended.stderr and "--data 'PATH/test-*.h5'" in ended.stderr
+    ended = evaluated("--data", "data/test-*.h5")
+    assert ended.returncode == 0, ended.stderr
+    found = results(renamed.with_name("renamed.evaluation"))
+    assert [record["step"] for record in found] == [40]
+    check_agreement(done, found)
 
 
 def test_mistakes_are_told_before_anything_is_written(done: Job, make_job: MakeJob) -> None:

@@ -41,6 +41,7 @@ class EvaluationRequest:
         idle_timeout_secs: Ends the evaluator when nothing new has come for so long.
         name: Of the evaluation set, or a name for it.
         settings: `KEY=VALUE` each, laid over the job file.
+        data: Other shards for the evaluation sets, PATTERN or NAME=PATTERN each.
     """
 
     job_dir: Path
@@ -52,6 +53,7 @@ class EvaluationRequest:
     idle_timeout_secs: float | None = None
     name: str | None = None
     settings: Sequence[str] = ()
+    data: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -21,6 +22,7 @@ from hpc_train.evaluation.runner import EvaluationRunner
 from hpc_train.evaluation.standalone.chief import EvaluationRequest, EvaluatorChief, EvaluatorCommand
 from hpc_train.evaluation.standalone.job_watcher import Ask
 from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.model.job_data import elsewhere, input_names, with_data
 from hpc_train.model.job_model import JobModel, job_in_job_dir, kind_of_job
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.program_job import ProgramJob
@@ -107,7 +109,8 @@ def _sleep(secs: float, signals: StopSignals) -> None:
 
 
 def _job_for(request: EvaluationRequest) -> dict[str, Any]:
-    return job_in_job_dir(JobDir(request.job_dir).job(), request.settings).model_dump(mode="json")
+    job = job_in_job_dir(JobDir(request.job_dir).job(), request.settings)
+    return with_data(job, request.data, request.name).model_dump(mode="json")
 
 
 class LoadedJob:
@@ -125,7 +128,8 @@ class LoadedJob:
             specs = _named(world.each(lambda: config.eval_specs(job.load)), request.name)
         else:
             specs = _named(config.eval_specs(), request.name)
-        found = [world.on_chief(lambda spec=spec: _shards_of(spec)) for spec in specs]  # type: ignore[misc]
+        names = list(input_names(config))
+        found = [world.on_chief(lambda spec=spec: _shards_of(spec, names)) for spec in specs]  # type: ignore[misc]
         shards = [None if json is None else ShardSet.from_json(json) for json in found]
         set_up_tensorflow(world)
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
@@ -159,5 +163,10 @@ def _named(specs: list[EvalSpec], name: str | None) -> list[EvalSpec]:
     raise UserError(f"--name: the job has no evaluation set {name!r}; it has: {there}")
 
 
-def _shards_of(spec: EvalSpec) -> dict[str, Any] | None:
-    return find_shards(spec.input_fn).to_json() if isinstance(spec.input_fn, HDF5Input) else None
+def _shards_of(spec: EvalSpec, names: Sequence[str]) -> dict[str, Any] | None:
+    if not isinstance(spec.input_fn, HDF5Input):
+        return None
+    try:
+        return find_shards(spec.input_fn).to_json()
+    except UserError as error:
+        raise UserError(f"{error}{elsewhere(spec.input_fn, spec.name or names[0], names)}") from None

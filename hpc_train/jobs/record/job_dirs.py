@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -131,6 +131,48 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
         f"{given}: no such job: there is no job-dir {root / given}{number}; `hpc-train list` names those in {root} "
         f"(--root or {ROOT_VARIABLE} chooses another folder)"
     )
+
+
+def find_job_dir(given: str, root: Path, in_queue: Callable[[str], Path | None] = lambda _: None) -> Path:
+    """As find_job, also of a job that has left less than a status: metrics, or its job.yaml."""
+    from hpc_train.jobdir.job_dir import JobDir
+
+    try:
+        return find_job(given, root, in_queue)
+    except UserError:
+        for place in (root / given, in_full(Path(given))):
+            if JobDir(place).is_one():
+                return place
+        raise
+
+
+def find_job_dirs(
+    given: Sequence[str], root: Path, in_queue: Callable[[str], Path | None] = lambda _: None
+) -> list[Path]:
+    """The job-dirs that `given` names, each once: jobs, as find_job_dir takes them, and folders that hold job-dirs.
+
+    Raises:
+        UserError: With all that name neither.
+    """
+    from hpc_train.jobdir.job_dir import MARKS
+
+    found: list[Path] = []
+    mistakes = []
+    for text in given:
+        try:
+            found.append(find_job_dir(text, root, in_queue))
+            continue
+        except UserError as error:
+            path, why = in_full(Path(text)), str(error)
+        if inner := list(job_dirs(path)):
+            found += inner
+        elif path.is_dir():
+            mistakes.append(f"{path}: is no job-dir, and holds none: a job leaves {', '.join(MARKS)} there")
+        else:
+            mistakes.append(why)
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return list({path.absolute(): path for path in found}.values())
 
 
 def number_of(job_dir: Path) -> str | None:

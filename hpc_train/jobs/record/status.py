@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
-from hpc_train.jobdir.paths import SUBMISSION_FILE
+from hpc_train.jobdir.paths import SUBMISSION_FILE, export_path
 from hpc_train.jobs.record.job_dirs import is_copy
 from hpc_train.jobs.record.submission import Submission, cancellation, load_submission
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_CANCELLED, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, signal_name
@@ -92,6 +92,8 @@ def read_record(job_dir: Path) -> JobRecord:
     folder = submission.folder if submission is not None else identity_in(status)
     if submission is not None and submission.job_id is None and status.get("job_id"):
         submission = replace(submission, job_id=status["job_id"])
+    if exports := status.get("exports"):
+        status = {**status, "exports": [export_path(job_dir, path) for path in exports]}
     noted = max(status.get("updated", 0.0), when)
     return JobRecord(job_dir, submission, status, by, folder, is_copy(job_dir, folder), noted=noted)
 

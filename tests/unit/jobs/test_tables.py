@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from hpc_train.cli.terminal import console, show
+from hpc_train.jobs.layout import asked_column, asked_table, duration, in_short, moment, number
 from hpc_train.jobs.record.status import STATES, JobStatus
-from hpc_train.jobs.tables import (
-    COLOURS,
-    description,
-    duration,
-    evaluation_of,
-    job_table,
-    moment,
-    number,
-    progress_of,
-    tier_table,
-)
+from hpc_train.jobs.tables import COLOURS, description, evaluation_of, job_table, progress_of, tier_table
 from hpc_train.jobs.tiers import TierRow
 from tests.support import examples
 
@@ -95,7 +86,7 @@ def test_the_table_of_a_running_job() -> None:
     assert head == ["name", "number", "state", "step", "examples/s", "loss", "evaluation", "left", "limit", "in"]
     assert row == [
         *("fashion_mnist_20261120_081500", "4711", "RUNNING", "1,200/20,000", "41,234", "0.1235"),
-        *("accuracy", "0.9123", "1:02:03", "1", "day,", "1:01:01"),
+        *("accuracy", "0.9123", "1:02:03", "1d", "01h"),
     ]
 
 
@@ -165,6 +156,65 @@ def test_why_a_job_failed_is_one_line() -> None:
     assert rows(a_job(state="FAILED", error=error))[0][-2:] == ["Slurm:", "NODE_FAIL"]
     assert rows(a_job(state="FAILED", error={}, reason="why"))[0][-1] == "why"
     assert rows(a_job(state="LOST", error=error, reason="why"))[0][-1] == "why"
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"), [(None, ""), (86399, "23:59:59"), (86400, "1d 00h"), (999 * 86400.0, "999d 00h"), (1e8, "1,157d")]
+)
+def test_a_duration_takes_eight_characters_whatever_it_is(secs: float | None, text: str) -> None:
+    assert in_short(secs) == text
+
+
+def test_days_push_no_column_out() -> None:
+    short, days = a_job(limit_secs_left=3600.0), a_job(secs_left=9e5, limit_secs_left=9e6)
+    assert [len(table(short, days, width=width)[0].split()) for width in (80, 100, 120)] == [
+        len(table(short, width=width)[0].split()) for width in (80, 100, 120)
+    ]
+    assert "accuracy" in table(days, width=80)[1] and "10d 10h" in table(days, width=80)[1]
+
+
+def asked(width: int, **columns: list[Any]) -> tuple[list[str], list[str]]:
+    found, left_out = asked_table([asked_column(title, values) for title, values in columns.items()], width)
+    return [line.rstrip() for line in shown(found, width).splitlines()], left_out
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.tuples(
+            st.text("abc", min_size=1, max_size=60),
+            st.none() | st.floats(-1e9, 1e9),
+            st.text("xyz ", max_size=80),
+            st.none() | st.integers(0, 10**12),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(20, 200),
+)
+def test_columns_that_were_asked_for_keep_to_the_width_and_numbers_are_whole(rows: Any, width: int) -> None:
+    names, floats, texts, whole = map(list, zip(*rows, strict=True))
+    columns = {"name": names, "params.learning_rate": floats, "params.note": texts, "x" * 40: whole}
+    lines, left_out = asked(width, **columns)
+    assert len(lines) == 1 + len(names) and max(map(len, lines)) <= width
+    given_titles = list(columns)
+    shown_titles = given_titles[: len(given_titles) - len(left_out)]
+    assert left_out == given_titles[len(shown_titles) :] and len(shown_titles) > 1
+    if len(shown_titles) == 4:
+        assert [line.split()[-1] for line in lines[1:]] == ["–" if n is None else str(n) for n in whole]
+
+
+def test_columns_that_were_asked_for_are_shortened_by_importance() -> None:
+    name, rates = "fashion_mnist_20261120_081500", ["0.1", "0.001"]
+    columns: dict[str, list[Any]] = {"name": [name, name], "params.learning_rate": rates, "accuracy": [0.5, None]}
+    (head, first, second), left_out = asked(80, **columns)
+    assert head.split() == ["name", "learning_rate", "accuracy"] and not left_out
+    assert (first.split(), second.split()) == ([name, "0.1", "0.5"], [name, "0.001", "–"])
+    assert asked(10**5, **columns)[0][0].split()[1] == "params.learning_rate", "whole in a pipe"
+    (head, first, _), left_out = asked(36, **columns)
+    assert head.split()[1:] == ["learnin…", "accuracy"] and first.split() == ["fashion_…_081500", "0.1", "0.5"]
+    (head, _, _), left_out = asked(26, **columns)
+    assert head.split() == ["name", "learnin…"] and left_out == ["accuracy"]
 
 
 def test_names_are_whole() -> None:

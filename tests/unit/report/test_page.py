@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 
 from hpc_train.report import write_comparison, write_report
 from tests.job_dirs import a_job
@@ -30,6 +31,10 @@ addEventListener("load", () => {
     smallest: Math.min(...texts.map(text => parseFloat(getComputedStyle(text).fontSize) *
       text.ownerSVGElement.getBoundingClientRect().width / text.ownerSVGElement.viewBox.baseVal.width)),
     paper: getComputedStyle(document.body).backgroundColor,
+    sideways: [...document.querySelectorAll(".scroll")].filter(one => one.checkVisibility() &&
+      one.scrollWidth > one.clientWidth + 1).length,
+    thin: [...document.querySelectorAll(".many td, .many th")].filter(cell => cell.textContent.length > 3 &&
+      cell.getBoundingClientRect().width < 40).length,
     line: getComputedStyle(svgs[0].querySelector("path[style*='--c1']")).stroke,
   }, "*");
 });
@@ -62,7 +67,13 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     jobs = [a_job(folder / f"job{i}", ranks=ranks, learning_rate=0.1 / ranks) for i, ranks in enumerate((2, 20))]
     written = [write_report(jobs[0]), write_report(jobs[1]), write_comparison(jobs, folder / "compare.html")]
-    return dict(zip(("report", "many ranks", "comparison"), written, strict=True))
+    sweep = [a_job(folder / f"fashion_mnist_20261123_0815{i:02}", learning_rate=0.1 / (i + 1)) for i in range(12)]
+    for i, path in enumerate(sweep):
+        job = json.loads(json.dumps(yaml.safe_load((path / "job.yaml").read_text())))
+        job["params"] |= {f"setting_number_{k}": f"value {i} of {'x' * 20 * (k % 3)} {k}" for k in range(14)}
+        (path / "job.yaml").write_text(json.dumps(job))
+    written.append(write_comparison(sweep, folder / "sweep.html"))
+    return dict(zip(("report", "many ranks", "comparison", "sweep"), written, strict=True))
 
 
 def look_at(browser, page, width, dark=False):
@@ -99,6 +110,12 @@ def test_on_a_screen(browser, pages, width):
     assert seen["scroll"] <= width
     assert seen["wide"] > 5 and seen["narrow"] == 0 and seen["outside"] == 0 and seen["cut"] == []
     assert seen["smallest"] >= 10
+
+
+@pytest.mark.parametrize("name", ["comparison", "sweep"])
+def test_many_jobs_are_a_screen_wide(browser, pages, name):
+    seen = look_at(browser, pages[name], 1280)
+    assert seen["scroll"] <= 1280 and seen["sideways"] == 0 and seen["thin"] == 0 and seen["outside"] == 0
 
 
 def test_light_and_dark(browser, pages):

@@ -291,14 +291,84 @@ def test_the_command_for_several_jobs(job_dir, tmp_path):
 
 
 def test_markdown(job_dir, tmp_path):
-    other = a_job(tmp_path / "other", ranks=3, learning_rate=0.2, name="a|b")
+    other = a_job(tmp_path / "a|b", ranks=3, learning_rate=0.2)
     done = run_report(job_dir, other, "--markdown", cwd=tmp_path)
     assert done.exit_code == 0
     lines = done.output.splitlines()
-    assert lines[0] == "|  | digits | a\\|b |" and lines[1] == "| :-- | --: | --: |"
+    assert lines[0].startswith("|  | job | best accuracy | at step |") and lines[2].startswith(
+        "| 1 | run | 0.9167 | 60 |"
+    )
+    at = lines.index("|  | run | a\\|b |")
+    assert lines[at + 1] == "| :-- | --: | --: |"
     assert "| ranks | 2 | 3 |" in lines and "| params.learning\\_rate | 0.1 | 0.2 |" in lines
     assert run_report(job_dir, "--markdown", "--out", "t.md", cwd=tmp_path).exit_code == 0
     assert "| steps | 60 of 60 |" in (tmp_path / "t.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """A folder of many jobs, of which job i reaches an accuracy of 0.5 + i / 100, but the last one none."""
+    folder = tmp_path_factory.mktemp("sweep") / "runs"
+    for i in range(40):
+        accuracies = {10: 0.5 + i / 100, 20: 0.4} if i < 39 else {}
+        records = [record("start", 0, 0.0, ranks=1), record("train", 10, 10.0, loss=1.0 / (i + 1))]
+        records += [
+            record("eval", step, 20.0 + step, accuracy=value, loss=1 - value) for step, value in accuracies.items()
+        ]
+        params = {"learning_rate": 0.1 / (i + 1), "same": 1, **{f"setting_{k}": f"value {i} of {k}" for k in range(20)}}
+        job = {"name": "same", "params": params, "run": {"strategy": "sync"}}
+        write_job(folder / f"fashion_mnist_20261123_0815{i:02}", records, {"state": "succeeded", "step": 20}, job)
+    (folder / "notes").mkdir()
+    write_job(folder / "evaluated", []).joinpath("status.json").unlink()  # as `hpc-train evaluate` leaves one
+    return folder
+
+
+def rows_of(text, section):
+    """The cells of a section's tables, a row each."""
+    part = re.search(f'<section id="{section}">.*?</section>', text, re.DOTALL)[0]
+    rows = re.findall("<tr>(.*?)</tr>", part, re.DOTALL)
+    return [[re.sub("<.*?>", "", cell) for cell in re.findall("<t[hd].*?</t[hd]>", row)] for row in rows]
+
+
+def test_a_folder_of_jobs_is_ranked(sweep, tmp_path):
+    done = run_report(sweep, "--out", "sweep.html", cwd=tmp_path)
+    assert (done.exit_code, done.output.strip()) == (0, "sweep.html")
+    text = (tmp_path / "sweep.html").read_text()
+    assert Page(text) and "40 jobs side by side" in text and "By the highest accuracy." in text
+    head, *rows = rows_of(text, "ranking")
+    assert head == ["", "job", "best accuracy", "at step", "last", "steps", "running time", "state"]
+    assert rows[0][:5] == ["1", "fashion_mnist_20261123_081538", "0.88", "10", "0.4"]
+    assert rows[-1][:3] == ["&#8211;", "fashion_mnist_20261123_081539", "&#8211;"] and len(rows) == 40
+    differing = rows_of(text, "differences")
+    heads = [row for row in differing if row[0] == "job"]
+    assert sum(len(row) - 1 for row in heads) == 21 + 1 and len(heads) > 2 and "params.same" not in text
+    assert differing[1][0] == "fashion_mnist_20261123_081538", "by rank"
+    assert "The first 36 of 40 jobs, by rank." in text
+    legend = re.search('<p class="legend">(.*?)</p>', text, re.DOTALL)[1]
+    names = re.findall(r"fashion_mnist_\d+_\d+", legend)
+    assert names == [f"fashion_mnist_20261123_0815{i:02}" for i in range(38, 2, -1)]
+
+
+def test_jobs_are_ranked_by_what_is_asked_for_or_what_they_keep_the_best_of(sweep, tmp_path):
+    def first(*arguments):
+        lines = run_report(sweep, "--markdown", *arguments, cwd=tmp_path).output.splitlines()
+        return lines[0].split(" | ")[2], lines[2].split(" | ")[1].replace("\\", "")[-2:]
+
+    assert first() == ("best accuracy", "38") and first("--metric", "accuracy:min") == ("best accuracy", "00")
+    assert first("--metric", "eval.loss") == ("best loss", "38")
+    assert first("--metric", "train.loss") == ("best loss in training", "39")
+    for path in sweep.glob("*/job.yaml"):
+        path.write_text(path.read_text().replace("strategy: sync", "best_metric: loss"))
+    assert first() == ("best loss", "38")
+
+
+def test_a_folder_with_one_job_and_jobs_by_name(job_dir, tmp_path):
+    a_job(tmp_path / "runs" / "one")
+    assert run_report("runs", cwd=tmp_path).output.strip() == "compare.html"
+    assert run_report("one", cwd=tmp_path).output.strip() == str(tmp_path / "runs/one/report.html")
+    (tmp_path / "runs" / "one").rename(tmp_path / "runs" / "renamed")
+    done = run_report("renamed", job_dir, "--markdown", cwd=tmp_path)
+    assert "| 1 | renamed |" in done.output
 
 
 @given(st.lists(st.lists(st.text(max_size=8), min_size=2, max_size=2), min_size=1, max_size=3))
@@ -311,8 +381,14 @@ def test_a_table_in_markdown_has_its_cells_whatever_they_hold(cells):
 
 def test_bad_input_is_told(job_dir, tmp_path):
     (tmp_path / "nothing").mkdir()
+    a_job(job_dir.parent / "run2")
     for arguments, said in (
-        ([tmp_path / "missing"], "no such folder"),
+        ([tmp_path / "missing"], "no such job"),
+        ([tmp_path / "missing", tmp_path / "nothing"], "holds none"),
+        ([job_dir, "--metric", "accuracy"], "--metric is for several jobs"),
+        ([job_dir, job_dir.parent / "run2", "--metric", "acuracy"], "did you mean `accuracy`?"),
+        ([job_dir, job_dir.parent / "run2", "--metric", "accuracy:up"], "allowed: accuracy, accuracy:min"),
+        ([job_dir, job_dir.parent / "run2", "--metric", "novelty"], "whether more of novelty is better"),
         ([tmp_path / "nothing"], "is no job-dir"),
         ([job_dir, "--out", tmp_path], "is a folder"),
         ([job_dir, "--out", tmp_path / "missing" / "x.html"], "no such folder"),
