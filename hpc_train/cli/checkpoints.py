@@ -104,4 +104,11 @@ def _print_table(folder: Path, entries: list[Entry]) -> None:
     show(console(), table)
 
 
-COMMANDS = (Command("checkpoints", checkpoints, "Models"),)
+COMMANDS = (
+    Command(
+        "checkpoints",
+        checkpoints,
+        "Models",
+        examples=("hpc-train checkpoints runs/mine", "hpc-train checkpoints runs/mine --verify"),
+    ),
+)

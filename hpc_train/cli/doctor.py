@@ -104,4 +104,8 @@ def _summary(findings: list[Finding]) -> str:
     return "The demo can run here: make demo." + (f" Worth a look: {', '.join(rest)}." if rest else "")
 
 
-COMMANDS = (Command("doctor", doctor, "This machine"),)
+COMMANDS = (
+    Command(
+        "doctor", doctor, "This machine", examples=("hpc-train doctor", "hpc-train doctor --job-dir /scratch/me/runs")
+    ),
+)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import Command, examples
 from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
@@ -42,22 +42,15 @@ class _MakeUnlessNamed(TyperGroup):
 
 
 app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
-_EXAMPLES = """
-[bold]hpc-train shard inspect FILES[/bold] shows what shards hold, how it is stored and how fast it can be read.
-
-Examples:
-
-  hpc-train shard data/train train.npz --shards 16 --shuffle
-
-  hpc-train shard data/train image=train-images-idx3-ubyte.gz label=train-labels-idx1-ubyte.gz
-
-  hpc-train shard data/train part-*.csv --stack image=pixel1..pixel784 --dtype image=uint8[28,28]
-
-  hpc-train shard data/train *.tfrecord --dtype image=uint8[28,28] --columns image,label
-"""
+_EXAMPLES = examples(
+    "hpc-train shard data/train train.npz --shards 16 --shuffle",
+    "hpc-train shard data/train image=train-images-idx3-ubyte.gz label=train-labels-idx1-ubyte.gz",
+    "hpc-train shard data/train 'part-*.csv' --stack image=pixel1..pixel784 --dtype 'image=uint8[28,28]'",
+)
+_ABOUT_INSPECT = "[bold]hpc-train shard inspect FILES[/bold] shows what shards hold and how they will be read."
 
 
-@app.command(cls=_Make, epilog=_EXAMPLES)
+@app.command(cls=_Make, epilog=f"{_EXAMPLES}\n\n{_ABOUT_INSPECT}")
 def make(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Folder and beginning of the file names: data/train.")
@@ -135,7 +128,7 @@ def make(
     say(f"{done.rows} rows of {columns_written} in {counted(len(done.paths), 'file')}{kept}: {done.paths[0]}{last}")
 
 
-@app.command()
+@app.command(epilog=examples("hpc-train shard inspect 'data/train-*.h5'"))
 @answer()
 def inspect(
     files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Shards, or any HDF5 files.")],
