@@ -150,9 +150,12 @@ def inspect(
 
 
 def _show(reports: list[FileReport]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
+    from hpc_train.cli.tables import text_table
+    from hpc_train.jobs.tables import Column
+
+    screen = console()
     groups: dict[Any, list[FileReport]] = {}
     for found in reports:
         if found.datasets:
@@ -164,9 +167,7 @@ def _show(reports: list[FileReport]) -> None:
         each = f" ({min(rows)}{most} each)" if len(files) > 1 else ""
         names = files[0].path if len(files) == 1 else f"{files[0].path} … {files[-1].path}: {len(files)} files"
         summary = f"{names}: {sum(rows)} rows{each}, {size(sum(report.bytes for report in files))}"
-        table = Table(box=None, pad_edge=False)
-        for heading in ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by"):
-            table.add_column(heading, overflow="fold", justify="right" if heading in ("bytes", "raw") else "left")
+        lines = []
         for i, dataset in enumerate(files[0].datasets):
             chunk = "" if dataset.chunk is None else f" {list(dataset.chunk)}"
             cells = (
@@ -177,8 +178,13 @@ def _show(reports: list[FileReport]) -> None:
                 size(sum(report.datasets[i].raw_bytes for report in files)),
                 dataset.read_by + (f": {dataset.reason}" if dataset.reason else ""),
             )
-            table.add_row(*(Text(visible(cell)) for cell in cells))
-        show(console(), visible(summary), table, "")
+            lines.append(cells)
+        titles = ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by")
+        columns = [
+            Column(title, tuple(Text(visible(line[place])) for line in lines), title in ("bytes", "raw"))
+            for place, title in enumerate(titles)
+        ]
+        show(screen, visible(summary), text_table(columns, screen.width, ("raw", "filters", "bytes", "layout")), "")
 
 
 @contextmanager
