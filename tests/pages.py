@@ -3,7 +3,7 @@
 A page can say, in comments that no reader sees, each on lines of its own before a block:
 
     <!-- not run: WHY -->                     the next block is checked, and not run
-    <!-- not run, lines with TEXT: WHY -->    only those lines of it
+    <!-- not run, lines with TEXT: WHY -->    only those commands of it; TEXT is a regular expression
     <!-- before: COMMANDS -->                 what the block needs: run before it, in the same folder
     <!-- ends with N -->                      the exit code of its last command
 """
@@ -14,26 +14,28 @@ import ast
 import builtins
 import re
 import shlex
+import shutil
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import click
 import typer
 
-from tests.support import REPOSITORY
+from tests.forks import forked, forks
+from tests.support import BIN, REPOSITORY, environment, run_program
 
 GENERATED = ("api.md",)
 """Pages that are made from docstrings, whose examples other tests read."""
-PROGRAMS = frozenset(
-    """apptainer cat cd cp curl exec export git grep horovodrun hpc-train ls make mkdir mpirun pip python rm sbatch
-    scancel source squeue srun tail tensorboard .ci/run""".split()
+PROGRAM = re.compile(
+    r"apptainer|bash|cat|cd|cp|curl|exec|export|git|grep|head|horovodrun|hpc-train|ls|make|mkdir|mpirun|mv|pip|python|rm"
+    r"|sbatch|scancel|scontrol|source|squeue|srun|ssh|tail|tensorboard|unzip|wget|\.ci/run"
 )
 """What a line begins with, after assignments, in an indented block of commands."""
-QUEUE = ("sbatch", "scancel", "squeue")
-"""Programs of Slurm: tests/slurm/test_pages.py runs these lines."""
+_QUEUE = re.compile(r'(?:\w+=(?:"[^"]*"|\S)* )*(sbatch|scancel|squeue|scontrol) ')
+"""Commands for Slurm: tests/slurm/test_pages.py runs these."""
 _NOTE = re.compile(r"<!-- (not run|before|ends with)(?:, lines with (.*?))?:? (.*?) -->", re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|txt|csv))\b.*\n")
 
@@ -79,12 +81,12 @@ class Block:
         if re.search(r"^\$ ", self.text, re.MULTILINE):
             for line in self.text.splitlines(keepends=True):
                 if line.startswith("$ "):
-                    found.append((line[2:].rstrip(), ""))
+                    found.append((_without_comment(line[2:].rstrip()), ""))
                 else:
                     found[-1] = found[-1][0], found[-1][1] + line
             return found
         for line in re.sub(r" *\\\n *", " ", self.text).splitlines():
-            if command := re.sub(r"(^|\s+)#( .*|!.*|$)", "", line):
+            if command := _without_comment(line):
                 found.append((command, ""))
         return found
 
@@ -93,10 +95,19 @@ class Block:
         """Of its session, without the output."""
         return [command for command, _ in self.session]
 
+    def typed(self, queue: bool) -> list[tuple[str, str]]:
+        """The commands of its session that are run: those for Slurm, or the others."""
+        return [(c, shown) for c, shown in self.session if not self.why_not(c) and bool(_QUEUE.match(c)) == queue]
+
     def why_not(self, command: str) -> str | None:
         """Why a command of it is not run; None: it is."""
-        partly = (why for kind, lines, why in self.notes if kind == "not run" and lines and lines in command)
+        partly = (why for kind, lines, why in self.notes if kind == "not run" and lines and re.search(lines, command))
         return self.skipped or next(partly, None)
+
+
+def _without_comment(line: str) -> str:
+    found = re.match(r"((?:'[^']*'|\"[^\"]*\"|[^'\"#]|(?<=\S)#)*)(?:(?:^|(?<=\s))#.*)?$", line)
+    return (found[1] if found else line).rstrip()
 
 
 def pages() -> list[Path]:
@@ -106,7 +117,10 @@ def pages() -> list[Path]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The blocks of a page in their order; an indented one ends with a paragraph. ValueError: a note without a block."""
+    """The blocks of a page in their order; an indented one ends with a paragraph.
+
+    ValueError: a note stands before none.
+    """
     lines, notes, number = page.read_text().splitlines(), list[tuple[str, str, str]](), 0
     while number < len(lines):
         line, begun = lines[number], number
@@ -147,7 +161,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def _language_of(text: str) -> str:
     first = text.removeprefix("$ ").split("\n")[0]
     words = [word for word in first.split() if not re.match(r"[A-Z_]+=", word)]
-    if words and words[0] in PROGRAMS:
+    if words and PROGRAM.fullmatch(words[0]):
         return "bash"
     if re.match(r"(import|from|def|class) ", first):
         return "python"
@@ -201,16 +215,102 @@ def calls_of(command: str) -> Iterator[list[str]]:
 
 
 def parse(arguments: list[str]) -> None:
-    """Parses a command's arguments as hpc-train does, and runs nothing. click.ClickException: it would refuse them."""
+    """Parses a command's arguments as hpc-train does, and runs nothing. ValueError: it would refuse them."""
     from hpc_train.cli.app import app
 
-    command: click.Command = typer.main.get_command(app)
-    context, name = None, "hpc-train"
-    while True:
-        try:
-            context = command.make_context(name, list(arguments), parent=context)
-        except (click.exceptions.Exit, typer.Exit):  # --help, --version
-            return
-        if not hasattr(command, "resolve_command"):
-            return
-        name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])
+    command: Any = typer.main.get_command(app)
+    context, name, rest = None, "hpc-train", arguments
+    try:
+        while True:
+            context = command.make_context(name, list(rest), parent=context)
+            if not hasattr(command, "resolve_command"):
+                return
+            name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+    except typer.Exit:  # --help, --version
+        return
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # of click, or of typer's copy of it
+            raise
+        raise ValueError(f"hpc-train {shlex.join(arguments)}: {error.format_message()}") from None
+
+
+def readme_files() -> dict[str, str]:
+    """The files that the README has a newcomer write: train.py, make_data.py and job.yaml."""
+    found = (block for block in blocks_of(REPOSITORY / "README.md") if block.file)
+    return {block.file or "": block.text.partition("\n")[2] for block in found}
+
+
+def newcomer(folder: Path) -> dict[str, str]:
+    """The environment of somebody who types a page's commands in `folder`, where `python` begins in a fork."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, words in (("python", []), ("hpc-train", ["-m", "hpc_train"])):
+        script = f'#!/bin/sh\nexec {shlex.join(forked(words, environment()))} "$@"\n'
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    activate = folder / ".venv/bin/activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f'export PATH="{programs}:{BIN}:$PATH"\n')
+    return {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(folder / "state"), **forks(environment())}
+
+
+def alike(line: str, shown: str) -> bool:
+    """Whether two lines have the same words, but for blanks and the name of the queue."""
+    return line.replace("local job", "Slurm job").split() == shown.split()
+
+
+class Reader:
+    """Somebody who types what a page shows, in a copy of the checkout, after the README.
+
+    Args:
+        folder: Where; it is made.
+        trained: The folder of the one who has trained the README's job, whose runs/mine this one has, too.
+        env: What the commands' environment has beside that of `newcomer`.
+    """
+
+    def __init__(self, folder: Path, trained: Path | None = None, **env: str) -> None:
+        folder.mkdir()
+        self._checkout = folder / "checkout"
+        for name in ("examples", "slurm", "benchmarks"):
+            shutil.copytree(
+                REPOSITORY / name, self._checkout / name, ignore=shutil.ignore_patterns("__pycache__", "data")
+            )
+        for name, text in readme_files().items():
+            (self._checkout / name).write_text(text)
+        if trained is not None:
+            for name in ("data", "runs"):
+                shutil.copytree(trained / name, self._checkout / name)
+        self._env = {**newcomer(folder), "TESTS": str(REPOSITORY / "tests"), **env}
+        self._cwd, self._exported, self._at = folder / "cwd", folder / "exported", folder / "at"
+        self._cwd.write_text(str(self._checkout))
+        self._exported.write_text(f"source {folder}/.venv/bin/activate\n")
+
+    @classmethod
+    def trained(cls, folder: Path) -> Path:
+        """The folder of somebody who has trained the README's job on one rank, as runs/mine; it is made."""
+        cls(folder).type(["python make_data.py", "hpc-train train job.yaml"])
+        return folder / "checkout"
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file that a page shows."""
+        path = Path(self._cwd.read_text()) / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+
+    def type(self, commands: Sequence[str], code: int = 0) -> str:
+        """Types commands one after the other; the next ones find their folder and variables. Returns what is printed.
+
+        AssertionError, with the command: one ends with a code other than 0; the last one, other than `code`.
+        """
+        said = "\n".join(f"printf %s {shlex.quote(command)} >{self._at}\n{command}" for command in commands)
+        kept = f"trap 'code=$?; export -p >{self._exported}; printf %s \"$PWD\" >{self._cwd}; exit $code' EXIT"
+        script = f"source {self._exported}\ncd {shlex.quote(self._cwd.read_text())}\n{kept}\nset -e\n{said}\n"
+        done = run_program(["bash", "-c", script], self._checkout, **self._env)
+        last = self._at.read_text()
+        ended = done.returncode == code and last == commands[-1]
+        assert ended, f"{last}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def outputs(self) -> str:
+        """What is in the files that Slurm's jobs print into."""
+        return "\n".join(path.read_text() for path in sorted(self._checkout.glob("*.out")))
