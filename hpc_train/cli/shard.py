@@ -16,7 +16,7 @@ from hpc_train.cli.command import Command, examples
 from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
-from hpc_train.text import listed, visible
+from hpc_train.text import by_mistake, listed, visible
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
@@ -143,9 +143,8 @@ def inspect(
         print(json.dumps([report.to_json() for report in reports], indent=1))
     else:
         _show(reports)
-    for report in reports:
-        for problem in report.problems:
-            complain(f"{report.path}: {problem}")
+    for line in by_mistake((report.path, problem) for report in reports for problem in report.problems):
+        complain(line)
     sys.exit(EXIT_BAD_INPUT if any(report.problems for report in reports) else 0)
 
 
