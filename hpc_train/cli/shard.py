@@ -195,11 +195,16 @@ def _progress() -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from rich.table import Column
+
+    whole = Column(no_wrap=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
-        *(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=3)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=6, max_width=40)),
+        *(DownloadColumn(table_column=whole), TransferSpeedColumn(table_column=whole)),
+        TimeRemainingColumn(table_column=whole),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=None)
 
         def report(what: str, done: int, total: int) -> None:
