@@ -260,7 +260,7 @@ def alike(line: str, shown: str) -> bool:
 
 
 class Reader:
-    """Somebody who types what a page shows, in a copy of the checkout, after the README.
+    """Somebody who types what a page shows, in a copy of the checkout, after the README, on a site whose BASIC is a rank.
 
     Args:
         folder: Where; it is made.
@@ -280,7 +280,9 @@ class Reader:
         if trained is not None:
             for name in ("data", "runs"):
                 shutil.copytree(trained / name, self._checkout / name)
-        self._env = {**newcomer(folder), "TESTS": str(REPOSITORY / "tests"), **env}
+        tiers = folder / "tiers.yaml"
+        tiers.write_text("tiers:\n  BASIC: {ranks_per_node: 1, cores_per_rank: 1, time: '01:00:00'}\n")
+        self._env = {**newcomer(folder), "TESTS": str(REPOSITORY / "tests"), "HPC_TRAIN_TIERS": str(tiers), **env}
         self._cwd, self._exported, self._at = folder / "cwd", folder / "exported", folder / "at"
         self._cwd.write_text(str(self._checkout))
         self._exported.write_text(f"source {folder}/.venv/bin/activate\n")

@@ -194,7 +194,6 @@ def _progress() -> Iterator[Report]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
     from rich.table import Column
 
     whole = Column(no_wrap=True)
