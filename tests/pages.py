@@ -260,7 +260,7 @@ def alike(line: str, shown: str) -> bool:
 
 
 class Reader:
-    """Somebody who types what a page shows, in a copy of the checkout, after the README, on a site whose BASIC is a rank.
+    """Somebody who types what a page shows, in a copy of the checkout, after the README; the tier BASIC is one rank.
 
     Args:
         folder: Where; it is made.
