@@ -25,13 +25,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collective import plan
-from collective.page import HEADER, lines, make_page, records, unit_of
+from collective.page import header, lines, make_page, records, unit_of
 from collective.plan import Run, Settings
 from scale.network import ACROSS_NODES, BENCHMARK, ONE_NODE, OVER_TCP
 from support import machine
 from support.launch import check_mpirun, check_ranks, slots, working_parent
 from support.results import Results, open_results
-from support.usage import UsageError, make_parser, run_main
+from support.usage import UsageError, make_parser, run_main, width
 
 POLL_SECS = 0.05
 FUSION = "HOROVOD_FUSION_THRESHOLD"
@@ -106,7 +106,7 @@ def measure(run: Run, settings: Settings, args: argparse.Namespace, env: Mapping
         UsageError: What was asked for cannot be done, as the ranks say.
         RuntimeError: The ranks failed, or are not where they should be.
     """
-    print(f"# {run.place}, {run.ranks} ranks", HEADER, sep="\n", flush=True)
+    print(f"# {run.place}, {run.ranks} ranks", header(width()), sep="\n", flush=True)
     sizes = [size for size in settings.sizes if size <= (run.most_bytes or size)]
     planned = [(name, size) for name in run.operations for size in sizes]
     missing = [one for one in planned if unit_of(run, *one) not in results.kept]
@@ -157,7 +157,7 @@ def keep(run: Run, out: Path, results: Results) -> None:
 def show(run: Run, operation: str, nbytes: int, told: Mapping[str, Any], results: Results) -> None:
     """Adds the records of one size of an operation, and prints them."""
     found = records(run, told["about"], operation, nbytes, told["ways"])
-    print(*lines(results.add(unit_of(run, operation, nbytes), found)), sep="\n", flush=True)
+    print(*lines(results.add(unit_of(run, operation, nbytes), found), width()), sep="\n", flush=True)
 
 
 def check_place(run: Run, nodes: int) -> None:

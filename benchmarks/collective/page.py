@@ -18,10 +18,13 @@ from collective import plan
 
 BUS_SHARE = 0.9
 FROM_BYTES = 1 << 20
-HEADER = (
-    f"{'size':>10} {'count':>10} {'type':>7}  {'operation':<10} {'way':<30} "
-    f"{'time us':>11} {'algbw':>8} {'busbw':>8} {'x raw':>7} {'x memcpy':>8} {'#wrong':>6}"
+COLUMNS = (
+    *(("size", ">10", True), ("count", ">10", False), ("type", ">7", False), ("operation", "<10", True)),
+    *(("way", "<30", True), ("time us", ">11", True), ("algbw", ">8", False), ("busbw", ">8", True)),
+    *(("x raw", ">7", True), ("x memcpy", ">8", False), ("#wrong", ">6", True)),
 )
+"""Of the lines on the terminal, as nccl-tests has them: name, format, and whether it is shown in narrow ones."""
+NARROW_WAY = "<20.20"
 NAMES = {"Size": "size", "count": "count", "type": "type", "Way": "way"}
 SUMMARY = (
     "How fast sums of gradients, copies of parameters and one-sided accesses get through, and what bounds Horovod "
@@ -71,18 +74,31 @@ def records(
         yield from records_of(BENCHMARK, "GB/s", [Sample(case, rates[way], against, run.ranks, config)])
 
 
-def lines(kept: Sequence[Record]) -> Iterator[str]:
-    """The lines of one unit on the terminal, as nccl-tests has them."""
+def header(width: int) -> str:
+    """The names of the columns, in so many characters."""
+    return _line({name: name for name, _, _ in COLUMNS}, width)
+
+
+def lines(kept: Sequence[Record], width: int) -> Iterator[str]:
+    """The lines of one unit on a terminal of so many characters."""
     found = Found(kept)
     for record in found.cases():
         own = record.config
         ratios = [found.ratio(name, way=own["way"]) for name in (plan.raw_of(own["operation"]), plan.MEMCPY)]
         raw = plan.ratio_text(1.0 if own["way"] == plan.raw_of(own["operation"]) else ratios[0])
-        yield (
-            f"{own['bytes']:>10} {own['count']:>10} {own['type']:>7}  {own['operation']:<10} {own['way']:<30} "
-            f"{own['us']:>11.2f} {own['algbw']:>8.3g} {record.value:>8.3g} "
-            f"{raw:>7} {plan.ratio_text(ratios[1]):>8} {own['wrong']:>6}"
+        cells = {"size": own["bytes"], "time us": f"{own['us']:.2f}", "algbw": f"{own['algbw']:.3g}"}
+        cells |= {"busbw": f"{record.value:.3g}", "x raw": raw, "x memcpy": plan.ratio_text(ratios[1])}
+        yield _line(
+            {**cells, "#wrong": own["wrong"], **{n: own[n] for n in ("count", "type", "operation", "way")}}, width
         )
+
+
+def _line(cells: Mapping[str, object], width: int) -> str:
+    full = " ".join(f"{cells[name]!s:{how}}" for name, how, _ in COLUMNS)
+    if len(full) <= width:
+        return full
+    hows = ((name, NARROW_WAY if name == "way" else how) for name, how, narrow in COLUMNS if narrow)
+    return " ".join(f"{cells[name]!s:{how}}" for name, how in hows)
 
 
 def targets(found: Found) -> list[Target]:

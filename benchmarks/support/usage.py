@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,8 @@ EXIT_MISSED = 1
 EXIT_BAD_INPUT = 2
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LAST_LINES, MOST_CHARACTERS = 3, 160
+WIDE = 1000
+"""Characters of a line where there is no terminal."""
 STARTED = time.perf_counter()
 
 
@@ -48,6 +51,11 @@ def check_folder(folder: Path | None) -> None:
     """UsageError where `--dir` is no folder."""
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--dir: {folder} is not a folder")
+
+
+def width() -> int:
+    """Characters of a line on standard output: the terminal's, or any number."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
 
 
 def tell(words: str) -> None:

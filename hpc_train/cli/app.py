@@ -9,12 +9,17 @@ from typing import Annotated
 
 import typer
 
-from hpc_train.cli.command import all_commands
+from hpc_train.cli.command import all_commands, examples
 from hpc_train.cli.terminal import Verbs, complain, report_lost_output, say
 from hpc_train.errors import UserError
 from hpc_train.resilience.signals import StopSignals
 
-app = typer.Typer(cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog=examples("hpc-train launch -n 2 job.yaml", "hpc-train submit job.yaml --name first", "hpc-train list"),
+)
 
 
 def _show_version(wanted: bool) -> None:

@@ -84,24 +84,34 @@ def list_checkpoints(folder: Path, verify: bool) -> list[Entry]:
 
 
 def _print_table(folder: Path, entries: list[Entry]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
+    from hpc_train.jobs.layout import Column, text_table
     from hpc_train.telemetry.units import size
 
     if not entries:
         say(f"no checkpoints in {folder}")
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("step", "time", "size", "ranks", "whole", ""):
-        table.add_column(name, justify="right" if name in ("step", "size", "ranks") else "left")
+    rows = []
     for entry in entries:
         time = datetime.fromtimestamp(entry.time).astimezone().isoformat(" ", "seconds") if entry.time else "–"
         whole = ("yes, verified" if entry.verified else "yes") if entry.whole else "no"
-        notes = [entry.why] if entry.why else ["best evaluation"] if entry.best else []
-        cells = (str(entry.step), time, size(entry.bytes), str(entry.ranks or "–"), whole, *notes)
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    show(console(), table)
+        note = entry.why or ("best evaluation" if entry.best else "")
+        rows.append((str(entry.step), time, size(entry.bytes), str(entry.ranks or "–"), whole, note))
+    columns = [
+        Column(title, tuple(Text(visible(row[place])) for row in rows), title in ("step", "size", "ranks"))
+        for place, title in enumerate(("step", "time", "size", "ranks", "whole", ""))
+    ]
+    screen = console()
+    shown = columns if any(columns[-1].cells) else columns[:-1]
+    show(screen, text_table(shown, screen.width, dispensable=("ranks", "size", "time")))
 
 
-COMMANDS = (Command("checkpoints", checkpoints, "Models"),)
+COMMANDS = (
+    Command(
+        "checkpoints",
+        checkpoints,
+        "Models",
+        examples=("hpc-train checkpoints runs/mine", "hpc-train checkpoints runs/mine --verify"),
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,15 +28,8 @@ Data = Annotated[
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 """Arguments and options of several commands."""
 
-
-def named_job_dir(given: Path) -> Path:
-    """The job-dir that `given`, a JobDir, names; itself where there is no such job (yet)."""
-    from hpc_train.jobs.record.job_dirs import find_job_dir, root_of
-
-    with suppress(UserError):
-        return find_job_dir(str(given), root_of(None, os.environ))
-    return given
-
+EXAMPLE_WIDTH = 76
+"""Of a line of an example: what 80 columns have room for beside a margin and a backslash."""
 
 GROUPS = ("Train", "Jobs", "Models", "Data", "This machine")
 """The panels of `hpc-train --help`, in this order."""
@@ -48,6 +42,7 @@ class Command:
     Attributes:
         what: Its function, whose docstring is its help; or a Typer app with commands below it.
         group: One of GROUPS, in which the commands come by `place`.
+        examples: One to three typical calls, shown below its help; an app's own commands have theirs.
         help: Of an app.
         settings: click's context settings.
     """
@@ -56,6 +51,7 @@ class Command:
     what: Callable[..., Any] | typer.Typer
     group: str = GROUPS[-1]
     place: int = 5
+    examples: tuple[str, ...] = ()
     hidden: bool = False
     help: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +62,27 @@ class Command:
         if isinstance(self.what, typer.Typer):
             app.add_typer(self.what, help=self.help, **about)  # type: ignore[arg-type]
         else:
-            app.command(context_settings=dict(self.settings), **about)(self.what)  # type: ignore[arg-type]
+            epilog = examples(*self.examples) if self.examples else None
+            app.command(context_settings=dict(self.settings), epilog=epilog, **about)(self.what)  # type: ignore[arg-type]
+
+
+def examples(*lines: str) -> str:
+    """What is below a command's help: typical calls, each as it can be copied from a terminal of 80 columns. Pure."""
+    return "\n".join(["Examples:", *map(_continued, lines)]).replace("[", "\\[")
+
+
+def _continued(line: str) -> str:
+    """`line` in several, each but the last with a backslash at its end, where it is too long for one.
+
+    An option stays with its value.
+    """
+    rows = [""]
+    for word in re.findall(r"(?:-\S+ (?!-))?(?:'[^']*'|[^ '])+", line):
+        if rows[-1] and len(rows[-1]) + 1 + len(word) > EXAMPLE_WIDTH:
+            rows.append(f"    {word}")
+        else:
+            rows[-1] = f"{rows[-1]} {word}" if rows[-1] else word
+    return " \\\n".join(rows)
 
 
 def all_commands() -> Iterator[Command]:
@@ -75,3 +91,12 @@ def all_commands() -> Iterator[Command]:
     modules = [importlib.import_module(f"{cli.__name__}.{name}") for name in names if name not in ("app", "command")]
     found = [command for module in modules for command in getattr(module, "COMMANDS", ())]
     yield from sorted(found, key=lambda command: (GROUPS.index(command.group), command.place))
+
+
+def named_job_dir(given: Path) -> Path:
+    """The job-dir that `given`, a JobDir, names; itself where there is no such job (yet)."""
+    from hpc_train.jobs.record.job_dirs import find_job_dir, root_of
+
+    with suppress(UserError):
+        return find_job_dir(str(given), root_of(None, os.environ))
+    return given

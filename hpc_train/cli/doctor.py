@@ -53,7 +53,7 @@ def doctor(
         console = _console()
         with _progress(console) as report:
             findings = list(examine(folder, report))
-        show(console, _table(findings))
+        show(console, _table(findings, console.width))
         say(f"\n{_summary(findings)}")
     sys.exit(0 if demo_runs(findings) else EXIT_FAILED)
 
@@ -79,21 +79,22 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
         yield lambda doing: status.update(f"looking at {doing}")
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(findings: list[Finding], width: int) -> Table:
     """A row a finding: what there is, and below it, after an arrow, what to do."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("check", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("found, and → what to do")
-    for finding in findings:
-        cell = Text(visible(finding.found, LINES))
+    from hpc_train.jobs.layout import Column, text_table
+
+    found = [Text(visible(finding.found, LINES)) for finding in findings]
+    for finding, cell in zip(findings, found, strict=True):
         if finding.advice:
             cell.append(visible(f"\n→ {finding.advice}", LINES), "bold" if finding.result == "fails" else "")
-        table.add_row(Text(visible(finding.check)), Text(finding.result, _STYLES[finding.result]), cell)
-    return table
+    columns = [
+        Column("check", tuple(Text(visible(finding.check)) for finding in findings)),
+        Column("result", tuple(Text(finding.result, _STYLES[finding.result]) for finding in findings)),
+        Column("found, and → what to do", tuple(found)),
+    ]
+    return text_table(columns, width)
 
 
 def _summary(findings: list[Finding]) -> str:
@@ -104,4 +105,8 @@ def _summary(findings: list[Finding]) -> str:
     return "The demo can run here: make demo." + (f" Worth a look: {', '.join(rest)}." if rest else "")
 
 
-COMMANDS = (Command("doctor", doctor, "This machine"),)
+COMMANDS = (
+    Command(
+        "doctor", doctor, "This machine", examples=("hpc-train doctor", "hpc-train doctor --job-dir /scratch/me/runs")
+    ),
+)

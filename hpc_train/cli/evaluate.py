@@ -84,4 +84,15 @@ def ask(job_dir: Path) -> tuple[Training, str] | None:
     return None
 
 
-COMMANDS = (Command("evaluate", evaluate, "Train"),)
+COMMANDS = (
+    Command(
+        "evaluate",
+        evaluate,
+        "Train",
+        examples=(
+            "hpc-train evaluate runs/mine",
+            "hpc-train evaluate runs/mine --step 800",
+            "mpirun -np 2 hpc-train evaluate runs/mine --follow",
+        ),
+    ),
+)

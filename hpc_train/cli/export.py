@@ -84,6 +84,16 @@ def predict(
 
 
 COMMANDS = (
-    Command("export", export, "Models"),
-    Command("predict", predict, "Models"),
+    Command(
+        "export",
+        export,
+        "Models",
+        examples=("hpc-train export runs/mine", "hpc-train export runs/mine --step 800 --name earlier"),
+    ),
+    Command(
+        "predict",
+        predict,
+        "Models",
+        examples=("hpc-train predict runs/mine/export/final --shards 'data/test-*.h5' --out 'preds-*.h5'",),
+    ),
 )

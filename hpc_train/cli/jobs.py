@@ -276,9 +276,9 @@ def _interruptible(what: str) -> Iterator[None]:
 
 
 COMMANDS = (
-    Command("list", list_jobs, "Jobs"),
-    Command("describe", describe, "Jobs"),
-    Command("logs", logs, "Jobs"),
-    Command("wait", wait, "Jobs"),
-    Command("cancel", cancel, "Jobs"),
+    Command("list", list_jobs, "Jobs", examples=("hpc-train list", "hpc-train list --state running --state queued")),
+    Command("describe", describe, "Jobs", examples=("hpc-train describe first",)),
+    Command("logs", logs, "Jobs", examples=("hpc-train logs -f first", "hpc-train logs --rank 1 -n 20 first")),
+    Command("wait", wait, "Jobs", examples=("hpc-train wait first",)),
+    Command("cancel", cancel, "Jobs", examples=("hpc-train cancel first", "hpc-train cancel --save first second")),
 )

@@ -104,4 +104,15 @@ def _write(job_dirs: list[Path], is_one: bool, out: Path | None, as_markdown: bo
         raise UserError(f"{where}{error.filename or out or job_dirs[0]}: cannot be written: {error.strerror}") from None
 
 
-COMMANDS = (Command("report", report, "Jobs"),)
+COMMANDS = (
+    Command(
+        "report",
+        report,
+        "Jobs",
+        examples=(
+            "hpc-train report runs/mine",
+            "hpc-train report runs/one runs/two --out compare.html",
+            "hpc-train report runs/one runs/two --markdown",
+        ),
+    ),
+)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import Command, examples
 from hpc_train.cli.terminal import answer, complain, console, errors, say, show, warn
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
-from hpc_train.text import listed, visible
+from hpc_train.text import by_mistake, listed, visible
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
@@ -59,26 +59,15 @@ class _MakeUnlessNamed(TyperGroup):
 
 
 app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
-_EXAMPLES = """
-[bold]hpc-train shard inspect FILES[/bold] shows what shards hold, how it is stored and how fast it can be read.
-
-Examples:
-
-  hpc-train shard data/train train.npz --shards 16 --shuffle
-
-  hpc-train shard data/ mnist.npz --split --columns image=x,label=y
-
-  hpc-train shard data/ 'part-*.csv' --split 0.1
-
-  hpc-train shard data/train image=train-images-idx3-ubyte.gz label=train-labels-idx1-ubyte.gz
-
-  hpc-train shard data/train part-*.csv --stack image=pixel1..pixel784 --dtype image=uint8[28,28]
-
-  hpc-train shard data/train *.tfrecord --dtype image=uint8[28,28] --columns image,label
-"""
+_EXAMPLES = examples(
+    "hpc-train shard data/train train.npz --shards 16 --shuffle",
+    "hpc-train shard data/ mnist.npz --split --columns image=x,label=y",
+    "hpc-train shard data/ 'part-*.csv' --split 0.1 --stack image=pixel1..pixel784 --dtype 'image=uint8[28,28]'",
+)
+_ABOUT_INSPECT = "[bold]hpc-train shard inspect FILES[/bold] shows what shards hold and how they will be read."
 
 
-@app.command(cls=_Make, epilog=_EXAMPLES)
+@app.command(cls=_Make, epilog=f"{_EXAMPLES}\n\n{_ABOUT_INSPECT}")
 def make(
     prefix: Annotated[
         str,
@@ -178,7 +167,7 @@ def make(
         say(f"{rows} of {columns_written} in {counted(len(one.paths), 'file')}{kept}: {one.paths[0]}{last}")
 
 
-@app.command()
+@app.command(epilog=examples("hpc-train shard inspect 'data/train-*.h5'"))
 @answer()
 def inspect(
     files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Shards, or any HDF5 files.")],
@@ -193,16 +182,17 @@ def inspect(
         print(json.dumps([report.to_json() for report in reports], indent=1))
     else:
         _show(reports)
-    for report in reports:
-        for problem in report.problems:
-            complain(f"{report.path}: {problem}")
+    for line in by_mistake((report.path, problem) for report in reports for problem in report.problems):
+        complain(line)
     sys.exit(EXIT_BAD_INPUT if any(report.problems for report in reports) else 0)
 
 
 def _show(reports: list[FileReport]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
+    from hpc_train.jobs.layout import Column, text_table
+
+    screen = console()
     groups: dict[Any, list[FileReport]] = {}
     for found in reports:
         if found.datasets:
@@ -214,9 +204,7 @@ def _show(reports: list[FileReport]) -> None:
         each = f" ({min(rows)}{most} each)" if len(files) > 1 else ""
         names = files[0].path if len(files) == 1 else f"{files[0].path} … {files[-1].path}: {len(files)} files"
         summary = f"{names}: {sum(rows)} rows{each}, {size(sum(report.bytes for report in files))}"
-        table = Table(box=None, pad_edge=False)
-        for heading in ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by"):
-            table.add_column(heading, overflow="fold", justify="right" if heading in ("bytes", "raw") else "left")
+        lines = []
         for i, dataset in enumerate(files[0].datasets):
             chunk = "" if dataset.chunk is None else f" {list(dataset.chunk)}"
             cells = (
@@ -227,8 +215,13 @@ def _show(reports: list[FileReport]) -> None:
                 size(sum(report.datasets[i].raw_bytes for report in files)),
                 dataset.read_by + (f": {dataset.reason}" if dataset.reason else ""),
             )
-            table.add_row(*(Text(visible(cell)) for cell in cells))
-        show(console(), visible(summary), table, "")
+            lines.append(cells)
+        titles = ("dataset", "type, row, order", "layout", "filters", "bytes", "raw", "read by")
+        columns = [
+            Column(title, tuple(Text(visible(line[place])) for line in lines), title in ("bytes", "raw"))
+            for place, title in enumerate(titles)
+        ]
+        show(screen, visible(summary), text_table(columns, screen.width, ("raw", "filters", "bytes", "layout")), "")
 
 
 @contextmanager
@@ -239,12 +232,16 @@ def _progress() -> Iterator[Report]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.table import Column
 
+    whole = Column(no_wrap=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
-        *(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=3)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=6, max_width=40)),
+        *(DownloadColumn(table_column=whole), TransferSpeedColumn(table_column=whole)),
+        TimeRemainingColumn(table_column=whole),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=None)
 
         def report(what: str, done: int, total: int) -> None:

@@ -174,7 +174,22 @@ def _without_secrets(submission: Submission) -> dict[str, Any]:
 
 
 COMMANDS = (
-    Command("submit", submit, "Jobs", place=1),
-    Command("resume", resume, "Jobs"),
-    Command("tiers", tiers, "This machine", place=6),
+    Command(
+        "submit",
+        submit,
+        "Jobs",
+        place=1,
+        examples=(
+            "hpc-train submit job.yaml --name first",
+            "hpc-train submit job.yaml --set params.learning_rate=0.01 --wait",
+            "hpc-train submit job.yaml --backend slurm --dry-run",
+        ),
+    ),
+    Command(
+        "resume",
+        resume,
+        "Jobs",
+        examples=("hpc-train resume first", "hpc-train resume first --set train.max_steps=4000 --wait"),
+    ),
+    Command("tiers", tiers, "This machine", place=6, examples=("hpc-train tiers",)),
 )

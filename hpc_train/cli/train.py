@@ -88,4 +88,26 @@ def _delays(given: list[str]) -> dict[int, float]:
     return delays
 
 
-COMMANDS = (Command("train", train, "Train", place=1), Command("launch", launch, "Train", place=2))
+COMMANDS = (
+    Command(
+        "train",
+        train,
+        "Train",
+        place=1,
+        examples=(
+            "hpc-train train job.yaml",
+            "mpirun -np 4 hpc-train train job.yaml",
+            "hpc-train train job.yaml --job-dir runs/longer --set train.max_steps=4000",
+        ),
+    ),
+    Command(
+        "launch",
+        launch,
+        "Train",
+        place=2,
+        examples=(
+            "hpc-train launch -n 2 job.yaml",
+            "hpc-train launch -n 2 job.yaml --job-dir runs/sure --max-restarts 3",
+        ),
+    ),
+)

@@ -19,6 +19,7 @@ from hpc_train.model import rng_state
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import EXIT_NOT_FINITE
 from hpc_train.telemetry.metrics import MetricsWriter
+from hpc_train.text import NAMED, listed
 
 if TYPE_CHECKING:
     from hpc_train.engine.run_context import ChiefServices, RunContext
@@ -55,7 +56,8 @@ def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = id
             "\n".join(
                 [
                     f"{job_dir}: no checkpoint is whole; bring one back from a copy, or move them away to begin anew:",
-                    *(f"  step {step}: {why}" for step, why in found.damaged),
+                    *(f"  step {step}: {why}" for step, why in found.damaged[:NAMED]),
+                    *([f"  and {more:,} more"] if (more := len(found.damaged) - NAMED) > 0 else []),
                 ]
             )
         )
@@ -64,8 +66,12 @@ def find_checkpoint(job_dir: Path, manager: CheckpointManager, moved: Moved = id
 
 def set_aside(manager: CheckpointManager, found: Found) -> None:
     """Renames the damaged checkpoints that were found, and logs it. For the chief."""
-    for step, why in found.damaged:
-        folder = manager.put_aside(step)
+    folders = [manager.put_aside(step) for step, _ in found.damaged]
+    if len(folders) > NAMED:
+        whys = listed((f"step {step}: {why}" for step, why in found.damaged), "; ", NAMED)
+        log.warning(f"{len(folders):,} checkpoints are damaged and were set aside in {folders[0].parent}: {whys}")
+        return
+    for folder, (step, why) in zip(folders, found.damaged, strict=True):
         log.warning(f"the checkpoint of step {step} is damaged and was set aside as {folder}: {why}")
 
 

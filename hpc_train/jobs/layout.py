@@ -17,6 +17,8 @@ WIDE = 1000
 """From this width on nothing need be cut: a pipe."""
 LEAST_TEXT, LEAST_NAME = 8, 16
 """To how many characters texts, and names, are cut before a column that was asked for is left out."""
+LEAST_LAST, LEAST_CUT = 24, 12
+"""In a table whose last column is text: what that one has at least, and to how many characters others are cut."""
 DAY_SECS = 86400
 
 
@@ -116,9 +118,13 @@ def _least(column: Column) -> int:
 
 def _narrowed(column: Column, width: int) -> Column:
     """The same with a title and cells of `width` characters at most."""
-    title = Text(column.title)
-    title.truncate(width, overflow="ellipsis")
-    return replace(column.cut(width), title=title.plain)
+    return replace(column.cut(width), title=_cut_title(column.title, width))
+
+
+def _cut_title(title: str, width: int) -> str:
+    cut = Text(title)
+    cut.truncate(width, overflow="ellipsis")
+    return cut.plain
 
 
 def _is_number(text: str) -> bool:
@@ -127,6 +133,33 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return text == "null"
     return True
+
+
+def text_table(columns: Sequence[Column], width: int, dispensable: Sequence[str] = ()) -> Table:
+    """`columns` in `width` characters; the last one goes on in the next lines, the others have one line each.
+
+    Args:
+        dispensable: Titles of columns that are left out where there is no room, in this order. After them the widest
+            of those that are aligned left are cut in their middles: of names and paths, beginning and end differ.
+    """
+    shown = list(columns)
+    least = min(columns[-1].width, LEAST_LAST)
+
+    def lacking() -> int:
+        return sum(column.width + GAP for column in shown[:-1]) + least - width
+
+    for title in dispensable:
+        if lacking() > 0:
+            shown = [column for column in shown if column.title != title]
+    while (much := lacking()) > 0:
+        texts = [n for n, column in enumerate(shown[:-1]) if not column.right and column.width > LEAST_CUT]
+        if not texts:
+            break
+        widest = max(texts, key=lambda n: shown[n].width)
+        others = [shown[n].width for n in texts if n != widest]
+        to = max(LEAST_CUT, shown[widest].width - much, min(shown[widest].width - 1, max(others, default=0)))
+        shown[widest] = replace(shown[widest].cut_inside(to), title=_cut_title(shown[widest].title, to))
+    return table_of(shown, cut=False)
 
 
 def table_of(columns: Sequence[Column], cut: bool) -> Table:

@@ -252,7 +252,11 @@ def _job_dir(request: Request, name: str, now: float) -> Path:
         job_dir = in_full(request.job_dir)
         check_name(job_dir.name, "--job-dir")
         return job_dir
-    return request.placement.root / (check_name(request.name) if request.name is not None else name_at(name, now))
+    if request.name is not None:
+        return request.placement.root / check_name(request.name)
+    while os.path.lexists(job_dir := request.placement.root / name_at(name, now)):
+        now += 1  # another job of this second
+    return job_dir
 
 
 def _check_new(job_dir: Path) -> None:

@@ -48,6 +48,8 @@ COLOURS: dict[State, str] = {
 LEAST_REASON, LEAST_ABOUT = 16, 20
 LONGEST_MESSAGE = 6
 """Lines of an error; TensorFlow's have sixty, of which the first and the last matter most."""
+DISPENSABLE_OF_TIERS = ("partition", "cores", "memory", "GPUs")
+"""Columns that are left out where there is no room, in this order."""
 DISPENSABLE = ("limit in", "examples/s", "number", "loss", "left", "evaluation")
 """Columns that are left out where there is no room, in this order."""
 TITLES = ("name", "job_id", "state", "step", "loss", "evaluation")
@@ -98,7 +100,10 @@ def state_column(jobs: Sequence[JobStatus]) -> Column:
 
 
 def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
-    """One line a tier, and below what cannot be had of them; without what they are for where there is no room."""
+    """One line a tier, and below what cannot be had of them.
+
+    Where there is no room, without what they are for, and what is in DISPENSABLE_OF_TIERS; then long names are cut.
+    """
     named: list[tuple[str, Callable[[TierRow], object], bool]] = [
         ("tier", lambda row: row.name, False),
         ("nodes", lambda row: row.nodes, True),
@@ -118,6 +123,15 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
     *rest, last = columns
     if not last.title and width - sum(one.width + GAP for one in rest) < min(last.width, LEAST_ABOUT):
         columns = rest
+
+    def lacking_room() -> int:
+        return sum((one.width if one.title else min(one.width, LEAST_ABOUT)) + GAP for one in columns) - GAP - width
+
+    for title in DISPENSABLE_OF_TIERS:
+        if lacking_room() > 0:
+            columns = [one for one in columns if one.title != title]
+    if (much := lacking_room()) > 0:
+        columns[0] = columns[0].cut(max(LEAST_ABOUT, columns[0].width - much))
     table = table_of(columns, cut=False)
     problems = [(row.name, problem) for row in rows for problem in row.problems]
     if not problems:
@@ -127,6 +141,12 @@ def tier_table(rows: Sequence[TierRow], width: int) -> RenderableType:
     lacking.add_column(overflow="fold")
     for name, problem in problems:
         lacking.add_row(text_cell(name), text_cell(problem))
+    if max(len(name) for name, _ in problems) > width // 3:
+        lines = (
+            Text.assemble((visible(name), "red"), f": {visible(problem)}", overflow="fold")
+            for name, problem in problems
+        )
+        return Group(table, Text("\nnot to be had here:", "bold"), *lines)
     return Group(table, Text("\nnot to be had here:", "bold"), lacking)
 
 

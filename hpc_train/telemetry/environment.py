@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +21,8 @@ from hpc_train.text import visible
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "horovod", "mpi4py", "h5py", "numpy")
 RANK_COLUMNS = ("rank", "role", "host", "cores", "device", "shards", "seed")
+LEAST_CUT = {"host": 16, "shards": 24}
+"""Columns of these that can be cut, and to what width, with the blanks after them."""
 
 _NOTED = re.compile(
     "(SLURM|OMPI|MPICH|I_MPI|UCX|FI|HOROVOD|HPC_TRAIN|TF|XLA|KERAS|CUDA|NVIDIA|NCCL|OMP|KMP|GOMP|MKL"
@@ -109,21 +111,33 @@ def _kind(character: str) -> str:
 
 
 def rank_table(ranks: list[dict[str, Any]], width: int) -> Table:
-    """One line a rank, in a terminal of `width` columns: without seeds and cores where these have no room."""
+    """One line a rank, in a terminal of `width` columns.
+
+    Where there is no room, without seeds and cores, in this order; then shards and hosts are cut; and without devices
+    and roles where that does not do.
+    """
     texts = [{name: visible(str(rank[name])) for name in RANK_COLUMNS} for rank in ranks]
     sizes = {name: max(len(name), *(len(text[name]) for text in texts)) + 2 for name in RANK_COLUMNS}
+    least = {name: min(size, LEAST_CUT.get(name, size)) for name, size in sizes.items()}
     names = list(RANK_COLUMNS)
-    for name in ("seed", "cores"):
-        if sum(sizes[each] for each in names) > width:
+    for name, sized in (("seed", sizes), ("cores", sizes), ("device", least), ("role", least)):
+        if sum(sized[each] for each in names) > width + 2:
             names.remove(name)
-    table = Table(box=None, pad_edge=False)
+    for name in ("shards", "host"):
+        much = sum(sizes[each] for each in names) - width - 2
+        sizes[name] = max(least[name], sizes[name] - max(0, much))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
-        least = None if name in ("shards", "host") else sizes[name] - 2
-        justify: Literal["left", "right"] = "right" if name in ("rank", "cores") else "left"
-        table.add_column(name, justify=justify, no_wrap=True, min_width=least)
+        table.add_column(name, justify="right" if name in ("rank", "cores") else "left", no_wrap=True)
     for text in texts:
-        table.add_row(*(Text(text[name]) for name in names))
+        table.add_row(*(_shortened(text[name], sizes[name] - 2) for name in names))
     return table
+
+
+def _shortened(text: str, width: int) -> Text:
+    """Of what is too long the beginning and the end: hosts of one cluster differ in either."""
+    end = (width - 1) // 2
+    return Text(text if len(text) <= width else f"{text[: width - 1 - end]}…{text[len(text) - end :]}")
 
 
 def _version(package: str) -> str | None:

@@ -17,8 +17,12 @@ from rich.table import Column
 
 log = logging.getLogger(__name__)
 
-LOG_WIDTH, ROOMY = 160, 100
-"""Columns of a log, and of a terminal in which the bar has room for the wait for input."""
+LOG_WIDTH = 160
+"""Columns of a log."""
+BAR_ROOM = 18
+"""Columns of a terminal that the bar's line needs beside texts: a short bar, the time left and what is between."""
+HUGE = 1e6
+"""A loss from which on its digits say less than its size."""
 SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
 
@@ -75,18 +79,16 @@ class TrainingProgress:
         self._bar: Progress | None = None
         if is_live():
             self._bar = Progress(
-                TextColumn("step"),
-                TextColumn("{task.completed}/{task.fields[end]}"),
+                TextColumn("step {task.completed}/{task.fields[end]}", table_column=Column(no_wrap=True)),
                 BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=40)),
-                TextColumn("loss {task.fields[loss]}"),
-                TextColumn("{task.fields[rate]} examples/s{task.fields[waited]}"),
+                TextColumn("{task.fields[shown]}", table_column=Column(no_wrap=True)),
                 TimeRemainingColumn(table_column=Column(no_wrap=True)),
-                TextColumn("left"),
+                TextColumn("left", table_column=Column(no_wrap=True)),
                 console=console,
                 expand=True,
             )
             self._task = self._bar.add_task(
-                "train", total=max_steps, completed=first_step, loss="–", rate="–", waited="", end=max_steps or "?"
+                "train", total=max_steps, completed=first_step, shown="loss –", end=max_steps or "?"
             )
 
     def __enter__(self) -> TrainingProgress:
@@ -108,13 +110,17 @@ class TrainingProgress:
         last: bool,
     ) -> None:
         """Shows that `step` is done."""
-        rate, waited = f"{examples_per_sec:,.0f}", "" if input_wait is None else f"  input wait {input_wait:.1%}"
+        texts = [f"loss {loss:.4f}" if abs(loss) < HUGE else f"loss {loss:.4g}", f"{examples_per_sec:,.0f} examples/s"]
+        texts += [] if input_wait is None else [f"input wait {input_wait:.1%}"]
+        steps = f"step {step}/{self._max_steps or '?'}"
         if self._bar:
-            shown = waited if self._console.width >= ROOMY else ""
-            self._bar.update(self._task, completed=step, loss=f"{loss:.4f}", rate=rate, waited=shown)
+            room = self._console.width - BAR_ROOM - len(steps)
+            while len(texts) > 1 and len("  ".join(texts)) > room:
+                texts.pop()
+            self._bar.update(self._task, completed=step, shown="  ".join(texts))
         elif step % self._log_steps == 0 or last:
-            left = "" if secs_left is None else f"  {timedelta(seconds=round(secs_left))} left"
-            log.info(f"step {step}/{self._max_steps or '?'}  loss {loss:.4f}  {rate} examples/s{waited}{left}")
+            left = [] if secs_left is None else [f"{timedelta(seconds=round(secs_left))} left"]
+            log.info("  ".join([steps, *texts, *left]))
 
 
 class Stopwatch:

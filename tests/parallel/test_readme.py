@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
-from tests.forks import forked, forks
-from tests.support import BIN, REPOSITORY, environment, run_program, run_ranks
+from tests.pages import alike, newcomer
+from tests.support import REPOSITORY, run_program, run_ranks
 
 TESTED_ELSEWHERE = {
     "make demo": "each of them is a job of its own in CI",
@@ -85,25 +84,6 @@ def test_every_command_does_what_the_page_says_in_its_order(tmp_path: Path) -> N
     never = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "")
     assert (typed("mpirun -np 1 true", **never).returncode == 0) == (os.geteuid() != 0)
     assert typed(f"{allow_root}\nmpirun -np 1 true", **never).returncode == 0
-
-
-def newcomer(folder: Path) -> dict[str, str]:
-    """The environment of somebody who types the page's commands in `folder`, where `python` begins in a fork."""
-    programs = folder / "programs"
-    programs.mkdir()
-    for name, words in (("python", []), ("hpc-train", ["-m", "hpc_train"])):
-        script = f'#!/bin/sh\nexec {shlex.join(forked(words, environment()))} "$@"\n'
-        (programs / name).write_text(script)
-        (programs / name).chmod(0o755)
-    activate = folder / ".venv/bin/activate"
-    activate.parent.mkdir(parents=True)
-    activate.write_text(f'export PATH="{programs}:{BIN}:$PATH"\n')
-    return {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(folder / "state"), **forks(environment())}
-
-
-def alike(line: str, shown: str) -> bool:
-    """Whether two lines have the same words, but for blanks and the name of the queue."""
-    return line.replace("local job", "Slurm job").split() == shown.split()
 
 
 def test_the_mistakes_shown_in_the_documentation_are_real(tmp_path: Path) -> None:

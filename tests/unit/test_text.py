@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.text import LINES, LISTED, listed, visible
+from hpc_train.text import LINES, LISTED, by_mistake, listed, visible
 from tests.hostile.acting import ACTING
 
 
@@ -50,3 +50,16 @@ def test_a_list_of_names_is_whole_or_says_how_many_are_left_out(names):
         shown, _, rest = shown.rpartition(" and ")
         assert rest == f"{len(names) - LISTED} more"
     assert shown == (", ".join(names[:LISTED]) or "none")
+
+
+def test_files_with_the_same_mistake_are_one_line() -> None:
+    many = [(f"data/train-{n:05}.h5", "has no dataset 'y'") for n in range(80)]
+    assert by_mistake([*many, ("data/odd.h5", "is not an HDF5 file")]) == [
+        "80 files: has no dataset 'y': data/train-00000.h5, data/train-00001.h5, data/train-00002.h5, "
+        "data/train-00003.h5, data/train-00004.h5 and 75 more",
+        "data/odd.h5: is not an HDF5 file",
+    ]
+    assert by_mistake([("a", "x"), ("b", "x"), ("a", "z")]) == ["2 files: x: a, b", "a: z"]
+    different = by_mistake((f"f{n}", f"has {n} rows") for n in range(80))
+    assert len(different) == 11 and different[0] == "f0: has 0 rows"
+    assert different[-1] == "70 more, each with another mistake"

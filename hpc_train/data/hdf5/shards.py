@@ -6,10 +6,11 @@ import glob
 import math
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -23,8 +24,10 @@ from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError, did_you_mean
-from hpc_train.text import listed
+from hpc_train.text import NAMED, by_mistake, listed
 
+P = ParamSpec("P")
+T = TypeVar("T")
 LABEL_NAMES = ("label", "labels", "y")
 DTYPES = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
@@ -147,11 +150,13 @@ def find_shards(source: HDF5Input) -> ShardSet:
             columns whose rows do not fit together; a batch that no memory holds.
     """
     paths, consent = _expand(source.shards), Consent(source.external)
-    tables = [_read_table(path, consent) for path in paths]
+    with _Mistakes() as mistakes:
+        tables = [table for path in paths if (table := mistakes.of(path, _read_table, path, consent)) is not None]
     features, labels = _choose_columns(source, paths[0], tables[0])
     names, first = tuple(features.values()) + tuple(labels.values()), tables[0]
-    for path, table in zip(paths, tables, strict=True):
-        _check(path, table, names, paths[0], first)
+    with _Mistakes() as mistakes:
+        for path, table in zip(paths, tables, strict=True):
+            mistakes.of(path, _check, path, table, names, paths[0], first)
     given = [
         key if isinstance(chosen, dict) else None
         for chosen, found in ((source.features, features), (source.label, labels))
@@ -172,6 +177,32 @@ def find_shards(source: HDF5Input) -> ShardSet:
         tuple(tuple(layout for name in names if (layout := table[name].layout) is not None) for table in tables),
         consent,
     )
+
+
+class _Mistakes:
+    """What is wrong with files, each of which is looked at before they are refused. A context manager.
+
+    Raises:
+        UserError: At its end, where something is; a line for each mistake, whatever number of files has it.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[tuple[str, str]] = []
+
+    def of(self, path: Path, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T | None:
+        """What `look` returns; None where something is wrong with `path`."""
+        try:
+            return look(*args, **named)
+        except UserError as error:
+            self._found.append((str(path), str(error).removeprefix(f"{path}: ")))
+            return None
+
+    def __enter__(self) -> _Mistakes:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._found:
+            raise UserError("\n".join(by_mistake(self._found)))
 
 
 @dataclass(frozen=True)
@@ -226,12 +257,11 @@ def matches(pattern: str) -> list[Path]:
 
 
 def _expand(patterns: tuple[str, ...]) -> list[Path]:
-    paths: list[Path] = []
-    for pattern in patterns:
-        found = matches(pattern)
-        if not found:
-            raise UserError(f"no such shard: {pattern} matches no file")
-        paths += found
+    found = [matches(pattern) for pattern in patterns]
+    if missing := [pattern for pattern, here in zip(patterns, found, strict=True) if not here]:
+        match = "matches no file" if len(missing) == 1 else "match no file"
+        raise UserError(f"no such shard: {listed(missing, most=NAMED)} {match}")
+    paths = [path for here in found for path in here]
     twice = [path for path, times in Counter(map(os.path.abspath, paths)).items() if times > 1]
     if twice:
         raise UserError(f"shard named twice: {min(twice)}")

@@ -26,6 +26,7 @@ from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.units import counted
+from hpc_train.text import NAMED, listed
 
 log = logging.getLogger(__name__)
 
@@ -152,11 +153,15 @@ class EvaluatorChief:
         there = [c for c in there if wanted is None or c.step == wanted]
         if (seen := hash(tuple(there))) != self._seen:
             self._seen, self._new_at = seen, time.monotonic()
-        for gone in self._schedule.see(there):
+        if gone := list(self._schedule.see(there)):
             self._report_gone(gone)
 
-    def _report_gone(self, checkpoint: Checkpoint) -> None:
-        self.report(f"skipped the checkpoint of step {checkpoint.step}: it was removed before its turn")
+    def _report_gone(self, gone: Sequence[Checkpoint]) -> None:
+        if len(gone) == 1:
+            self.report(f"skipped the checkpoint of step {gone[0].step}: it was removed before its turn")
+            return
+        steps = listed((str(checkpoint.step) for checkpoint in gone), most=NAMED)
+        self.report(f"skipped {len(gone):,} checkpoints that were removed before their turn: steps {steps}")
 
     def _complain(self) -> None:
         folder, wanted = self._job.job_dir.checkpoints_path, self._request.step
@@ -226,7 +231,7 @@ class EvaluatorChief:
             self._schedule.pass_over(checkpoint)
             self.report(f"the checkpoint of step {checkpoint.step} is damaged and passed over: {why}")
         elif self._request.every_checkpoint:
-            self._report_gone(checkpoint)
+            self._report_gone([checkpoint])
 
     def record(self, command: EvaluatorCommand, result: EvaluationResult) -> None:
         """Prints and keeps what an evaluation gave.

@@ -18,6 +18,7 @@ from hpc_train.files import open_to_read
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOCK_FILE
 from hpc_train.resilience.job_lock import WATCH_SECS
+from hpc_train.text import NAMED, listed
 
 ASK_SECS = 60.0
 """A job's queue is asked no more often."""
@@ -72,7 +73,8 @@ class JobWatcher:
         Raises:
             UserError: Another version has written one, or the folder cannot be read.
         """
-        found = []
+        found: list[Checkpoint] = []
+        damaged: list[tuple[int, DamagedError]] = []
         try:
             for step in self.manager.steps():
                 path = self.manager.path(step)
@@ -83,7 +85,7 @@ class JobWatcher:
                         folder = path.stat()
                         if (step, folder.st_ino) not in self._reported:
                             self._reported.add((step, folder.st_ino))
-                            self._report(f"the checkpoint of step {step} is damaged and passed over: {error}")
+                            damaged.append((step, error))
                 except FormatError as error:
                     raise UserError(f"{error}; use the version that wrote it") from None
         except (FileNotFoundError, NotADirectoryError):
@@ -92,6 +94,12 @@ class JobWatcher:
             if not self.manager.steps():
                 return []
             raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+        finally:
+            if len(damaged) == 1:
+                self._report(f"the checkpoint of step {damaged[0][0]} is damaged and passed over: {damaged[0][1]}")
+            elif damaged:
+                whys = listed((f"step {step}: {why}" for step, why in damaged), "; ", NAMED)
+                self._report(f"{len(damaged):,} checkpoints are damaged and passed over: {whys}")
         return found
 
     def _is_averaged(self, step: int) -> bool:

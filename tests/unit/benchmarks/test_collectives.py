@@ -18,7 +18,7 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import collectives
-from collective.page import BUS_SHARE, HEADER, lines, make_page, records, targets
+from collective.page import BUS_SHARE, header, lines, make_page, records, targets
 from collective.plan import (
     ALL_NODES,
     FULL,
@@ -155,14 +155,17 @@ def test_records_compare_bus_bandwidths_with_raw_mpi_and_with_memcpy():
 
 
 def test_the_terminal_has_the_columns_of_nccl_tests():
-    printed = list(lines(records_of(1 << 20, 1e-3, 2e-3, 4e-3, 1e-4)))
+    printed = list(lines(records_of(1 << 20, 1e-3, 2e-3, 4e-3, 1e-4), 200))
     for name in ("size", "count", "type", "time us", "algbw", "busbw", "#wrong"):
-        assert name in HEADER
+        assert name in header(200)
     assert len(printed) == 5
     one = next(line for line in printed if ONE_TENSOR in line)
     assert one.split()[:4] == ["1048576", "262144", "float32", "allreduce"]
     assert one.split()[-6:] == ["2000.00", "0.524", "0.524", "0.500", "0.05", "0"]
-    assert {len(line) for line in printed} == {len(HEADER)}
+    assert {len(line) for line in printed} == {len(header(200))}
+    narrow = [header(80), *lines(records_of(1 << 33, 1.0, 2.0, 4.0, 0.1), 80)]
+    assert len({len(line) for line in narrow}) == 1 and len(narrow[0]) <= 80
+    assert narrow[0].split() == ["size", "operation", "way", "time", "us", "busbw", "x", "raw", "#wrong"]
 
 
 @pytest.mark.parametrize(("one", "reached"), [(0.99e-3 / BUS_SHARE, True), (1.01e-3 / BUS_SHARE, False)])

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import hpc_train as ht
 from hpc_train.cli.app import app
 from hpc_train.jobs.inspect import inspect_jobs
+from hpc_train.jobs.record.job_dirs import name_at
 from hpc_train.jobs.schedulers import SCHEDULERS, scheduler
 from hpc_train.outcome import EXIT_CANCELLED
 from tests.support import REPOSITORY
@@ -194,3 +196,12 @@ def test_jobs_are_imported_without_what_takes_long() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     for heavy in ("tensorflow", "numpy", "mpi4py", "h5py", "pydantic", "yaml"):
         assert f"'{heavy}'" not in done.stdout
+
+
+def test_jobs_of_one_second_have_names_of_their_own(job_file: Path, backend: str, tmp_path: Path) -> None:
+    now = time.time()
+    others = [name_at("tiny", now + secs) for secs in range(3600)]
+    for name in others:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    job = ht.submit(job_file, settings=UNTIL_GO)
+    assert re.fullmatch(r"tiny_\d{8}_\d{6}", job.name) and job.name not in others

@@ -68,7 +68,7 @@ def test_a_bar_in_a_narrow_terminal_shows_the_time_left_whole(width: int, monkey
         progress.update(50_000, 0.25, 1234, 0.5, 0, last=True)
     text = console.export_text()
     line = text[text.rindex("step ") :].rstrip()
-    assert line.startswith("step 50000/100000 ") and " loss 0.2500 1,234 examples/s " in line
+    assert line.startswith("step 50000/100000 ") and " loss 0.2500  1,234 examples/s " in line
     assert re.search(r" (\d|-):\S\S:\S\S left *$", line) and "…" not in line
 
 
@@ -79,8 +79,10 @@ RANK = {"host": "n1", "cores": 4, "device": "CPU", "shards": "4,500 of 9,000 row
     ("host", "width", "names"),
     [
         ("n1", 160, ["rank", "role", "host", "cores", "device", "shards", "seed"]),
-        ("n1", 80, ["rank", "role", "host", "device", "shards"]),
+        ("n1", 80, ["rank", "role", "host", "cores", "device", "shards"]),
         ("a-node-with-a-long-name.cluster", 80, ["rank", "role", "host", "device", "shards"]),
+        ("a-node-with-a-long-name.cluster", 60, ["rank", "role", "host", "device", "shards"]),
+        (f"node{'x' * 200}17", 80, ["rank", "role", "host", "device", "shards"]),
     ],
 )
 def test_the_table_of_ranks_fits_into_the_terminal(host: str, width: int, names: list[str]) -> None:
@@ -90,6 +92,20 @@ def test_the_table_of_ranks_fits_into_the_terminal(host: str, width: int, names:
     head, *lines = console.export_text().splitlines()
     assert head.split() == names and len(lines) == 2
     assert lines[1].startswith("1023  worker  ") and "  CPU " in lines[1] and len(lines[1].rstrip()) <= width
+    assert head.index("shards") + 20 <= width, "what remains of a column can be read"
+    assert "x17 " in lines[1] or "xx" not in host, "of a name that is cut the end is shown, too"
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_bar_shows_what_matters_most_whatever_the_numbers(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_TRAIN_PROGRESS", "bar")
+    console = Console(width=width, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with TrainingProgress(console, 0, 10_000_000, 10) as progress:
+        progress.update(5_000_000, 1.5e25, 123_456_789, 0.123, 0, last=True)
+    text = console.export_text()
+    line = text[text.rindex("step ") :].rstrip()
+    assert line.startswith("step 5000000/10000000 ") and " loss 1.5e+25 " in line and line.endswith(" left")
+    assert (" 123,456,789 examples/s " in line) == (width > 60) and (" input wait 12.3% " in line) == (width > 80)
 
 
 def test_where_a_bar_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:

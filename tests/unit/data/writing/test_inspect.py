@@ -103,8 +103,7 @@ def test_problems_are_told_per_file(tmp_path: Path) -> None:
     told = [line.removeprefix("hpc-train: error: ") for line in done.stderr.splitlines()]
     for said in (
         "b-cut.h5: is cut short: write or copy it again",
-        "c-text.h5: is not an HDF5 file",
-        "d-empty.h5: is not an HDF5 file",
+        "2 files: is not an HDF5 file: c-text.h5, d-empty.h5",
         "e-uneven.h5: rows differ: 'x' has 100, 'y' has 99",
         "f-type.h5: dataset 'x' is float32 [rows, 28, 28], but uint8 [rows, 28, 28] in a-00000.h5",
         "g-shape.h5: dataset 'x' is uint8 [rows, 27, 28], but uint8 [rows, 28, 28] in a-00000.h5",

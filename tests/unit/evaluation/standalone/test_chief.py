@@ -105,6 +105,18 @@ def test_damaged_ones_are_told_once(job: Job, logged: list[str]) -> None:
         assert told.count(f"the checkpoint of step {step} is damaged and passed over") == 1
 
 
+def test_many_that_are_damaged_or_gone_are_one_line(job: Job, logged: list[str]) -> None:
+    for step in range(10, 100, 10):
+        job.save(step)
+        (job.manager.path(step) / "manifest.json").write_text("{}")
+    job.save(100)
+    chief = job.evaluator(every_checkpoint=True)
+    assert chief.command().step == 100
+    (line,) = logged
+    assert line.startswith("9 checkpoints are damaged and passed over: step 10: ")
+    assert "; step 50: " in line and "step 60" not in line and line.endswith(" and 4 more")
+
+
 def test_without_follow_it_is_an_error_that_none_is_whole(job: Job) -> None:
     job.save(20)
     job.damage(20)
