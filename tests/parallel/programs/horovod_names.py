@@ -217,6 +217,32 @@ def check_tape() -> None:
         raises(Exception, "XLA cannot compile", lambda: compiled(tf.constant(1.0)))
 
 
+def check_loop() -> None:
+    """A step as Horovod's examples have it: tape, optimizer, and after the first one a broadcast, in one function."""
+    ours, one = dense_model(8), dense_model(8)
+    optimizer, plain = keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.02)
+    optimizer.build(ours.trainable_variables)
+
+    @tf.function
+    def training_step(x: tf.Tensor, y: tf.Tensor, first_batch: bool) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((ours(x, training=True) - y) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, ours.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, ours.trainable_variables, strict=True))
+        if first_batch:
+            hvd.broadcast_variables(ours.variables, root_rank=0)
+            hvd.broadcast_variables(optimizer.variables, root_rank=0)
+        return hvd.allreduce(loss)
+
+    for batch in range(3):
+        loss = training_step(X[mine], Y[mine], batch == 0)
+        same(loss, tf.reduce_mean((one(X) - Y) ** 2), 1e-4)
+        plain.apply(gradients_of(one, slice(None)), one.trainable_variables)
+    same_variables(ours.variables, one.variables, 1e-4)
+    equal_on_all_ranks([*ours.variables, *optimizer.variables])
+
+
 def gradients_of(model: keras.Model, rows: slice, factor: float = 1.0) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         loss = factor * tf.reduce_mean((model(X[rows]) - Y[rows]) ** 2)
