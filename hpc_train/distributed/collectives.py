@@ -188,12 +188,20 @@ class Collectives(ABC):
         return tf.custom_gradient(lambda *given: (forward(name, *given), partial(backward, inner)))(*tensors)
 
     def _name(self, kind: str) -> str:
-        graph = tf.compat.v1.get_default_graph()
-        while graph.building_function and graph.outer_graph.building_function:  # of a branch or a loop: what it is in
-            graph = graph.outer_graph
-        calls = _calls.setdefault(graph, Counter())
-        calls[self.label] += 1
-        return f"{self.label}.{calls[self.label]}.{kind}"
+        return call_name(self.label, kind)
+
+
+def call_name(label: str, kind: str) -> str:
+    """A name for one call of `label`, by which ranks know what belongs together: it has the number of the call.
+
+    Calls are counted for each function that is traced; of a branch or a loop, in the function that it is in.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while graph.building_function and graph.outer_graph.building_function:
+        graph = graph.outer_graph
+    calls = _calls.setdefault(graph, Counter())
+    calls[label] += 1
+    return f"{label}.{calls[label]}.{kind}"
 
 
 class OneRank(Collectives):

@@ -40,3 +40,22 @@ def set_up_tensorflow(world: World) -> str:
         return "CPU"
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
     return f"{name} {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"
+
+
+def share_cores(world: World) -> None:
+    """Gives TensorFlow this rank's threads, where neither the program nor the environment has said how many. Local."""
+    threads = tf.config.threading
+    try:
+        if "TF_NUM_INTRAOP_THREADS" not in os.environ and not threads.get_intra_op_parallelism_threads():
+            threads.set_intra_op_parallelism_threads(world.cores)
+        if "TF_NUM_INTEROP_THREADS" not in os.environ and not threads.get_inter_op_parallelism_threads():
+            threads.set_inter_op_parallelism_threads(world.cores)
+    except RuntimeError:
+        return  # TensorFlow was already running
+
+
+def in_xla() -> bool:
+    """Whether a function is traced now that XLA compiles. Local."""
+    from tensorflow.python.ops import control_flow_util  # nothing public tells
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))

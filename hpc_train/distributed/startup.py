@@ -24,12 +24,13 @@ NODES_NAMED = 8
 _joined: World | None = None
 
 
-def join_world(threads: Threads = "multiple") -> World:
+def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     """Joins the ranks that the launcher started: sets what makes them fast, then starts MPI. Collective.
 
     Args:
         threads: How threads may call MPI: `"multiple"`, as Horovod needs it, or `"serialized"`, one at a time, as Open
             MPI 4 wants it for one-sided communication over TCP (open-mpi/ompi#5200).
+        own_device: Whether each rank sees one GPU alone; else a program selects its own by its local rank.
 
     The first call does the work; later ones return the same World. Environment variables that the user has set
     are left alone: TF_CPP_MIN_LOG_LEVEL, OMP_NUM_THREADS, HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD,
@@ -53,7 +54,7 @@ def join_world(threads: Threads = "multiple") -> World:
     for name, value in launch_env.settings_before_mpi(os.environ, len(mask), place, gpus, free).items():
         os.environ.setdefault(name, value)
     device = launch_env.visible_device(os.environ, gpus, place)
-    if device is not None:
+    if device is not None and own_device:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
     hosts, masks = world.all_gather(world.host), world.all_gather(mask)
