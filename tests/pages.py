@@ -6,15 +6,22 @@ A page can say, in comments that no reader sees, each on lines of its own before
     <!-- not run, lines with TEXT: WHY -->    only those commands of it; TEXT is a regular expression
     <!-- before: COMMANDS -->                 what the block needs: run before it, in the same folder
     <!-- ends with N -->                      the exit code of its last command
+    <!-- Ctrl-C after TEXT -->                its command is interrupted once it has printed TEXT
+
+What a block of commands prints can be shown in a fence with `text` after it, where `…` is any text, and a line `…` any
+lines. Nothing else may be printed.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import symtable
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +31,9 @@ from typing import Any
 
 import typer
 
+from hpc_train.outcome import EXIT_INTERRUPTED
 from tests.forks import forked, forks
-from tests.support import BIN, REPOSITORY, environment, run_program
+from tests.support import BIN, LIMIT_SECS, REPOSITORY, environment, run_program, wait_for
 
 GENERATED = ("api.md",)
 """Pages that are made from docstrings, whose examples other tests read."""
@@ -36,19 +44,24 @@ PROGRAM = re.compile(
 """What a line begins with, after assignments, in an indented block of commands."""
 _QUEUE = re.compile(r'(?:\w+=(?:"[^"]*"|\S)* )*(sbatch|scancel|squeue|scontrol) ')
 """Commands for Slurm: tests/slurm/test_pages.py runs these."""
-_NOTE = re.compile(r"<!-- (not run|before|ends with)(?:, lines with (.*?))?:? (.*?) -->", re.DOTALL)
+_NOTE = re.compile(r"<!-- (not run|before|ends with|Ctrl-C after)(?:, lines with (.*?))?:? (.*?) -->", re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|txt|csv))\b.*\n")
 
 
 @dataclass
 class Block:
-    """A block of a page: `language` is what its fence says; of an indented one, what it looks like."""
+    """A block of a page: `language` is what its fence says; of an indented one, what it looks like.
+
+    Attributes:
+        printed: What a block after it shows as the output of its commands.
+    """
 
     page: Path
     line: int
     language: str
     text: str
     notes: list[tuple[str, str, str]] = field(default_factory=list)
+    printed: str | None = None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(REPOSITORY)}:{self.line}"
@@ -70,9 +83,15 @@ class Block:
         return [what for kind, _, what in self.notes if kind == "before"]
 
     @property
+    def interrupted_after(self) -> str | None:
+        """What its last command has printed when it is interrupted; None: it ends by itself."""
+        return next((what for kind, _, what in self.notes if kind == "Ctrl-C after"), None)
+
+    @property
     def code(self) -> int:
         """With which it ends."""
-        return next((int(what) for kind, _, what in self.notes if kind == "ends with"), 0)
+        default = EXIT_INTERRUPTED if self.interrupted_after else 0
+        return next((int(what) for kind, _, what in self.notes if kind == "ends with"), default)
 
     @cached_property
     def session(self) -> list[tuple[str, str]]:
@@ -116,11 +135,24 @@ def pages() -> list[Path]:
     return sorted(path for path in found if path.name not in (*GENERATED, "CHANGELOG.md"))
 
 
-def blocks_of(page: Path) -> Iterator[Block]:
-    """The blocks of a page in their order; an indented one ends with a paragraph.
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page in their order, without outputs, which belong to the commands before them.
 
-    ValueError: a note stands before none.
+    ValueError: a note stands before none, or an output after no commands.
     """
+    found: list[Block] = []
+    for block in _blocks_of(page):
+        if block.language != "text":
+            found.append(block)
+        elif found and found[-1].language == "bash" and found[-1].printed is None and not block.notes:
+            found[-1].printed = block.text
+        else:
+            raise ValueError(f"{block}: a fence with text is the output of the commands before it, and there are none")
+    return found
+
+
+def _blocks_of(page: Path) -> Iterator[Block]:
+    """All of them; an indented one ends with a paragraph."""
     lines, notes, number = page.read_text().splitlines(), list[tuple[str, str, str]](), 0
     while number < len(lines):
         line, begun = lines[number], number
@@ -254,6 +286,15 @@ def newcomer(folder: Path) -> dict[str, str]:
     return {"HPC_TRAIN_BACKEND": "local", "XDG_STATE_HOME": str(folder / "state"), **forks(environment())}
 
 
+def is_output(printed: str, shown: str) -> bool:
+    """Whether `printed` is what a page shows, where `…` is any text, and a line `…` any lines. Pure."""
+    lines = []
+    for line in shown.splitlines():
+        words = r"[^\n]*?".join(re.escape(part) for part in line.split("…"))
+        lines.append(r"(?:[^\n]*\n)*?" if line == "…" else f"{words}\n")
+    return re.fullmatch("".join(lines), printed) is not None
+
+
 def alike(line: str, shown: str) -> bool:
     """Whether two lines have the same words, but for blanks and the name of the queue."""
     return line.replace("local job", "Slurm job").split() == shown.split()
@@ -284,13 +325,14 @@ class Reader:
         tiers.write_text("tiers:\n  BASIC: {ranks_per_node: 1, cores_per_rank: 1, time: '01:00:00'}\n")
         self._env = {**newcomer(folder), "TESTS": str(REPOSITORY / "tests"), "HPC_TRAIN_TIERS": str(tiers), **env}
         self._cwd, self._exported, self._at = folder / "cwd", folder / "exported", folder / "at"
+        self._printed = folder / "printed"
         self._cwd.write_text(str(self._checkout))
         self._exported.write_text(f"source {folder}/.venv/bin/activate\n")
 
     @classmethod
     def trained(cls, folder: Path) -> Path:
         """The folder of somebody who has trained the README's job on one rank, as runs/mine; it is made."""
-        cls(folder).type(["python make_data.py", "hpc-train train job.yaml"])
+        cls(folder).type(["python make_data.py", "hpc-train shard data/ mine.npz --split", "hpc-train train job.yaml"])
         return folder / "checkout"
 
     def write(self, name: str, text: str) -> None:
@@ -299,19 +341,40 @@ class Reader:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
 
-    def type(self, commands: Sequence[str], code: int = 0) -> str:
+    def type(self, commands: Sequence[str], code: int = 0, interrupted_after: str | None = None) -> str:
         """Types commands one after the other; the next ones find their folder and variables. Returns what is printed.
+
+        With `interrupted_after`, types Ctrl-C once that is printed.
 
         AssertionError, with the command: one ends with a code other than 0; the last one, other than `code`.
         """
         said = "\n".join(f"printf %s {shlex.quote(command)} >{self._at}\n{command}" for command in commands)
         kept = f"trap 'code=$?; export -p >{self._exported}; printf %s \"$PWD\" >{self._cwd}; exit $code' EXIT"
         script = f"source {self._exported}\ncd {shlex.quote(self._cwd.read_text())}\n{kept}\nset -e\n{said}\n"
-        done = run_program(["bash", "-c", script], self._checkout, **self._env)
-        last = self._at.read_text()
-        ended = done.returncode == code and last == commands[-1]
-        assert ended, f"{last}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
+        command = ["bash", "-c", f"exec >{self._printed} 2>&1\n{script}"]
+        self._printed.write_text("")
+        if interrupted_after is None:
+            ended = run_program(command, self._checkout, **self._env).returncode
+        else:
+            ended = self._interrupted(command, interrupted_after)
+        last, printed = self._at.read_text(), self._printed.read_text()
+        assert ended == code and last == commands[-1], f"{last}\nended with {ended}\n{printed}"
+        return printed
+
+    def _interrupted(self, command: Sequence[str], after: str) -> int:
+        """Runs a command that is interrupted, with all its processes, once it has printed `after`; its exit code."""
+        with subprocess.Popen(
+            command, cwd=self._checkout, env=environment(**self._env), start_new_session=True
+        ) as process:
+            try:
+                wait_for(
+                    lambda: after in self._printed.read_text() or process.poll() is not None, self._printed.read_text
+                )
+                os.killpg(process.pid, signal.SIGINT)
+                return process.wait(LIMIT_SECS)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def outputs(self) -> str:
         """What is in the files that Slurm's jobs print into."""

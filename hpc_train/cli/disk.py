@@ -12,7 +12,7 @@ import typer
 
 from hpc_train.cli.command import Command
 from hpc_train.cli.jobs import Root
-from hpc_train.cli.terminal import answer, console, errors, say, show, warn
+from hpc_train.cli.terminal import answer, answered, console, errors, say, show, warn
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED
 from hpc_train.telemetry.units import counted, size
@@ -136,8 +136,7 @@ def _agreed(wanted: list[Cleaning]) -> bool:
                 f"nothing was removed: nobody can be asked here; --yes removes {amount}, --dry-run only shows"
             )
     try:
-        print(f"remove {amount}? [y/N] ", end="", flush=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return answered(f"remove {amount}? [y/N] ")
     except KeyboardInterrupt:
         warn("nothing was removed")
         sys.exit(EXIT_AT_ONCE)

@@ -105,6 +105,12 @@ def say(text: str) -> None:
     print(visible(text, LINES), flush=True)
 
 
+def answered(question: str) -> bool:
+    """Asks, and whether the answer is y or yes."""
+    print(visible(question), end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def complain(error: object) -> int:
     """Prints what is wrong; returns the exit code."""
     for line in visible(str(error), LINES).split("\n"):

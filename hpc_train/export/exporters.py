@@ -19,7 +19,7 @@ from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
 from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
-from hpc_train.export.signature import Signature, custom_serving, default_serving
+from hpc_train.export.signature import Signature, custom_serving, default_serving, own_resources
 from hpc_train.files import create, open_to_read
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.paths import EXPORTS
@@ -221,6 +221,9 @@ class ExporterRunner:
         with without_chatter():
             archive = keras.export.ExportArchive()
             archive.track(self._model)
+            for resource in own_resources(function):
+                if resource is not self._model:
+                    archive.track(resource)
             archive.add_endpoint(ENDPOINT, function)
             try:
                 archive.write_out(str(folder), verbose=False)

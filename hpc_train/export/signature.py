@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,3 +178,11 @@ def custom_serving(serving_fn: Callable[[Any], Any], model: keras.Model, where: 
         )
     made: Callable[..., Any] = function
     return made
+
+
+def own_resources(function: Callable[..., Any]) -> list[Any]:
+    """Layers, tables and variables that a tf.function refers to by name: a SavedModel has to hold them."""
+    python_function = getattr(function, "python_function", function)
+    named = inspect.getclosurevars(inspect.unwrap(python_function))
+    values = {id(value): value for value in (*named.nonlocals.values(), *named.globals.values())}
+    return [value for value in values.values() if isinstance(value, tf.__internal__.tracking.Trackable)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from hpc_train.folders import held
 from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, LOGS
 
 Kind = Literal["checkpoints", "exports", "logs", "code", "tensorboard", "other"]
@@ -18,7 +18,6 @@ _FOLDERS: dict[str, Kind] = {CHECKPOINTS: "checkpoints", EXPORTS: "exports", LOG
 _EVENTS = re.compile("train|ranks|eval(_.*)?")
 BLOCK = 512
 """Bytes of what stat calls a block."""
-_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 Inodes = set[tuple[int, int]]
 
@@ -51,16 +50,12 @@ def usage_of(job_dir: Path, seen: Inodes | None = None) -> Usage:
     """
     seen = set() if seen is None else seen
     usage = Usage()
-    descriptor = os.open(job_dir, _ENTER & ~os.O_NOFOLLOW)  # one that the user has named
-    try:
-        usage.bytes["other"] += _size(os.fstat(descriptor), seen)
-        for entry in _entries(descriptor):
-            kind = _kind_of(entry)
-            size, unread = _taken(entry, descriptor, seen)
-            usage.bytes[kind] += size
+    with held(job_dir, follow=True) as place, os.scandir(place) as entries:
+        usage.bytes["other"] += _size(place.stat(), seen)
+        for entry in entries:
+            size, unread = _taken(entry, seen)
+            usage.bytes[_kind_of(entry)] += size
             usage.unread += unread
-    finally:
-        os.close(descriptor)
     return usage
 
 
@@ -82,13 +77,8 @@ def _kind_of(entry: os.DirEntry[str]) -> Kind:
     return "tensorboard" if _EVENTS.fullmatch(entry.name) else _FOLDERS.get(entry.name, "other")
 
 
-def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        yield from entries
-
-
-def _taken(entry: os.DirEntry[str], folder: int, seen: Inodes) -> tuple[int, int]:
-    """Bytes of an entry of `folder` with all that is in it, and the folders that cannot be read. Needs no recursion."""
+def _taken(entry: os.DirEntry[str], seen: Inodes) -> tuple[int, int]:
+    """Bytes of an entry of a folder with all that is in it, and the folders that cannot be read. Needs no recursion."""
     size = unread = 0
     try:
         size = _size(entry.stat(follow_symlinks=False), seen)
@@ -101,7 +91,7 @@ def _taken(entry: os.DirEntry[str], folder: int, seen: Inodes) -> tuple[int, int
         nonlocal unread
         unread += not isinstance(error, FileNotFoundError)
 
-    for _, folders, files, inner in os.fwalk(entry.name, onerror=note, follow_symlinks=False, dir_fd=folder):
+    for _, folders, files, inner in os.fwalk(entry.path, onerror=note, follow_symlinks=False):
         for name in (*folders, *files):
             try:
                 size += _size(os.stat(name, dir_fd=inner, follow_symlinks=False), seen)

@@ -186,7 +186,7 @@ def test_what_a_job_reports_of_itself(text: str, capsys: pytest.CaptureFixture[s
     print(LineFormatter(prefix="hpc-train: ").format(record))
     console = Console(width=4000)
     console.print(rank_table([dict.fromkeys(RANK_COLUMNS, text)], 80))
-    console.print(doctor._table([Finding("a", "ok", text, text), Finding(text, "fails", "", None)]))
+    console.print(doctor._table([Finding("a", "ok", text, text), Finding(text, "fails", "", None)], 80))
     out, err = capsys.readouterr()
     assert acting(out) == acting(err) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import Block, Reader, alike, blocks_of, is_whole, pages
+from tests.pages import Block, Reader, alike, blocks_of, is_output, is_whole, pages
 from tests.support import REPOSITORY
 
 
@@ -49,7 +49,8 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, trained: Path) ->
             reader.type([f"python {shlex.quote(block.file)}" if block.file else f"python -c {shlex.quote(block.text)}"])
             continue
         for commands, shown in sessions(block):
-            printed = reader.type(commands, block.code)
+            printed = reader.type(commands, block.code, block.interrupted_after)
+            assert block.printed is None or is_output(printed, block.printed), f"{block} prints\n{printed}"
             if shown:
                 assert any(alike(line, shown.splitlines()[0]) for line in printed.splitlines()), (commands, printed)
     for submission in sorted(tmp_path.glob("reader/**/runs/*/submission.json")):

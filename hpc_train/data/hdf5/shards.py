@@ -19,7 +19,7 @@ from hpc_train.config.specs import HDF5Input
 from hpc_train.config.types import datasets_of
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.hdf5.declared import why_not_plausible
-from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile
+from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile, OutsideError
 from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
@@ -183,11 +183,13 @@ class _Mistakes:
     """What is wrong with files, each of which is looked at before they are refused. A context manager.
 
     Raises:
-        UserError: At its end, where something is; a line for each mistake, whatever number of files has it.
+        UserError: At its end, where something is; a line for each mistake, whatever number of files has it. An
+            OutsideError where nothing but consent is missing.
     """
 
     def __init__(self) -> None:
         self._found: list[tuple[str, str]] = []
+        self._outside: dict[Path, OutsideError] = {}
 
     def of(self, path: Path, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T | None:
         """What `look` returns; None where something is wrong with `path`."""
@@ -195,6 +197,8 @@ class _Mistakes:
             return look(*args, **named)
         except UserError as error:
             self._found.append((str(path), str(error).removeprefix(f"{path}: ")))
+            if isinstance(error, OutsideError):
+                self._outside[path] = error
             return None
 
     def __enter__(self) -> _Mistakes:
@@ -202,7 +206,10 @@ class _Mistakes:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None and self._found:
-            raise UserError("\n".join(by_mistake(self._found)))
+            said = "\n".join(by_mistake(self._found))
+            if len(self._outside) == len(self._found):
+                raise OutsideError(said, dict.fromkeys(file for each in self._outside.values() for file in each.files))
+            raise UserError(said)
 
 
 @dataclass(frozen=True)

@@ -320,6 +320,24 @@ def scaled(model):
     return serve
 
 
+def of_words(model):
+    words = keras.layers.StringLookup(vocabulary=["one", "two"])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["one"], [5.0]), 0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="word")])
+    def serve(word):
+        return {"number": words(word), "value": table.lookup(word), "scores": model(tf.zeros([1, 8]))}
+
+    return serve
+
+
+def test_layers_and_tables_that_a_serving_fn_makes_are_in_the_export(exporting):
+    (done,) = exporting(FinalExporter(serving_fn=of_words)).after_evaluation(7, 1.5, {"loss": 1.0}, last=True)
+    found = tf.saved_model.load(str(done.path)).signatures["serving_default"](word=tf.constant(["two", "one", "six"]))
+    assert found["number"].numpy().tolist() == [2, 1, 0]
+    assert found["value"].numpy().tolist() == [0.0, 5.0, 0.0]
+
+
 def test_an_export_predicts_in_a_process_without_this_package(exporting, model, tmp_path):
     asset = tmp_path / "classes.txt"
     asset.write_text("shirt\n")
