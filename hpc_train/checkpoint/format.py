@@ -136,13 +136,13 @@ def read_snapshot(folder: Path) -> Snapshot:
         about = held.attributes(file, "world_size", "time", "tf_random_seed", "best", "settings")
         seed, best = about.get("tf_random_seed"), about.get("best")
         return Snapshot(
-            _read_group(_group(file, "model"), held),
-            _read_group(_group(file, "optimizer"), held),
+            _read_group(_group(file, held, "model"), held),
+            _read_group(_group(file, held, "optimizer"), held),
             progress,
             order,
             int(about["world_size"]),
             float(about["time"]),
-            _read_group(_group(file, "rng"), held),
+            _read_group(_group(file, held, "rng"), held),
             None if seed is None else int(seed),
             None if best is None else asdict(best_in(json.loads(best))),
             _settings(about),
@@ -204,7 +204,7 @@ def _write_about(file: h5py.File, snapshot: Snapshot) -> None:
 
 
 def _read_progress(file: h5py.File, held: HeapFile) -> tuple[DataProgress, DataOrder | None]:
-    data = held.attributes(_group(file, "data"), "rows_read", "sizes", "seed", "shuffle", "rows", "shards")
+    data = held.attributes(_group(file, held, "data"), "rows_read", "sizes", "seed", "shuffle", "rows", "shards")
     sizes = tuple((int(rows_read), int(size)) for rows_read, size in data["sizes"])
     step = int(held.attributes(file, "step")["step"])
     progress = DataProgress(step, int(data["rows_read"]), sizes)
@@ -266,7 +266,7 @@ class _AttributeType:
 def _read_group(group: h5py.Group, held: HeapFile) -> dict[str, np.ndarray]:
     datasets, left = [], group.file.id.get_filesize()
     for name in group:
-        dataset = _own(group, name)
+        dataset = _own(group, held, name)
         left -= dataset.nbytes
         if left < 0:
             raise DamagedError(f"{dataset.name} has more values than the file holds")
@@ -276,18 +276,17 @@ def _read_group(group: h5py.Group, held: HeapFile) -> dict[str, np.ndarray]:
     return {path: _as_stored(dataset[()], dtype) for _, path, dtype, dataset in datasets}
 
 
-def _group(file: h5py.File, name: str) -> h5py.Group:
+def _group(file: h5py.File, held: HeapFile, name: str) -> h5py.Group:
     """The group `name` of this file itself: a link may lead to any other."""
-    group = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+    group = held.own(file, name)
     if isinstance(group, h5py.Group):
         return group
     raise DamagedError(f"/{name}: is no group of this file")
 
 
-def _own(group: h5py.Group, name: str) -> h5py.Dataset:
+def _own(group: h5py.Group, held: HeapFile, name: str) -> h5py.Dataset:
     """The dataset `name`, whose values lie in this file as `_lay_out` lays them out."""
-    hard = isinstance(group.get(name, getlink=True), h5py.HardLink)
-    dataset = group[name] if hard else None
+    dataset = held.own(group, name)
     if isinstance(dataset, h5py.Dataset) and dataset.dtype.kind in "biufc" and dataset.shape is not None:
         layout = dataset.id.get_create_plist()
         plain = layout.get_layout() == h5py.h5d.CONTIGUOUS and layout.get_external_count() == 0

@@ -35,11 +35,6 @@ def du(
     """Show what job-dirs take on the disk: checkpoints, exports, logs, the copy of the code, TensorBoard's files.
 
     Allocated bytes, as `du` counts them; what several job-dirs share by hard links counts once, links do not.
-
-    Examples:
-    hpc-train du
-
-    hpc-train du first /scratch/old_runs
     """
     from hpc_train.jobdir.usage import Inodes, usage_of
 
@@ -80,13 +75,6 @@ def clean(
     Of jobs that have ended: left-overs of writes that were cut short, damaged checkpoints, old checkpoints, the output
     of earlier runs. The newest and the best checkpoint, exports, code, metrics and logs/job.out stay, so that the job
     can be resumed, evaluated and exported.
-
-    Examples:
-    hpc-train clean --dry-run
-
-    hpc-train clean first second
-
-    hpc-train clean --jobs runs/bad_one --yes
     """
     from hpc_train.jobs.clean import cleanings
 
@@ -160,4 +148,17 @@ def _remove(wanted: list[Cleaning], keep: int) -> int:
     return EXIT_FAILED if problems else 0
 
 
-COMMANDS = (Command("du", du, "Jobs", place=6), Command("clean", clean, "Jobs", place=7))
+COMMANDS = (
+    Command("du", du, "Jobs", place=6, examples=("hpc-train du", "hpc-train du first /scratch/old_runs")),
+    Command(
+        "clean",
+        clean,
+        "Jobs",
+        place=7,
+        examples=(
+            "hpc-train clean --dry-run",
+            "hpc-train clean first second",
+            "hpc-train clean --jobs runs/bad_one --yes",
+        ),
+    ),
+)

@@ -54,15 +54,7 @@ def list_jobs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs by name, with their status; or what differs between them, best first.
-
-    Examples:
-    hpc-train list --state RUNNING --state QUEUED
-
-    hpc-train list --sort accuracy --columns state,params.learning_rate,accuracy,best.accuracy
-
-    hpc-train list --sort submitted --reverse
-    """
+    """List jobs by name, with their status; or what differs between them, best first."""
     from hpc_train.jobs.inspect import inspect_jobs
     from hpc_train.jobs.record.job_dirs import job_dirs, root_of
     from hpc_train.jobs.record.status import STATES
@@ -276,7 +268,16 @@ def _interruptible(what: str) -> Iterator[None]:
 
 
 COMMANDS = (
-    Command("list", list_jobs, "Jobs", examples=("hpc-train list", "hpc-train list --state running --state queued")),
+    Command(
+        "list",
+        list_jobs,
+        "Jobs",
+        examples=(
+            "hpc-train list",
+            "hpc-train list --state running --state queued",
+            "hpc-train list --sort accuracy --columns params.learning_rate,accuracy",
+        ),
+    ),
     Command("describe", describe, "Jobs", examples=("hpc-train describe first",)),
     Command("logs", logs, "Jobs", examples=("hpc-train logs -f first", "hpc-train logs --rank 1 -n 20 first")),
     Command("wait", wait, "Jobs", examples=("hpc-train wait first",)),

@@ -37,15 +37,7 @@ def report(
     ] = None,
     root: Root = None,
 ) -> None:
-    """Write the report of a job, or rank several jobs and lay them side by side; one HTML file, or Markdown.
-
-    Examples:
-    hpc-train report first
-
-    hpc-train report runs --out sweep.html
-
-    hpc-train report runs/a runs/b --markdown --metric accuracy
-    """
+    """Write the report of a job, or rank several jobs and lay them side by side; one HTML file, or Markdown."""
     with errors():
         job_dirs, is_one = _job_dirs(jobs, out, root)
         if is_one and metric is not None:
@@ -112,7 +104,7 @@ COMMANDS = (
         examples=(
             "hpc-train report runs/mine",
             "hpc-train report runs/one runs/two --out compare.html",
-            "hpc-train report runs/one runs/two --markdown",
+            "hpc-train report runs --metric accuracy --markdown",
         ),
     ),
 )

@@ -32,6 +32,9 @@ for part in range(2):
     pq.write_table(pa.table(table), f"part-{part}.parquet")
 with open("labels.csv", "w") as file:
     csv.writer(file).writerows([["label"], *([int(label)] for label in labels)])
+for part in range(2):
+    with open(f"part-{part}.csv", "w") as file:
+        csv.writer(file).writerows([["label", "price"], *([int(label), part] for label in labels)])
 with open("mnist.csv", "w") as file:
     csv.writer(file).writerow(["label", *(f"pixel{n}" for n in range(784))])
     csv.writer(file).writerows([[int(label), *map(int, row)] for label, row in zip(labels, flat, strict=True)])

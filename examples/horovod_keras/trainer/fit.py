@@ -42,7 +42,7 @@ class Saving(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Called by Keras."""
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         beside = self.folder / ".tmp-model.keras"
         self.model.save(beside)
         os.replace(beside, self.folder / f"epoch-{epoch + 1:04d}.keras")

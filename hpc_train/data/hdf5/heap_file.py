@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import io
 import os
-import struct
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import h5py
 
+from hpc_train.data.hdf5.global_heap import MAX_HEAP_BYTES, SIGNATURE, objects_of, read_at
 from hpc_train.data.hdf5.object_header import check_attributes
+from hpc_train.data.hdf5.virtual import check_link
 from hpc_train.files import open_regular
 
-_HDF5, _SIGNATURE = b"\x89HDF\r\n\x1a\n", b"GCOL\x01"
-_HEADER, _OBJECT = struct.Struct("<5s3xQ"), struct.Struct("<H6xQ")
-MAX_OBJECTS, MAX_HEAP_BYTES = 1 << 16, 64 << 20
-"""Of one heap: its objects have numbers of 16 bits, and HDF5 makes it no larger than its largest string."""
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 class HeapFile(io.RawIOBase):
     """`path`, a regular file, for h5py.File(…, "r"), which is to be closed before this is. Reading it takes no lock.
 
-    libhdf5 1.14 goes round an object of no size in a global heap for ever (H5HG__cache_heap_deserialize): so a heap is
-    walked here when HDF5 asks for it, and refused unless it is one. See III.E of the HDF5 File Format Specification.
+    A heap is walked when HDF5 asks for it, and refused unless it is one (global_heap.objects_of).
 
     Args:
         follow: Whether `path` may be a symbolic link.
@@ -53,8 +51,19 @@ class HeapFile(io.RawIOBase):
         there = check_attributes(self._read, address, {name.encode(): name for name in names}, longest)
         return {name: found.attrs[name] for name in there}
 
+    def own(self, group: h5py.Group, name: str) -> Any:
+        """What `group`, of this file, has as `name` itself, and not in any other; None where it is a link, or nothing.
+
+        Raises:
+            OSError: The file cannot be read. ValueError: HDF5 may not open it.
+        """
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            return None
+        check_link(group, name, self._read, self._size)
+        return group[name]
+
     def _read(self, at: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, at)
+        return read_at(self._descriptor, at, size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = offset + (0, self._at, self._size)[whence]
@@ -72,21 +81,7 @@ class HeapFile(io.RawIOBase):
             if not read:
                 raise OSError("it ends too early")
             done += read
-        if bytes(out[: len(_SIGNATURE)]) == _SIGNATURE:
-            self._check_heap(self._at)
+        if bytes(out[: len(SIGNATURE)]) == SIGNATURE:
+            deque(objects_of(self._read, self._at, self._size), 0)
         self._at += done
         return done
-
-    def _check_heap(self, at: int) -> None:
-        header = self._read(at, _HEADER.size)
-        _, size = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-        place, end = at + _HEADER.size, at + size
-        for _ in range(MAX_OBJECTS):
-            if end - place < _OBJECT.size or end > self._size or size > MAX_HEAP_BYTES:
-                break
-            number, length = _OBJECT.unpack(self._read(place, _OBJECT.size))
-            if not number and length < _OBJECT.size:  # the free space, whose length counts its header
-                break
-            place += _OBJECT.size + -(-length // 8) * 8 if number else length
-        if not 0 <= end - place < _OBJECT.size:
-            raise ValueError(f"the heap of strings at byte {at:,} is damaged")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 import h5py
 
 from hpc_train.data.hdf5.declared import why_not_bounded
+from hpc_train.data.hdf5.global_heap import read_at
 from hpc_train.data.hdf5.heap_file import HeapFile
+from hpc_train.data.hdf5.virtual import check_link
 from hpc_train.errors import UserError
 from hpc_train.files import open_regular, require_regular
 from hpc_train.text import listed
@@ -158,6 +160,8 @@ class InputFile:
             except (KeyError, RuntimeError):
                 kind = None
             if kind == h5py.h5l.TYPE_HARD:
+                if not self._is_checked:
+                    _check_header(here, part, asked, path)
                 here = here[part]
                 continue
             links += 1
@@ -264,6 +268,15 @@ def require_unchanged(outside: Mapping[str, Stamp]) -> None:
             now = None
         if now != stamp:
             raise OSError(f"{path}, to which it leads, has changed since it was first read, or is gone")
+
+
+def _check_header(group: h5py.Group, name: bytes, asked: str, path: str) -> None:
+    """Whether HDF5 may open what `group`, in the file `path`, has as `name`; UserError where it may not."""
+    descriptor = group.file.id.get_vfd_handle()
+    try:
+        check_link(group, name, partial(read_at, descriptor), os.fstat(descriptor).st_size)
+    except ValueError as error:
+        raise UserError(f"{asked} cannot be read: {path} is damaged: {error}") from None
 
 
 def _parts(name: str | bytes) -> list[bytes]:

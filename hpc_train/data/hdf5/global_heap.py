@@ -1,0 +1,46 @@
+"""Heaps of an HDF5 file, walked past libhdf5: III.E of the HDF5 File Format Specification."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+
+Read = Callable[[int, int], bytes]
+"""So many bytes from an address, fewer at the end of the file."""
+
+SIGNATURE = b"GCOL\x01"
+MAX_OFFSET = 1 << 62
+_HEADER, _OBJECT = struct.Struct("<5s3xQ"), struct.Struct("<H6xQ")
+MAX_OBJECTS, MAX_HEAP_BYTES = 1 << 16, 64 << 20
+"""Of one heap: its objects have numbers of 16 bits, and HDF5 makes it no larger than its largest string."""
+
+
+def read_at(descriptor: int, at: int, length: int) -> bytes:
+    """Bytes of an open file, for `Read`; none where no file can have any."""
+    return os.pread(descriptor, min(length, MAX_HEAP_BYTES), at) if at < MAX_OFFSET else b""
+
+
+def objects_of(read: Read, at: int, file_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """The objects of the heap at address `at`: number, address and bytes of each.
+
+    libhdf5 1.14 goes round an object of no size for ever (H5HG__cache_heap_deserialize).
+
+    Raises:
+        ValueError: At the end, where it is no heap, or larger than the file or than any that HDF5 writes.
+    """
+    signature, size = _HEADER.unpack(read(at, _HEADER.size).ljust(_HEADER.size, b"\0"))
+    place, end = at + _HEADER.size, at + size
+    if signature == SIGNATURE and end <= file_bytes and size <= MAX_HEAP_BYTES:
+        for _ in range(MAX_OBJECTS):
+            if end - place < _OBJECT.size:
+                break
+            number, length = _OBJECT.unpack(read(place, _OBJECT.size))
+            if not number and length < _OBJECT.size:  # the free space, whose length counts its header
+                break
+            if number:
+                yield number, place + _OBJECT.size, length
+            place += _OBJECT.size + -(-length // 8) * 8 if number else length
+        if 0 <= end - place < _OBJECT.size:
+            return
+    raise ValueError(f"the heap of strings at byte {at:,} is damaged")
