@@ -44,7 +44,7 @@ PROGRAM = re.compile(
 """What a line begins with, after assignments, in an indented block of commands."""
 _QUEUE = re.compile(r'(?:\w+=(?:"[^"]*"|\S)* )*(sbatch|scancel|squeue|scontrol) ')
 """Commands for Slurm: tests/slurm/test_pages.py runs these."""
-_NOTE = re.compile(r"<!-- (not run|before|ends with|Ctrl-C after)(?:, lines with (.*?))?:? (.*?) -->", re.DOTALL)
+_NOTE = re.compile(r"<!-- (not run|before|ends with|Ctrl-C after)(?:, lines with (.+?):|:)? (.*?) -->", re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|txt|csv))\b.*\n")
 
 
