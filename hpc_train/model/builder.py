@@ -55,6 +55,12 @@ def _checked(model: object, name: str) -> keras.Model:
         raise UserError(f"{name} returned {type(model).__name__}; it must return a compiled keras.Model")
     if not model.compiled or model.optimizer is None:
         raise UserError(f"{name} returned an uncompiled model; call model.compile(optimizer=…, loss=…) in it")
+    weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
+    if words := [weight for weight in tf.nest.flatten(weights) if isinstance(weight, str)]:
+        raise UserError(
+            f"{name}: model.compile got {', '.join(map(repr, words))} as loss_weights, its third argument; name the "
+            f"argument: metrics={words!r}"
+        )
     if type(model).train_step is not keras.Model.train_step:
         raise UserError(
             f"{name} returned a {type(model).__name__} with a train_step of its own, which would not be called: "

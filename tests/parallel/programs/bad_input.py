@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 world = join_world()
 
 
-def model_of(units=4, compiled=True, own_step=False, loss=True, trainable=True):
+def model_of(units=4, compiled=True, own_step=False, loss=True, trainable=True, third=None):
     class Own(keras.Sequential):
         def train_step(self, data):
             return {}
@@ -25,7 +25,7 @@ def model_of(units=4, compiled=True, own_step=False, loss=True, trainable=True):
         model = kind([keras.Input((8,)), keras.layers.Dense(units, name="hidden"), keras.layers.Dense(4)])
         model.trainable = trainable
         if compiled:
-            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss else None)
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True) if loss else None, third)
         return model
 
     return build
@@ -99,6 +99,7 @@ CASES = [
     (dict(evaluation="other_shape.h5"), "other_shape.h5: feature 'x' is float32 .rows, 9., but training"),
     (dict(batch_size=65), "64 rows are fewer than one global batch: batch_size 65 x"),
     (dict(model=model_of(compiled=False)), "uncompiled model; call model.compile"),
+    (dict(model=model_of(third=["accuracy"])), r"got 'accuracy' as loss_weights.*metrics=\['accuracy'\]"),
     (dict(model=lambda params: "model"), "returned str; it must return a compiled keras.Model"),
     (dict(model=model_of(own_step=True)), "train_step of its own"),
     (dict(model=model_of(loss=False)), "without a loss"),
