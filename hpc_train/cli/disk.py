@@ -64,7 +64,14 @@ def du(
 
 def clean(
     folders: Folders = None,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints stay, beside the best.")] = 1,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many of the newest checkpoints stay, beside the best. \\[default: 1, or all where "
+            "keep_checkpoint_max is 0]",
+        ),
+    ] = None,
     jobs: Annotated[bool, typer.Option("--jobs", help="Remove the job-dirs that are named, whole.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what can go, and remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -79,6 +86,8 @@ def clean(
     from hpc_train.jobs.clean import cleanings
 
     with errors():
+        if keep is not None and keep < 1:
+            raise UserError(f"--keep: {keep} is not allowed; allowed: a whole number from 1")
         if jobs and not folders:
             raise UserError("--jobs removes whole job-dirs: name them")
         job_dirs, where = _named(folders, root, whole=jobs)
@@ -88,14 +97,18 @@ def clean(
             warn(f"{cleaning.job_dir.name}: is left alone: {cleaning.refused}")
     wanted = [cleaning for cleaning in found if cleaning.removals]
     if not wanted:
-        say(f"nothing to remove in {where}" if found else f"no jobs in {where}")
-        sys.exit(EXIT_FAILED if jobs else 0)
+        refused = any(cleaning.refused is not None for cleaning in found)
+        if refused and folders:
+            say("nothing was removed")
+        else:
+            say(f"nothing to remove in {where}" if found else f"no jobs in {where}")
+        sys.exit(EXIT_FAILED if jobs or (refused and folders) else 0)
     from hpc_train.jobs.tables import cleaning_table
 
     screen = console()
     show(screen, cleaning_table(wanted, screen.width))
     if not dry_run and (yes or _agreed(wanted)):
-        sys.exit(_remove(wanted, keep))
+        sys.exit(_remove(wanted))
     say("nothing was removed")
 
 
@@ -130,13 +143,13 @@ def _agreed(wanted: list[Cleaning]) -> bool:
         sys.exit(EXIT_AT_ONCE)
 
 
-def _remove(wanted: list[Cleaning], keep: int) -> int:
+def _remove(wanted: list[Cleaning]) -> int:
     from hpc_train.jobs.clean import clean as clean_job_dir
 
     removed = problems = 0
     try:
         for cleaning in wanted:
-            done = clean_job_dir(cleaning, keep)
+            done = clean_job_dir(cleaning)
             removed += done.bytes
             if done.problem is not None:
                 problems += 1

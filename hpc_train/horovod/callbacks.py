@@ -11,7 +11,7 @@ import keras
 
 from hpc_train.errors import UserError
 from hpc_train.horovod.names import NOT_OFFERED
-from hpc_train.horovod.ranks import joined
+from hpc_train.horovod.ranks import joined, library
 from hpc_train.horovod.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 from hpc_train.horovod.settings import different, refuse_unused, root_of
 from hpc_train.horovod.variables import broadcast_variables, of_tensorflow
@@ -107,16 +107,18 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             UserError: The ranks do not have the same metrics.
         """
-        world = joined("MetricAverageCallback")
-        if not logs or world.size == 1:
+        hvd = library("MetricAverageCallback")
+        if hvd is None:
             return
-        of_ranks = world.all_gather({name: float(value) for name, value in logs.items()})
+        logs = {} if logs is None else logs
+        own = {name: float(value) for name, value in logs.items()}
+        of_ranks = hvd.allgather_object(own, name="MetricAverageCallback")
         if lacking := different(of_ranks):
             raise UserError(
                 f"MetricAverageCallback: epoch {epoch}: {lacking}; give all ranks the same metrics and validation_data"
             )
         for name in logs:
-            logs[name] = math.fsum(one[name] for one in of_ranks) / world.size
+            logs[name] = math.fsum(one[name] for one in of_ranks) / len(of_ranks)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,10 @@ from hpc_train.horovod.settings import OF_SLICES, Op, op_of, refuse_unused, root
 from hpc_train.lazy import keras, tf
 
 Tensors = list[Any]
+SCATTERED = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
+ADDED = ("uint8", "int8", *SCATTERED)
+SENT = (*ADDED, "uint16", "int16", "uint32", "uint64", "bool")
+"""What can be reduced over ranks and scattered, reduced, or only sent."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -113,12 +117,16 @@ def reduced(
     dense = [place for place in range(len(tensors)) if place not in set(slices)]
     for place in slices:
         results[place] = _reduced_slices(hvd, label, tensors[place], op, before * after)
+    for place in slices:
+        _check_dtype(label, tensors[place].values.dtype, ADDED)
     if hvd is None:
         for place in dense:
+            _check_dtype(label, tensors[place].dtype, ADDED)
             results[place] = tensors[place] if before * after == 1 else _times(tensors[place], before * after)
         return results
     sent = {place: compression.compress(_added_as(tensors[place])) for place in dense}
     for dtype in dict.fromkeys(tensor.dtype for tensor, _ in sent.values()):  # Horovod wants one in a group
+        _check_dtype(label, dtype, ADDED)
         places = [place for place in dense if sent[place][0].dtype == dtype]
         given = [sent[place][0] for place in places]
         scaling = {"prescale_factor": float(before), "postscale_factor": float(after)}
@@ -161,7 +169,7 @@ def _gathered(where: str, tensors: Sequence[Any], name: str | None, process_set:
     def gather(hvd: Any, tensor: Any) -> Any:
         return _as(tensor.dtype, hvd.allgather(_sent_as(tensor), **_by(name or where)))
 
-    return _each(where, tensors, gather, process_set=process_set)
+    return _each(where, tensors, gather, SENT, process_set=process_set)
 
 
 @as_written
@@ -174,11 +182,12 @@ def broadcast(
     def send(hvd: Any, given: Any) -> Any:
         return sent_from(hvd, given, root, name or "hvd.broadcast")
 
-    return _each("hvd.broadcast", [tensor], send, process_set=process_set)[0]
+    return _each("hvd.broadcast", [tensor], send, SENT, process_set=process_set)[0]
 
 
 def sent_from(hvd: Any, tensor: Any, root: int, label: str) -> Any:
-    """A tensor of any dtype from rank `root`, by Horovod."""
+    """A tensor from rank `root`, by Horovod."""
+    _check_dtype(label, tensor.dtype, SENT)
     received = _as(tensor.dtype, hvd.broadcast(_sent_as(tensor), root, **_by(label)))
     received.set_shape(tensor.shape)
     return received
@@ -203,7 +212,7 @@ def alltoall(
         found = hvd.alltoall(_sent_as(given), splits=splits, **_by(name or where))
         return _as(given.dtype, found) if splits is None else (_as(given.dtype, found[0]), found[1])
 
-    found = _each(where, [tensor], exchange, process_set=process_set)[0]
+    found = _each(where, [tensor], exchange, SENT, process_set=process_set)[0]
     alone = joined("alltoall").size == 1
     return (found, tf.cast(tf.convert_to_tensor(splits), tf.int32)) if alone and splits is not None else found
 
@@ -251,7 +260,7 @@ def grouped_reducescatter(
         got = hvd.reducescatter(sent, op=chosen, **scale, **_by(name or where))
         return tf.cast(packing.decompress(got, context), given.dtype)
 
-    found = _each(where, tensors, reduce, device_dense=device_dense, process_set=process_set)
+    found = _each(where, tensors, reduce, SCATTERED, device_dense=device_dense, process_set=process_set)
     factor = prescale_factor * postscale_factor
     return [_times(one, factor) for one in found] if joined(where).size == 1 and factor != 1 else found
 
@@ -267,9 +276,13 @@ def join() -> Any:
     return tf.constant(0) if hvd is None else hvd.join()
 
 
-def _each(where: str, tensors: Sequence[Any], action: Callable[[Any, Any], Any], **unused: Any) -> Tensors:
+def _each(
+    where: str, tensors: Sequence[Any], action: Callable[[Any, Any], Any], allowed: Sequence[str], **unused: Any
+) -> Tensors:
     refuse_unused(where, **unused)
     hvd, given = library(where.removeprefix("hvd.")), [raw(tensor) for tensor in tensors]
+    for tensor in given:
+        _check_dtype(where, tensor.dtype, allowed)
     return given if hvd is None else [action(hvd, tensor) for tensor in given]
 
 
@@ -277,6 +290,12 @@ def _by(label: str) -> dict[str, Any]:
     """In a graph, a name of its own for each call; outside one operation ends before the next begins."""
     name = label if tf.executing_eagerly() else call_name(label, "call")
     return {"name": name.replace("/", "."), "ignore_name_scope": True}
+
+
+def _check_dtype(where: str, dtype: Any, allowed: Sequence[str]) -> None:
+    """UserError, on one rank as on many, where Horovod has no such operation for tensors of `dtype`."""
+    if dtype.name not in allowed:
+        raise UserError(f"{where}: {dtype.name} is not allowed; allowed: {', '.join(allowed)}; tf.cast it before")
 
 
 def _times(tensor: Any, factor: float) -> Any:

@@ -118,6 +118,12 @@ def _class_like(plain: Any) -> Any:
                 _refuse_to_be_scaled(getattr(self, _PARTS)[0])
             super().__setattr__(name, value)
 
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise UserError(
+                f"{_WHERE}: a copy would not be distributed; copy the optimizer before, and call "
+                "hvd.DistributedOptimizer on the copy"
+            )
+
         def register_local_var(self, var: Any) -> None:
             """Leaves the gradients of a variable with each rank."""
             getattr(self, _PARTS)[0].keep_local(var)
@@ -125,6 +131,11 @@ def _class_like(plain: Any) -> Any:
         @as_written
         def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
             """Reduces the gradients over all ranks and applies them. Collective."""
+            if not hasattr(self, _PARTS):
+                raise UserError(
+                    f"{_WHERE}: an optimizer made from a distributed one's configuration is not distributed; call "
+                    "hvd.DistributedOptimizer on it"
+                )
             reduction, accumulation = getattr(self, _PARTS)
             if not len(grads):
                 return None

@@ -46,7 +46,8 @@ def broadcast_variables(
     if world.size == 1:
         return
     if tf.executing_eagerly():  # a rank may trace a function alone
-        _refuse_different(where, world.all_gather([[v.dtype.name, *map(str, v.shape)] for v in targets]))
+        described = [[v.dtype.name, *map(str, v.shape)] for v in targets]
+        _refuse_different(where, world.horovod().allgather_object(described, name=f"{where}.described"))
     for target in targets:
         target.assign(sent_from(world.horovod(), tf.identity(target), root, where))
 

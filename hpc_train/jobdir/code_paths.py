@@ -30,8 +30,8 @@ def relative_to(job_dir: Path, job: dict[str, Any]) -> dict[str, Any]:
 def absolute_in(job_dir: Path, job: dict[str, Any]) -> dict[str, Any]:
     """The same the other way round: where it lies now.
 
-    Older versions wrote the path that the file had at the time: a function whose file is there no more is looked for
-    in the copy of the code. Local.
+    Older versions wrote the path that the file had at the time: where the job-dir has a copy of it, that is the one,
+    whatever has come to lie at that path since. Local.
     """
     job_dir = job_dir.absolute()
 
@@ -46,7 +46,7 @@ def absolute_in(job_dir: Path, job: dict[str, Any]) -> dict[str, Any]:
 def _found(job_dir: Path, function: str) -> str:
     file, _, name = function.rpartition(":")
     path = Path(file)
-    if path.suffix == ".py" and path.is_absolute() and not path.is_file():
+    if path.suffix == ".py" and path.is_absolute():
         for place in reversed([at for at, part in enumerate(path.parts) if part == CODE]):
             if (there := job_dir.joinpath(*path.parts[place:])).is_file():
                 return f"{there}:{name}"

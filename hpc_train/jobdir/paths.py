@@ -29,6 +29,12 @@ LOG_FILE = f"{LOGS}/job.out"
 REQUEUES_FILE = f"{LOGS}/requeues.jsonl"
 """One line for each run that was to be started again, other than after preemption (CutRun)."""
 
+OWN_FILES = (
+    *(JOB_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
+    *(SUBMISSION_FILE, CANCELLED_FILE, SECRETS_FILE, SCRIPT_FILE),
+)
+"""At the top of a job-dir, beside its folders and what telemetry writes."""
+
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 

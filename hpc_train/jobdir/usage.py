@@ -54,7 +54,7 @@ def usage_of(job_dir: Path, seen: Inodes | None = None) -> Usage:
         usage.bytes["other"] += _size(place.stat(), seen)
         for entry in entries:
             size, unread = _taken(entry, seen)
-            usage.bytes[_kind_of(entry)] += size
+            usage.bytes[kind_of(entry.name) if entry.is_dir(follow_symlinks=False) else "other"] += size
             usage.unread += unread
     return usage
 
@@ -71,10 +71,9 @@ def bytes_of(path: Path) -> int:
         return 0
 
 
-def _kind_of(entry: os.DirEntry[str]) -> Kind:
-    if not entry.is_dir(follow_symlinks=False):
-        return "other"
-    return "tensorboard" if _EVENTS.fullmatch(entry.name) else _FOLDERS.get(entry.name, "other")
+def kind_of(folder: str) -> Kind:
+    """What a folder of this name in a job-dir is for. Pure."""
+    return "tensorboard" if _EVENTS.fullmatch(folder) else _FOLDERS.get(folder, "other")
 
 
 def _taken(entry: os.DirEntry[str], seen: Inodes) -> tuple[int, int]:

@@ -17,20 +17,24 @@ from hpc_train.checkpoint.names import Retention
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ExportFolder
 from hpc_train.folders import exposure, remove, remove_tree
-from hpc_train.jobdir.job_dir import MARKS
-from hpc_train.jobdir.paths import CHECKPOINTS, EXPORTS, LOGS, SUBMISSION_FILE
+from hpc_train.jobdir.job_dir import MARKS, JobDir
+from hpc_train.jobdir.paths import CHECKPOINTS, CODE, EXPORTS, LOCK_FILE, LOGS, OWN_FILES, SUBMISSION_FILE
 from hpc_train.jobdir.trust import check_job_dir
-from hpc_train.jobdir.usage import bytes_of, usage_of
+from hpc_train.jobdir.usage import bytes_of, kind_of, usage_of
 from hpc_train.jobs.inspect import inspect_job, inspect_jobs, leftover
 from hpc_train.jobs.record.status import JobStatus, read_record
 from hpc_train.resilience.job_lock import JobLock, holder_of, refusal
+from hpc_train.telemetry.files import METRICS_FILE, STATUS_FILE
 from hpc_train.telemetry.units import counted
+from hpc_train.text import listed
 
 Kind = Literal["left-overs", "damaged checkpoints", "old checkpoints", "output of earlier runs", "the whole job-dir"]
 SETTLED_SECS = 600.0
 """Temporary files that were touched since may be somebody's who is just writing: of a report, or an evaluation."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _RUN = re.compile(r"run-(\d+)")
+RUN_MARKS = (METRICS_FILE, STATUS_FILE, LOCK_FILE)
+OWN = frozenset((*OWN_FILES, *RUN_MARKS))
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,13 @@ class Cleaning:
 
     Attributes:
         refused: Why nothing of it is touched; None: it can be cleaned.
+        keep: How many of the newest checkpoints stay; 0: all.
     """
 
     job_dir: Path
     removals: tuple[Removal, ...] = ()
     refused: str | None = None
+    keep: int = 0
 
     @property
     def bytes(self) -> int:
@@ -73,20 +79,22 @@ class Cleaned:
     problem: str | None = None
 
 
-def cleanings(job_dirs: Sequence[Path], keep: int = 1, whole: bool = False) -> list[Cleaning]:
+def cleanings(job_dirs: Sequence[Path], keep: int | None = None, whole: bool = False) -> list[Cleaning]:
     """What can go of each job-dir; changes nothing. Local.
 
     Args:
-        keep: How many of the newest checkpoints stay, with the best one; at least 1.
+        keep: How many of the newest checkpoints stay, with the best one, from 1. None: one, or all where the job was
+            asked to keep all (keep_checkpoint_max: 0).
         whole: The job-dirs themselves go.
     """
     found = []
     for status in inspect_jobs(job_dirs):
         job_dir = Path(status.job_dir)
-        why = _refusal(job_dir, status)
         try:
-            removals = () if why is not None else tuple(_whole(job_dir) if whole else _removals(job_dir, keep))
-            found.append(Cleaning(job_dir, removals, why))
+            why = _refusal(job_dir, status) or (_not_whole(job_dir) if whole else None)
+            stay = _kept_by(job_dir) if keep is None else keep
+            removals = () if why is not None else tuple(_whole(job_dir) if whole else _removals(job_dir, stay))
+            found.append(Cleaning(job_dir, removals, why, stay))
         except OSError as error:
             found.append(Cleaning(job_dir, (), f"{error.filename or job_dir}: cannot be read: {error.strerror}"))
     return found
@@ -117,6 +125,49 @@ def _refusal(job_dir: Path, status: JobStatus) -> str | None:
     return None
 
 
+def _kept_by(job_dir: Path) -> int:
+    try:
+        run = JobDir(job_dir).job().value.get("run")
+    except UserError:  # none, or one that cannot be read
+        return 1
+    return 0 if isinstance(run, dict) and run.get("keep_checkpoint_max") == 0 else 1
+
+
+def _not_whole(job_dir: Path) -> str | None:
+    """Why a job-dir is not to be removed whole; None: nothing is in it but what the job has written.
+
+    A job-dir that was submitted was made for the job alone; one that a program was given may have been anything before.
+    """
+    here = job_dir.resolve()
+    if here in (Path.cwd(), *Path.cwd().parents):
+        return "the working directory is in it; change to another first"
+    if others := _job_dirs_in(job_dir):
+        return f"other job-dirs are in it ({listed(others)}); remove those first, each by its name"
+    foreign = [] if (job_dir / SUBMISSION_FILE).is_file() else [p.name for p in _inside(job_dir) if not _is_own(p.name)]
+    if foreign:
+        return (
+            f"it holds what the job has not written ({listed(foreign)}); move that away, or remove the folder by "
+            "hand: rm -r"
+        )
+    return None
+
+
+def _is_own(name: str) -> bool:
+    return name in OWN or kind_of(name) != "other" or _TEMPORARY.fullmatch(name) is not None
+
+
+def _job_dirs_in(job_dir: Path) -> list[str]:
+    """Job-dirs below, at any depth, but for what the copy of the code holds."""
+    found = []
+    for folder, folders, files in os.walk(job_dir):
+        if folder == str(job_dir):
+            folders[:] = [name for name in folders if name != CODE]
+        elif any(name in files for name in (*RUN_MARKS, SUBMISSION_FILE)):
+            found.append(os.path.relpath(folder, job_dir))
+            folders.clear()
+    return sorted(found)
+
+
 def _whole(job_dir: Path) -> Iterator[Removal]:
     yield Removal("the whole job-dir", "", usage_of(job_dir).total)
 
@@ -137,7 +188,7 @@ def _removals(job_dir: Path, keep: int) -> Iterator[Removal]:
 
 
 def _manager(job_dir: Path, keep: int) -> CheckpointManager:
-    return CheckpointManager(job_dir / CHECKPOINTS, Retention(max(1, keep)))
+    return CheckpointManager(job_dir / CHECKPOINTS, Retention(keep))
 
 
 def _expired(manager: CheckpointManager) -> list[int]:
@@ -176,13 +227,10 @@ def _inside(folder: Path) -> list[Path]:
     return []
 
 
-def clean(cleaning: Cleaning, keep: int = 1) -> Cleaned:
+def clean(cleaning: Cleaning) -> Cleaned:
     """Removes what `cleaning` lists, as far as that still holds; with the job's lock, so that no run begins meanwhile.
 
     Old checkpoints go once the newest has been read whole: where it is damaged, all of them stay.
-
-    Args:
-        keep: As in `cleanings`.
     """
     job_dir, problems = cleaning.job_dir, []
     kinds = {removal.kind for removal in cleaning.removals}
@@ -190,9 +238,11 @@ def clean(cleaning: Cleaning, keep: int = 1) -> Cleaned:
     try:
         with _locked(job_dir):
             if "the whole job-dir" in kinds:
+                if (why := _not_whole(job_dir)) is not None:
+                    raise UserError(f"{job_dir}: is left alone: {why}")
                 _remove_job_dir(job_dir)
             else:
-                problems = list(_clean(job_dir, keep, kinds))
+                problems = list(_clean(job_dir, cleaning.keep, kinds))
     except UserError as error:
         return Cleaned(0, str(error).removeprefix(f"{job_dir}: "))
     except OSError as error:
@@ -223,7 +273,8 @@ def _clean(job_dir: Path, keep: int, kinds: set[Kind]) -> Iterator[str]:
     if "old checkpoints" in kinds:
         found = manager.find_whole()
         if found.step is None or found.damaged:
-            yield "old checkpoints stay: the newest is damaged: " + (found.damaged[0][1] if found.damaged else "gone")
+            wrong = found.damaged[0][1] if found.damaged else "gone"
+            yield f"old checkpoints stay: the newest is damaged: {wrong}; the job, resumed, goes on from one before it"
         else:
             manager.thin_out()
             if stays := _expired(manager):

@@ -1,5 +1,6 @@
 """What hpc_train.horovod does on any number of ranks up to 3, against one process with all rows. Argument: a folder."""
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,15 @@ def check_ranks() -> None:
     raises(AttributeError, "GroupNormalization", lambda: hvd.SyncBatchNormalization)
     raises(AttributeError, "did you mean `allreduce`", lambda: hvd.alreduce)
     raises(UserError, "broadcast_variables(model.variables", lambda: hvd.broadcast_global_variables(0))
+
+
+def check_dtypes() -> None:
+    """What Horovod cannot do is refused by name, on one rank too."""
+    for dtype in ("int16", "bool", "complex64"):
+        given = tf.zeros([size], tf.as_dtype(dtype))
+        raises(UserError, f"hvd.allreduce: {dtype} is not allowed; allowed: uint8", lambda: hvd.allreduce(given))
+    raises(UserError, "hvd.broadcast: string is not allowed", lambda: hvd.broadcast(tf.constant("a"), 0))
+    raises(UserError, "hvd.reducescatter: uint8", lambda: hvd.reducescatter(tf.zeros([size], tf.uint8)))
 
 
 def check_operations() -> None:
@@ -273,8 +283,27 @@ def check_optimizers() -> None:
     raises(UserError, "distributed already", lambda: hvd.DistributedOptimizer(to))
     raises(UserError, "an optimizer of Keras 3", lambda: hvd.DistributedOptimizer("adam"))
     raises(UserError, "hvd.Average, hvd.Sum", lambda: hvd.DistributedOptimizer(of, op=hvd.Adasum))
+    raises(UserError, "a copy would not be distributed", lambda: copy.deepcopy(to))
+    made = type(to).from_config(to.get_config())
+    raises(UserError, "is not distributed", lambda: made.apply([tf.ones(2)], [keras.Variable([0.0, 0.0])]))
     if size > 1:
         raises(UserError, "the optimizer that scales", lambda: keras.optimizers.LossScaleOptimizer(to))
+
+
+def check_gradients_that_are_added_up() -> None:
+    """By variable, in whatever order they come; what one batch has no gradient for counts as 0."""
+    a, b, c = (keras.Variable(0.0, name=name) for name in "abc")
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    optimizer.build([a, b])
+    one, ten = tf.constant(1.0), tf.constant(10.0)
+    optimizer.apply([one, None], [a, b])
+    optimizer.apply([one, one], [a, b])
+    assert (float(a), float(b)) == (-2.0, -1.0)
+    optimizer.apply([one, ten], [b, a])
+    optimizer.apply([ten, one], [a, b])
+    assert (float(a), float(b)) == (-22.0, -3.0)
+    raises(UserError, "gradients of other variables than before", lambda: optimizer.apply([one], [a]))
+    raises(UserError, "gradients of other variables than before", lambda: optimizer.apply([one, one], [a, c]))
 
 
 def check_loss_scaling() -> None:

@@ -61,3 +61,8 @@ def test_functions_of_older_versions_are_looked_for_in_the_copy(tmp_path: Path) 
     assert found["model"] == f"{tmp_path}/code/model.py:build"
     assert found["data"]["train"]["map_fn"] == f"{tmp_path}/code/deep/maps.py:flip"
     assert found["data"]["train"]["shards"][0] == "/gone/code/first/code/data/*.h5", "data may lie anywhere"
+    # where another job has the path of old by now, the copy is still this job's code
+    other = tmp_path / "other" / "code"
+    other.mkdir(parents=True)
+    (other / "model.py").write_text("")
+    assert absolute_in(tmp_path, a_job(str(other)))["model"] == f"{tmp_path}/code/model.py:build"

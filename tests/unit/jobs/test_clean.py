@@ -101,8 +101,8 @@ def test_as_many_checkpoints_stay_as_are_asked_for(root: Path) -> None:
     folder = a_job(root, best=None)
     (found,) = cleanings([folder], keep=3)
     assert [removal.what for removal in found.removals] == ["1 of 4 (step 10)"]
-    assert clean(found, keep=3).problem is None and manager_of(folder).steps() == [20, 30, 40]
-    clean(cleanings([folder], keep=1)[0], keep=1)
+    assert clean(found).problem is None and manager_of(folder).steps() == [20, 30, 40]
+    clean(cleanings([folder], keep=1)[0])
     assert manager_of(folder).steps() == [40]
 
 
@@ -232,3 +232,32 @@ def test_what_was_cut_short_can_be_removed_again(root: Path, monkeypatch: pytest
     assert json.loads((folder / "status.json").read_text())["state"] == "succeeded"
     monkeypatch.undo()
     assert clean(cleanings([folder], whole=True)[0]).problem is None and not folder.exists()
+
+
+def test_job_dirs_in_a_job_dir_and_what_was_there_before_are_not_removed_with_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = a_job(root)
+    inner = a_job(outer / "sweep", "inner")
+    assert "other job-dirs are in it (sweep/inner); remove those first" in refused(outer, whole=True)
+    assert run(root, "--jobs", "--yes", "a").exit_code == 1 and inner.is_dir()
+    inner.rename(root / "inner")
+    assert "holds what the job has not written (sweep); move that away" in refused(outer, whole=True)
+    for name in ("train.py", "data/x.h5", ".git/HEAD"):
+        written(outer / name)
+    assert "(.git, data, sweep, train.py)" in refused(outer, whole=True)
+    (found,) = cleanings([root / "inner"], whole=True)
+    written(root / "inner/notes.txt")
+    assert "left alone: it holds what the job has not written (notes.txt)" in str(clean(found).problem)
+    (root / "inner/notes.txt").unlink()
+    monkeypatch.chdir(root / "inner/checkpoints")
+    assert "the working directory is in it" in refused(root / "inner", whole=True)
+
+
+def test_all_checkpoints_stay_where_the_job_was_asked_to_keep_them(root: Path) -> None:
+    folder = a_job(root, best=None)
+    (folder / "job.yaml").write_text("run: {keep_checkpoint_max: 0}\n")
+    assert cleanings([folder])[0].removals == ()
+    (found,) = cleanings([folder], keep=2)
+    assert [removal.what for removal in found.removals] == ["2 of 4 (step 10, 20)"]
+    assert "--keep: 0 is not allowed; allowed: a whole number from 1" in run(root, "--keep", "0").output
