@@ -11,6 +11,7 @@ from hpc_train.config.functions import PARAMS, call
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
+from hpc_train.model.mismatch import in_own_code, mismatch
 
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
@@ -25,7 +26,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
 
     Raises:
         UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
-            train, or one that replaces the training step, or computes in another precision than the one asked for.
+            train, or one that replaces the training step, computes in another precision than the one asked for, or
+            does not take the rows of `dataset`.
         Whatever `model_fn` or the model raise.
     """
     rng_state.seed_all(estimator.config.tf_random_seed)
@@ -35,10 +37,12 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
             try_out(model, dataset)
-        except ValueError:
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
             if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
                 raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
-            raise
+            if isinstance(error, UserError) or in_own_code(error):
+                raise
+            raise UserError(mismatch(name, model, dataset, error)) from None
     if not model.trainable_variables:
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     if precision is not None:

@@ -1,0 +1,55 @@
+"""A model that does not take the rows it is given, in the user's words."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+import hpc_train
+from hpc_train.lazy import keras, tf
+from hpc_train.text import listed
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*$")
+_OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
+
+
+def in_own_code(error: BaseException) -> bool:
+    """Whether code of the user's own was running, such as that of a layer: then the traceback is of use."""
+    places = [str(Path(str(module.__file__)).parent) for module in (hpc_train, keras, tf)]
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(
+        not file.startswith(tuple(places)) and "site-packages" not in file and "__autograph_generated_file" not in file
+        for file in files
+    )
+
+
+def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exception) -> str:
+    """What does not fit, where Keras found that the model of the function `name` and the batches do not."""
+    features, *rest = dataset.element_spec if isinstance(dataset.element_spec, tuple) else (dataset.element_spec,)
+    given = f"{name}: the model does not take the rows that it is given: features {_described(features)}"
+    if rest:
+        given += f", label {_described(rest[0])}"
+    inputs = getattr(model, "inputs", None) or []
+    if isinstance(features, dict) and len(features) > 1 and len(inputs) == 1:
+        names = list(features)
+        return (
+            f"{given}; it has one input, but features are {len(names)} by name: give it an input of each name "
+            f"(keras.Model({{{names[0]!r}: …, {names[1]!r}: …}}, output)), or make one column of them (hpc-train shard "
+            f"--stack x={','.join(names[:2])},…) and name that as features"
+        )
+    found = _OF_TENSORFLOW.sub("", _COLOURS.sub("", str(error))).strip()
+    match = _OF_KERAS.search(found)
+    return f"{given}; Keras: {' '.join((match[1] if match else found).split())}"
+
+
+def _described(spec: Any) -> str:
+    if isinstance(spec, dict):
+        return listed(f"{name!r} {_described(one)}" for name, one in spec.items())
+    if isinstance(spec, tuple | list):
+        return listed(map(_described, spec))
+    shape = getattr(spec, "shape", None)
+    rows = "?" if shape is None or shape.rank is None else ", ".join(["rows", *map(str, shape[1:])])
+    return f"{getattr(getattr(spec, 'dtype', None), 'name', spec)} [{rows}]"

@@ -1,0 +1,72 @@
+"""Models that do not take the rows they are given are refused in a sentence; errors of a user's own code are raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import Input, layers
+
+import hpc_train as ht
+from hpc_train.errors import UserError
+from hpc_train.model.builder import build_model
+
+FOUR = np.zeros((8, 4), np.float32)
+BY_NAME = {"a": FOUR[:, 0], "b": FOUR[:, 1], "c": FOUR[:, 2]}
+GIVEN = r"^build: the model does not take the rows that it is given: features "
+CASES: dict[str, tuple[Any, str, Any, Any, str]] = {
+    "columns": (
+        lambda: [Input((5,)), layers.Dense(1)], "mse", FOUR, FOUR[:, :1],
+        GIVEN + r"float32 \[rows, 4\], label float32 \[rows, 1\]; Keras: .* axis -1 of input shape to have value 5",
+    ),
+    "names": (
+        lambda: [Input((3,)), layers.Dense(1)], "mse", BY_NAME, FOUR[:, :1],
+        r"'a' float32 \[rows\], .*one input, but features are 3 by name: .*\{'a': …, 'b': …\}.*--stack x=a,b,…\)",
+    ),
+    "loss": (
+        lambda: [Input((4,)), layers.Dense(3)], "categorical_crossentropy", FOUR, np.zeros(8, np.int32),
+        GIVEN + r".*label int32 \[rows\]; Keras: Arguments `target` and `output` must have the same rank",
+    ),
+    "label": (
+        lambda: [Input((4,)), layers.Dense(3)], "mse", FOUR, np.zeros((8, 7), np.float32),
+        GIVEN + r".*; Keras: Incompatible shapes: \[1,7\] vs\. \[1,3\]$",
+    ),
+    "rank": (
+        lambda: [layers.Conv2D(3, 3)], "mse", FOUR, FOUR,
+        GIVEN + r".*; Keras: Input 0 .* expected min_ndim=4, found ndim=2\. Full shape received: \(1, 4\)$",
+    ),
+}  # fmt: skip
+
+
+def built(make: Any, loss: str, features: Any, label: Any, folder: Path) -> keras.Model:
+    def build(params: dict[str, Any]) -> keras.Model:
+        model = keras.Sequential(make())
+        model.compile("sgd", loss)
+        return model
+
+    build.__qualname__ = "build"
+    dataset = tf.data.Dataset.from_tensor_slices((features, label)).batch(4)
+    return build_model(ht.Estimator(build, ht.RunConfig(str(folder))), dataset)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
+    *given, said = CASES[case]
+    with pytest.raises(UserError, match=said) as error:
+        built(*given, tmp_path)
+    assert "\x1b" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_a_layer_of_the_users_own_raises_is_theirs(tmp_path: Path) -> None:
+    class Own(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return keras.ops.matmul(x, keras.ops.ones((7, 7)))
+
+    with pytest.raises(ValueError, match="Dimensions must be equal") as error:
+        built(lambda: [Own()], "mse", FOUR, FOUR, tmp_path)
+    assert not isinstance(error.value, UserError)
+    assert built(lambda: [layers.Dense(4)], "mse", FOUR, FOUR, tmp_path).built
