@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -23,7 +24,7 @@ from hpc_train.config.yaml_loader import Document
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobdir.code_paths import absolute_in
 from hpc_train.jobdir.paths import CODE
 from hpc_train.lazy import keras
@@ -154,7 +155,11 @@ def _load(name: str) -> Callable[..., Any]:
             raise UserError(f"{name}: there is no module {place}") from None
     found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
-        raise UserError(f"{name}: {place} has no function {function}")
+        own = sorted(
+            key for key, value in vars(module).items() if callable(value) and _is_public_of(module, key, value)
+        )
+        what = f"{did_you_mean(function, own)}it has {', '.join(own) or 'none'}"
+        raise UserError(f"{name}: {place} has no function {function}; {what}")
     return found
 
 
@@ -191,3 +196,7 @@ def _validated(document: Document, kind: type[Config]) -> Config:
             raise
         why = "another version of hpc_train has written it, or it was changed since"
         raise UserError(f"{error}\n{document.path}: cannot be used as the description of a job; {why}") from None
+
+
+def _is_public_of(module: ModuleType, name: str, value: object) -> bool:
+    return not name.startswith("_") and getattr(value, "__module__", None) == module.__name__

@@ -7,10 +7,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import hpc_train
 from hpc_train.lazy import keras, tf
 from hpc_train.text import listed
 
+_PACKAGE = str(Path(__file__).parents[1])
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*$")
 _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
@@ -18,7 +18,7 @@ _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArgu
 
 def in_own_code(error: BaseException) -> bool:
     """Whether code of the user's own was running, such as that of a layer: then the traceback is of use."""
-    places = [str(Path(str(module.__file__)).parent) for module in (hpc_train, keras, tf)]
+    places = [_PACKAGE, *(str(Path(str(module.__file__)).parent) for module in (keras, tf))]
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return any(
         not file.startswith(tuple(places)) and "site-packages" not in file and "__autograph_generated_file" not in file

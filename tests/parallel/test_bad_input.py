@@ -24,7 +24,7 @@ def test_the_command_line_says_it_once_and_exits_with_2(make_job: Callable[..., 
     cases = [
         (2, {"train": {"max_steps": 0}, "modle": 1}, ["train.max_steps: 0 is not allowed", "did you mean `model`?"]),
         (0, {"data": {**data, "train": {"shards": "none-*.h5"}}}, ["no such shard"]),
-        (0, {"model": "model.py:biuld"}, ["model.py has no function biuld"]),
+        (0, {"model": "model.py:biuld"}, ["model.py has no function biuld; it has build_model"]),
         (2, {"model": "modle.py:build_model"}, ["there is no file"]),
         (0, {"model": "no_such_module:build_model"}, ["there is no module no_such_module"]),
         (0, {"model": "keras.py:build_model"}, ["hides the module keras; rename it"]),
