@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -63,7 +64,14 @@ class Command:
             app.add_typer(self.what, help=self.help, **about)  # type: ignore[arg-type]
         else:
             epilog = examples(*self.examples) if self.examples else None
-            app.command(context_settings=dict(self.settings), epilog=epilog, **about)(self.what)  # type: ignore[arg-type]
+            settings, text = dict(self.settings), help_of(self.what)
+            app.command(context_settings=settings, help=text, epilog=epilog, **about)(self.what)  # type: ignore[arg-type]
+
+
+def help_of(function: Callable[..., Any]) -> str:
+    """A command's help: its docstring, whose paragraphs are wrapped by the terminal alone. Pure."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(text if text.lstrip().startswith("-") else " ".join(text.split()) for text in paragraphs)
 
 
 def examples(*lines: str) -> str:

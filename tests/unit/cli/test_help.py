@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
-from hpc_train.cli.command import EXAMPLE_WIDTH, examples
+from hpc_train.cli.command import EXAMPLE_WIDTH, examples, help_of
 from tests.pages import calls_of, parse
 
 LONG = "hpc-train predict runs/mine/export/final --shards 'data/test and more-*.h5' --out 'preds-*.h5' --overwrite"
@@ -44,6 +44,20 @@ def test_each_command_has_examples_that_are_true(words: list[str], monkeypatch: 
         (call,) = calls_of(example)
         assert call[: len(words)] == words, example
         parse(call)
+
+
+def test_the_terminal_alone_wraps_paragraphs() -> None:
+    def command() -> None:
+        """Do it.
+
+        A paragraph that goes on
+        in the next line.
+
+        - an item
+        - another
+        """
+
+    assert help_of(command) == "Do it.\n\nA paragraph that goes on in the next line.\n\n- an item\n- another"
 
 
 def test_long_examples_are_continued_between_words() -> None:
