@@ -287,12 +287,19 @@ def newcomer(folder: Path) -> dict[str, str]:
 
 
 def is_output(printed: str, shown: str) -> bool:
-    """Whether `printed` is what a page shows, where `…` is any text, and a line `…` any lines. Pure."""
+    """Whether `printed` is what a page shows, where `…` is any text, and a line `…` any lines.
+
+    Tables' columns are as wide as what is in them: so several blanks are like two, those at a line's ends none. Pure.
+    """
     lines = []
-    for line in shown.splitlines():
+    for line in map(_narrow, shown.splitlines()):
         words = r"[^\n]*?".join(re.escape(part) for part in line.split("…"))
         lines.append(r"(?:[^\n]*\n)*?" if line == "…" else f"{words}\n")
-    return re.fullmatch("".join(lines), printed) is not None
+    return re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in printed.splitlines())) is not None
+
+
+def _narrow(line: str) -> str:
+    return re.sub(" {2,}", "  ", line.strip())
 
 
 def alike(line: str, shown: str) -> bool:

@@ -15,7 +15,7 @@ import yaml
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
 from hpc_train.jobs.tiers import load_tiers
-from tests.pages import Block, blocks_of, calls_of, is_whole, pages, parse
+from tests.pages import Block, blocks_of, calls_of, is_output, is_whole, pages, parse
 from tests.support import REPOSITORY, merge
 
 KINDS = {"bash", "python", "yaml", "json", "toml", "html", "text", "mermaid", "toctree", ""}
@@ -149,3 +149,23 @@ More text.
 )
 def test_whole_programs_are_known(code: str, whole: bool) -> None:
     assert is_whole(code) == whole
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown", "alike"),
+    [
+        ("a  b\n", "a  b\n", True),
+        ("name     loss\n  one  0.125\n", "name  loss\none  0.…\n", True),
+        ("step 7: loss 0.5\n", "step …: loss …\n", True),
+        ("one\ntwo\nthree\n", "…\nthree\n", True),
+        ("one\nthree\n", "one\n…\nthree\n", True),
+        ("one\ntwo\n", "one\n", False),
+        ("one\n", "one\ntwo\n", False),
+        ("step 7: loss 0.5\nmore\n", "step …: loss …\n", False),
+        ("a b\n", "a  b\n", False),
+        ("state  FAILED\n", "state  SUCCEEDED\n", False),
+        ("", "…\n", True),
+    ],
+)
+def test_outputs_are_compared_word_by_word(printed: str, shown: str, alike: bool) -> None:
+    assert is_output(printed, shown) == alike
