@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.files import replace_text
 from hpc_train.folders import make_folder, make_new_folder, remove_folder
+from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment
@@ -104,6 +106,31 @@ def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, 
     }
 
 
+READ_HOW = ("batch_size", "shuffle", "seed")
+"""Of `data.train`: how it is read, not what."""
+
+
+def _as_trained(job: dict[str, Any], job_dir: Path) -> dict[str, Any]:
+    """`job`, by which no step will be made, with what the job-dir's steps were made with."""
+    try:
+        before = JobDir(job_dir).job().value
+    except UserError:  # the first run's, or none that can be read
+        return job
+
+    def merged(now: Any, then: Any, keys: Iterable[str]) -> Any:
+        if not isinstance(now, dict) or not isinstance(then, dict):
+            return now
+        return {**now, **{key: then[key] for key in keys if key in then}}
+
+    trained = merged(job, before, ("params",))
+    if isinstance(trained.get("run"), dict):
+        trained["run"] = merged(trained["run"], before.get("run"), ("mixed_precision", "accumulate_steps"))
+    data, then = trained.get("data"), before.get("data")
+    if isinstance(data, dict) and isinstance(then, dict):
+        trained["data"] = {**data, "train": merged(data.get("train"), then.get("train"), READ_HOW)}
+    return dict(trained)
+
+
 def begin_job_dir(
     job: TrainingJob, plan: RunPlan, manager: CheckpointManager, lock: JobLock, ranks: list[dict[str, Any]]
 ) -> None:
@@ -128,6 +155,8 @@ def begin_job_dir(
         if manager.latest_step() != plan.found.step:
             raise UserError(f"{job_dir}: another job has written checkpoints here meanwhile; start this one again")
         plain = json.loads(json.dumps(job.description, default=str))
+        if plan.is_over:
+            plain = _as_trained(plain, job_dir)
         replace_text(job_dir / JOB_FILE, dump_yaml(plain))
         by_part = zip(parts_of(job.eval_specs), plan.shards, strict=True)
         write_json(job_dir / DATA_FILE, {part: record_of(s) if s is not None else None for part, s in by_part})

@@ -137,7 +137,7 @@ def test_a_second_ctrl_c_ends_all_at_once(make_job: MakeJob, stuck: bool) -> Non
         assert run.process.poll() is None, run.err
         interrupt(run.process)
         assert run.end() == 130
-    assert run.err.endswith("hpc-train: interrupted twice: ended at once, without saving\n")
+    assert run.err.endswith("hpc-train: interrupted twice: ended at once; what was saved before stays\n")
     assert not processes(job.folder)
     assert run.status["state"] == "failed"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpc_train.jobdir.job_dir import JobDir
 from tests.forks import forked
 from tests.ranks import train, train_in_turn
 from tests.support import FINAL, LIMIT_SECS, MODEL, Job, environment, mpirun, run_program, variables, wait_for
@@ -207,6 +208,7 @@ def test_a_finished_job_trains_no_more_and_old_results_are_not_taken_for_new(mak
     assert "changed without effect: params.learning_rate, optimizer.learning_rate: nothing is left" in done.stdout
     assert status(job)["evaluation"] == pytest.approx(first["evaluation"])
     assert status(job)["exports"] == first["exports"], "not exported twice"
+    assert JobDir(job.job_dir).job().value["params"] == {"learning_rate": 0.05}, "what it was trained with"
     shutil.rmtree(job.job_dir / "checkpoints")
     job.file.write_text(job.file.read_text().replace("learning_rate: 0.06", "learning_rate: 0.00001"))
     assert train(job, 0).returncode == 0

@@ -54,6 +54,10 @@ mpirun alone: it gives its ranks `orte_tmpdir_base`, and they refuse to start wi
 SESSION_VARIABLES = frozenset({SESSION_VARIABLE, "OMPI_MCA_orte_tmpdir_base"})
 
 
+SHOW_CURSOR = "\x1b[?25h"
+"""A bar hides the cursor; that of a rank that was killed leaves it so, and its line open."""
+
+
 def mpirun_command(
     mpirun: str,
     version_text: str,
@@ -208,7 +212,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     fresh = _run_in(status) != before or bool(status.get("program"))  # that of a program was written before it started
     reported = output.reported or (fresh and status.get("state") != "running")
     if killed:
-        code, why, reported = EXIT_AT_ONCE, "interrupted twice: ended at once, without saving", False
+        code, why, reported = EXIT_AT_ONCE, "interrupted twice: ended at once; what was saved before stays", False
         end = rank = None
     elif times and signals.received and code == EXIT_STOPPED:
         code, why, reported = STOP_CODES[signals.received], "stopped", True
@@ -218,6 +222,8 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
         why, reported = str(end), False
     else:
         why, end = f"the job ended with exit code {code}", None
+    if (killed or (end is not None and end.signal is not None)) and sys.stdout.isatty():
+        print(SHOW_CURSOR, flush=True)
     if code != 0 and fresh:
         mark_ended(job_dir, rank, end.signal_name if end else None, why)
     return RunEnd(code, why, reported or code == 0)
