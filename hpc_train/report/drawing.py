@@ -184,8 +184,9 @@ def _curve(axes: Axes, curve: Curve, size: Size) -> None:
         solid_joinstyle="round",
     )
     if curve.best is not None:
+        best = (curve.best.step, curve.best.value)
         axes.plot(
-            [curve.best.step], [curve.best.value], marker="o", markersize=12, markerfacecolor="none",
+            [best[0]], _ys([best]), marker="o", markersize=12, markerfacecolor="none",
             markeredgecolor=INK, markeredgewidth=1.6, linestyle="none", zorder=5,
         )  # fmt: skip
 

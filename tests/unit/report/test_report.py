@@ -131,7 +131,8 @@ def test_a_report_of_every_stage_of_a_job(tmp_path):
     start = record("start", 0, 1000.0, ranks=1)
     once = record("train", 10, 1010.0, loss=0.5, examples_per_sec=10.0, learning_rate=0.1)
     odd = record("train", 20, 1020.0, loss=1e308, examples_per_sec="x", by_rank={"input": [None, 0.5], "compute": 3})
-    for number, records in enumerate(([], [start], [start, once], [once], [start, once, odd])):
+    best = record("eval", 20, 1021.0, loss=0.4, accuracy=1e308)
+    for number, records in enumerate(([], [start], [start, once], [once], [start, once, odd], [start, once, best])):
         job_dir = write_job(tmp_path / str(number), records, {"state": "running"})
         assert write_report(job_dir) == job_dir / "report.html"
         assert "running" in Page((job_dir / "report.html").read_text()).words
