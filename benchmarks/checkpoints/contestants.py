@@ -24,7 +24,8 @@ from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.world import World
-from hpc_train.engine.train_step import Flags, make_train_step
+from hpc_train.engine.step_report import Flags
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.model.model_state import ModelState
 
 if TYPE_CHECKING:

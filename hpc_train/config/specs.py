@@ -30,6 +30,7 @@ from hpc_train.config.exporters import Exporters, refuse_same_names
 from hpc_train.config.functions import MAP_FN, check_input
 from hpc_train.config.types import (
     STRICT,
+    ClassWeight,
     Count,
     Datasets,
     Functions,
@@ -55,6 +56,7 @@ _FOR_SYNC = {
     "together; take `bfloat16`",
     "rollback": "`rollback` is for `strategy: sync`: an asynchronous job would not meet the same batch again; take "
     "`skip`",
+    "keras": "`sparse_gradients: keras` is for `strategy: sync` on one rank; servers get each row once",
     "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
 }
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
@@ -162,12 +164,13 @@ class RunOptions:
     mixed_precision: Literal["bfloat16", "float16"] | None = None
     accumulate_steps: Count = 1
     compression: Literal["fp16", "bf16"] | None = None
+    sparse_gradients: Literal["dense", "keras"] = "dense"
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     profile_steps: tuple[Count, Count] | None = None
     report: bool = True
 
-    @field_validator("compression", "mixed_precision", "on_nan", "check_replicas_steps")
+    @field_validator("compression", "mixed_precision", "on_nan", "check_replicas_steps", "sparse_gradients")
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
         why = _FOR_SYNC.get(value) or (value and _FOR_SYNC.get(str(info.field_name)))
@@ -258,6 +261,9 @@ class RunConfig(RunOptions):
             that all ranks change together (Micikevicius et al., arXiv:1710.03740).
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
         compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
+        sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
+            number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
+            otherwise; on one rank alone (sync).
         on_export_error: When an exporter fails: `"continue"` reports it in the log and in status.json; `"halt"` ends
             the job, after a checkpoint, with code 1.
         save_histograms_steps: Steps between histograms of all weights for TensorBoard; 0: never.
@@ -277,6 +283,7 @@ class TrainOptions:
 
     retired: ClassVar[Mapping[str, str]] = TRAIN_SPEC
     max_steps: Count | None = None
+    class_weight: ClassWeight | None = None
     early_stopping: EarlyStoppingRules = ()
     hooks: Functions = ()
     saving_listeners: Functions = ()
@@ -291,6 +298,8 @@ class TrainSpec(TrainOptions):
         input_fn: An HDF5Input, or a callable `(InputContext) -> tf.data.Dataset` of batches `x`, `(x, y)` or
             `(x, y, sample_weight)`. Of a callable without arguments each of n ranks takes every n-th batch.
         max_steps: Global step at which training ends, counted over all restarts. `None`: until the input ends.
+        class_weight: The weight of each class in the loss, `{0: 1.0, 1: 5.0}`; classes that are not named weigh 1. For
+            models with one label; it has the effect of Keras's `fit(class_weight=…)`.
         early_stopping: Rules that end training before, such as `stop_if_no_decrease("loss", 1000)`.
         hooks: Called beside the steps: a Hook, or a keras.callbacks.Callback. In a job file `file.py:function`, a
             function without arguments that returns one, or a list of them.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
@@ -98,6 +101,24 @@ def as_sequence(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
+def _are_class_weights(value: Any) -> Any:
+    """`value` with numbers as keys; ValueError where it is no mapping of classes to weights."""
+    allowed = "allowed: a mapping of classes, counted from 0, to numbers from 0 on, as in {0: 1.0, 1: 5.0}"
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"{shown(value)} is not allowed; {allowed}")
+    found = {}
+    for key, weight in value.items():
+        number = int(key) if isinstance(key, str) and key.isdecimal() else key
+        is_class = isinstance(number, int | np.integer) and not isinstance(number, bool) and 0 <= number < MAX_CLASSES
+        is_weight = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+        if not is_class or not is_weight or not math.isfinite(weight) or weight < 0:
+            raise ValueError(f"{shown(key)}: {shown(weight)} is not allowed; {allowed}")
+        found[int(number)] = float(weight)
+    return found
+
+
+MAX_CLASSES = 1 << 24
+ClassWeight = Annotated[dict[int, float], BeforeValidator(_are_class_weights)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 StrategyName = Annotated[str, AfterValidator(_is_strategy)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]

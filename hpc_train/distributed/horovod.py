@@ -5,7 +5,8 @@ Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in Tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
@@ -31,8 +32,24 @@ def collectives_of(world: World, groups: Sequence[Sequence[int]] = ()) -> Collec
     return HorovodCollectives(world, tuple(range(world.size)))
 
 
+def _also_eagerly(exchange: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a tf.function of a method where none is traced: it returns when the exchange is over, so names recur."""
+
+    @wraps(exchange)
+    def call(self: HorovodCollectives, name: str, given: Any, *how: Any) -> Any:
+        if not tf.executing_eagerly():
+            return exchange(self, name, given, *how)
+        eager = f"{self.prefix}.eager.{exchange.__name__}"
+        key = f"{eager} {how}"
+        if key not in self.functions:
+            self.functions[key] = tf.function(lambda given: exchange(self, eager, given, *how), autograph=False)
+        return self.functions[key](given)
+
+    return call
+
+
 class HorovodCollectives(Collectives):
-    """Those of some ranks of `world`, by Horovod. Inside a tf.function alone.
+    """Those of some ranks of `world`, by Horovod.
 
     Horovod's own wrappers (DistributedGradientTape, DistributedOptimizer) fail on Keras 3 variables (horovod#4290);
     raw tensors do not touch them. Its gradients of allgather and reducescatter are others than those of Collectives.
@@ -41,13 +58,17 @@ class HorovodCollectives(Collectives):
 
     Args:
         members: Ranks in `world`, ascending, with this one; all of them, or a group that world.horovod was given.
+
+    Attributes:
+        prefix, functions: For what is called outside of a tf.function.
     """
 
     def __init__(self, world: World, members: tuple[int, ...]) -> None:
         self._world, self._members, self._hvd = world, members, world.horovod()
         every = len(members) == world.size
         self._set = self._hvd.global_process_set if every else world.process_sets[members]
-        super().__init__(len(members), members.index(world.rank), f"set{self._set.process_set_id}")
+        self.prefix, self.functions = f"set{self._set.process_set_id}", dict[str, Callable[..., Any]]()
+        super().__init__(len(members), members.index(world.rank), self.prefix)
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
         """Of more than one rank and fewer than all of `world`: one that `collectives_of` was given."""
@@ -61,6 +82,7 @@ class HorovodCollectives(Collectives):
             return None
         return HorovodCollectives(self._world, members) if len(members) > 1 else OneRank()
 
+    @_also_eagerly
     def _allreduce(self, name: str, tensors: list[tf.Tensor], op: Op) -> list[tf.Tensor]:
         reduced = list(tensors)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # Horovod wants one in a group
@@ -71,13 +93,16 @@ class HorovodCollectives(Collectives):
                 reduced[place] = tf.cast(tensor, dtype)
         return reduced
 
+    @_also_eagerly
     def _reducescatter(self, name: str, tensor: tf.Tensor, op: Op) -> tf.Tensor:
         given = _summed_as(tensor)
         return tf.cast(self._hvd.reducescatter(given, op=self._op(op), **self._by(name)), tensor.dtype)
 
+    @_also_eagerly
     def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
         return _as(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
 
+    @_also_eagerly
     def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._by(name))
         return _as(tensor.dtype, received)
@@ -86,8 +111,6 @@ class HorovodCollectives(Collectives):
         return self._hvd.Sum if op == "sum" else self._hvd.Average
 
     def _by(self, name: str) -> dict[str, Any]:
-        if tf.executing_eagerly():
-            raise RuntimeError(f"{name} was called outside of a tf.function")
         return {"name": name, "ignore_name_scope": True, "process_set": self._set}
 
 

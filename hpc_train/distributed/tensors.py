@@ -58,6 +58,11 @@ def dtype_of(variable: Any) -> np.dtype:
     return found
 
 
+def is_floating(variable: Any) -> bool:
+    """Whether a Keras variable holds floating-point numbers, of 16 bits ones, too."""
+    return bool(tf.as_dtype(variable.dtype).is_floating)
+
+
 def nbytes_of(variable: Any) -> int:
     """Bytes of a Keras variable's elements."""
     return int(np.prod(variable.shape, dtype=np.int64)) * dtype_of(variable).itemsize

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +38,10 @@ LONG_WAIT_SECS = 1.0
 
 class Saved(Protocol):
     """What is saved: see ModelState."""
+
+    @property
+    def layers(self) -> Sequence[Any]:
+        """Variables that each rank has for itself."""
 
     def average(self) -> None:
         """Makes alike on all ranks what should be. Collective."""
@@ -92,7 +96,7 @@ class Checkpointing:
         if step == self._at_hand:
             return False
         self._state.average()
-        rng = rng_state.gather(self._world)
+        rng = rng_state.gather(self._world, self._state.layers)
         self._world.each(lambda: self._begin(self._chief, step, data, rng, stall_secs) if self._chief else None)
         self._at_hand = step
         return True

@@ -183,14 +183,15 @@ class Lifecycle:
 
     def finish(self, outcome: Outcome) -> Result:
         """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
-        model, job_dir, step = self._context.model, JobDir(self._context.job_dir), outcome.step
+        job_dir, step = JobDir(self._context.job_dir), outcome.step
         self.events.end(step)
         reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
         decision = self._decided(outcome, reasons) if self._chief is not None else None
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-        only_last = bool(getattr(model.optimizer, "use_ema", False))
+        updates = self._context.state.updates
+        updates.finish()
+        only_last = updates.keeps_averages
         taken = self._taken()
 
         def known(kind: str, what: str | None) -> dict[str, float] | None:

@@ -12,7 +12,7 @@ from hpc_train.data.loading.feed import Feed
 from hpc_train.distributed.world import World
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import RunContext
-from hpc_train.engine.train_step import Flags, StepReport, TrainStep
+from hpc_train.engine.step_report import Flags, StepReport, TrainStep
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import tf
 from hpc_train.resilience.watchdog import TRAINING
@@ -80,7 +80,7 @@ class TrainingLoop:
         reporter: StepReporter | None,
     ) -> None:
         self._config, self._watchdog, self._signals = context.config, context.watchdog, context.signals
-        self._optimizer, self._max_steps = context.model.optimizer, context.plan.max_steps
+        self._model, self._max_steps = context.model, context.plan.max_steps
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
         self._world, self._train_step, self._control, self._reporter = world, train_step, control, reporter
         self._policy = NanPolicy(context.config.on_nan)
@@ -126,7 +126,7 @@ class TrainingLoop:
                 end, batch = "stopped early", None
             elif batch is None:
                 end = "end of input"
-            self._report(report.loss, last=batch is None)
+            self._report(report, last=batch is None)
             self._compare_and_save(report.raised, last=batch is None)
         return self._outcome(end)
 
@@ -197,23 +197,26 @@ class TrainingLoop:
         waited = self._batches.waited_secs
         self._times.step(rows, waited, step_secs, report.communication_secs, report.apply_secs)
 
-    def _report(self, loss: float, last: bool) -> None:
+    def _report(self, report: StepReport, last: bool) -> None:
         """Reports the step that was taken. Collective where it is for the metrics."""
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
         taken = self._world.all_gather(self._times.take()) if record else []
+        if record and report.values:  # they are means since the last record
+            self._model.reset_metrics()
         if self._reporter:
             self._reporter.report(
                 StepSummary(
                     step,
-                    loss,
+                    report.loss,
                     self._rate.recent,
                     self._rate.mean,
                     self._rate.secs_for(max_steps - step) if max_steps else None,
                     last,
                     record,
-                    float(self._optimizer.learning_rate) if record else None,
+                    float(self._state.updates.first.learning_rate) if record else None,
                     by_rank(taken, self._world.offset),
+                    {name: value for name, value in report.values.items() if name != "loss"},
                 )
             )
 

@@ -16,6 +16,7 @@ from hpc_train.config.settings import Settings, changes
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.model import rng_state
+from hpc_train.model.layer_states import reset
 from hpc_train.model.model_state import ModelState
 from hpc_train.outcome import EXIT_NOT_FINITE
 from hpc_train.telemetry.metrics import MetricsWriter
@@ -138,7 +139,13 @@ class Restorer:
         """
         snapshot = ranks.each(lambda: self._load(step) if ranks.is_chief else None)
         self._state.share(snapshot, self._part)
-        rng_state.restore(ranks, snapshot.rng if snapshot else None, self._part, self._readers)
+        states, layers = snapshot.rng if snapshot else None, self._state.layers
+        if not rng_state.restore(ranks, states, self._part, self._readers, layers) and layers:
+            reset(layers)
+            if snapshot is not None:
+                log.warning(
+                    "states of stateful layers begin at zero: the checkpoint has none for each of so many ranks"
+                )
         return replace(snapshot, model={}, optimizer={}, rng={}) if snapshot else None
 
     def _load(self, step: int | None) -> Snapshot | None:

@@ -21,6 +21,7 @@ from hpc_train.evaluation.early_stopping import EarlyStopper
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.lazy import keras
+from hpc_train.model.loss_terms import LossPlan
 from hpc_train.model.model_state import ModelState
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -78,6 +79,7 @@ class RunContext:
     plan: RunPlan
     model: keras.Model
     state: ModelState
+    loss: LossPlan
     input: TrainingInput
     hooks: Hooks
     evaluators: Sequence[Evaluator]

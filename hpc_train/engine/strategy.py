@@ -9,13 +9,13 @@ from typing import Protocol
 
 from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.distributed.optimizer_variables import OptimizerVariables
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.run_context import Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.training_input import TrainingInput
 from hpc_train.lazy import keras
+from hpc_train.model.loss_terms import LossPlan
 from hpc_train.model.model_state import ModelState
 
 
@@ -25,15 +25,15 @@ class ModelParts:
 
     Attributes:
         build_again: Makes another model like `model`. Local.
-        optimizer: The variables of the model's optimizer, as a checkpoint has them.
+        loss: What its loss is made of.
     """
 
     world: World
     roles: Roles
     config: RunConfig
     model: keras.Model
-    optimizer: OptimizerVariables
     state: ModelState
+    loss: LossPlan
     input: TrainingInput
     build_again: Callable[[], keras.Model]
 
@@ -52,6 +52,9 @@ class Strategy(Protocol):
 
     def least_ranks(self, options: RunOptions) -> int:
         """So many ranks a job needs at least. Pure."""
+
+    def sharers(self, roles: Roles, options: RunOptions) -> int:
+        """So many ranks share the batch of an update. Pure."""
 
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """Where a rank begins to read the training data, given how far the job has read. Pure."""

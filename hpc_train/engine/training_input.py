@@ -11,6 +11,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.batch_source import ReadResources, order_of
+from hpc_train.data.loading.class_weight import weighted
 from hpc_train.data.loading.tf_dataset import InputContext, OpenInput, context_for, open_training
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, resumed
 from hpc_train.distributed.world import World
@@ -41,6 +42,7 @@ class TrainingInput:
         place: Place,
     ) -> None:
         self._source, self._shards, self._load = job.train_spec.input_fn, plan.shards[0], job.load
+        self._class_weight = job.train_spec.class_weight
         self._manager, self._place = manager, place
         self.resources = resources
         roles, seed = plan.roles, job.config.tf_random_seed
@@ -64,9 +66,12 @@ class TrainingInput:
         def enter() -> OpenInput:
             self._stack.close()
             place = self._place(progress)
-            return self._stack.enter_context(
+            opened = self._stack.enter_context(
                 open_training(self._source, self._shards, self.context, place, self.resources, self._load)
             )
+            if self._class_weight is not None:
+                opened.dataset = weighted(opened.dataset, self._class_weight, self.resources.threads)
+            return opened
 
         self.current = ranks.each(enter)
         return self.current

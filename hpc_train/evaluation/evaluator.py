@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +18,20 @@ from hpc_train.config.specs import EvalSpec, HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet, record_of
 from hpc_train.data.loading.batch_source import ReadResources
 from hpc_train.data.loading.feed import Feed
-from hpc_train.data.loading.tf_dataset import InputContext, Loader, open_evaluation
+from hpc_train.data.loading.tf_dataset import InputContext, Loader, OpenInput, open_evaluation
 from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
+from hpc_train.evaluation.merging import Merging, flat_results, merging
 from hpc_train.lazy import keras, tf
+from hpc_train.model.batch import fixed_rows
 from hpc_train.model.builder import try_out
+from hpc_train.model.layer_states import from_zero
+from hpc_train.model.own_steps import logs_of
+
+log = logging.getLogger(__name__)
+
+WORD_SECS = 5.0
+"""So often ranks that wait hear from the one that evaluates."""
 
 
 class Evaluator:
@@ -28,8 +42,8 @@ class Evaluator:
         what: A digest of the rows that it evaluates; None where a function makes them.
 
     No rank waits for another inside the evaluation, so uneven parts cannot hang. Keras metrics keep sums and counts
-    in their variables, and the sum of all ranks' variables is the state that one process would have reached; a
-    metric of one's own whose variables are no sums is evaluated right on one rank only.
+    in their variables, and the sum of all ranks' variables is the state that one process would have reached. Metrics
+    of which that is not so (see merging) are computed by the first rank, over all rows.
     """
 
     def __init__(
@@ -43,14 +57,22 @@ class Evaluator:
         world: World,
     ) -> None:
         self._model, self._world = model, world
-        self._opened = partial(open_evaluation, spec.input_fn, shards, context, spec.steps, resources, load)
+        whole = InputContext(0, 1, context.seed)
+
+        def opened(context: InputContext = context) -> AbstractContextManager[OpenInput]:
+            return open_evaluation(spec.input_fn, shards, context, spec.steps, resources, load)
+
+        self._opened, self._opened_whole = opened, partial(opened, whole)
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
-        self._test_step = tf.function(self._run, autograph=False)
+        self._test_step = model.test_step if model.run_eagerly else tf.function(self._run, autograph=False)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
         self.what = _what(spec, shards)
+        self._merging, self._nothing = Merging(), False
+        self._rows = None if shards is None or not isinstance(spec.input_fn, HDF5Input) else shards.rows
+        self._batch = spec.input_fn.batch_size if isinstance(spec.input_fn, HDF5Input) else None
 
-    def _run(self, batch: Any) -> None:
-        self._model.test_step(batch)
+    def _run(self, batch: Any) -> Any:
+        return self._model.test_step(batch)
 
     def evaluate(
         self,
@@ -62,16 +84,18 @@ class Evaluator:
 
         `moved` is called at each batch, the others before and after it with its number on this rank.
         """
+        if self._nothing:
+            return {}
+        around = _Around(moved, before_batch, after_batch)
+        with from_zero(self._model):
+            return self._evaluate_alone(around) if self._merging.obstacle else self._evaluate_together(around)
+
+    def _evaluate_together(self, around: _Around) -> dict[str, float]:
         self._model.reset_metrics()
         variables = [v for metric in self._model.metrics for v in metric.variables]
         before = [np.asarray(v.numpy()) for v in variables]
-        with self._opened() as opened, Feed(opened.dataset, lambda: opened.failure) as batches:
-            for number, batch in enumerate(batches):
-                moved()
-                before_batch(number)
-                self._test_step(batch)
-                after_batch(number)
-        moved()
+        self._through(self._opened, around)
+        around.moved()
         gained = [np.ravel(np.asarray(v.numpy(), np.float64) - b) for v, b in zip(variables, before, strict=True)]
         gained_by_all = self._world.sum(np.concatenate([*gained, np.zeros(0)]))
         parts = np.split(gained_by_all, np.cumsum([first.size for first in before]))[: len(variables)]
@@ -81,18 +105,90 @@ class Evaluator:
         self._model.reset_metrics()
         return results
 
+    def _evaluate_alone(self, around: _Around) -> dict[str, float]:
+        """The first rank evaluates all rows; the others hear from it now and then, and what it has found."""
+        if not self._world.is_chief:
+            while (found := self._world.broadcast(None)) is None:
+                around.moved()
+            return dict(found)
+        self._model.reset_metrics()
+        last = time.monotonic()
+
+        def moved() -> None:
+            nonlocal last
+            around.moved()
+            if time.monotonic() - last > WORD_SECS:
+                last = time.monotonic()
+                self._world.broadcast(None)
+
+        logs = self._through(self._opened_whole, replace(around, moved=moved))
+        if self._merging.last_batch:
+            whose = f"test_step of {type(self._model).__name__}"
+            results = {} if logs is None else {name: float(value) for name, value in logs_of(logs, whose).items()}
+        else:
+            results = self._results()
+        self._model.reset_metrics()
+        self._world.broadcast(results)
+        return results
+
+    def _through(self, opened: Callable[[], AbstractContextManager[OpenInput]], around: _Around) -> Any:
+        """Evaluates all batches; returns what test_step did of the last one."""
+        logs = None
+        with opened() as data, Feed(data.dataset, lambda: data.failure) as batches:
+            for number, batch in enumerate(batches):
+                around.moved()
+                around.before_batch(number)
+                logs = self._test_step(batch)
+                around.after_batch(number)
+        return logs
+
     def metric_names(self) -> list[str]:
-        """Names of what `evaluate` gives."""
-        return list(self._results())
+        """Names of what `evaluate` gives; known after `check`."""
+        return [] if self._nothing else list(self._merging.names or flat_results(self._model))
 
     def _results(self) -> dict[str, float]:
-        results = self._model.get_metrics_result()
-        return {name: value for metric, result in results.items() for name, value in _scalars(metric, result)}
+        results = flat_results(self._model)
+        return results if self._merging.names is None else {name: results[name] for name in self._merging.names}
 
     def check(self) -> None:
-        """Raises what evaluating would raise on account of the data's shapes and types. Local."""
+        """Raises what evaluating would raise on account of the data's shapes and types. Local.
+
+        UserError, too, where a model that was built for a number of rows would get another one.
+        """
+        rows = fixed_rows(self._model)
+        if rows is not None and self._batch is not None and (self._batch != rows or (self._rows or 0) % rows):
+            raise UserError(
+                f"{self.kind}: the model was built for batches of {rows} rows, but {self._rows} rows are evaluated in "
+                f"batches of {self._batch}; set batch_size: {rows}, and give a multiple of {rows} rows"
+            )
         with self._opened() as opened:
-            try_out(self._model, opened.dataset)
+            self._nothing = not try_out(self._model, opened.dataset)
+            if not self._nothing:
+                self._merging = merging(self._model, opened.dataset, self._world.size)
+
+    def agree(self) -> None:
+        """Has all ranks evaluate alike; for after `check`. Collective; what is unusual is logged by the first rank."""
+        found = self._world.all_gather([self._nothing, *astuple(self._merging)])
+        self._nothing = any(nothing for nothing, *_ in found)
+        merged = [Merging(names and tuple(names), why, bool(last)) for _, names, why, last in found]
+        self._merging = next((one for one in merged if one.obstacle), merged[0])
+        if not self._world.is_chief:
+            return
+        kind = type(self._model).__name__
+        if self._nothing:
+            log.warning(f"{self.kind}: {kind} has neither a test_step nor a call with a loss: nothing is evaluated")
+        elif self._merging.obstacle and (self._world.size > 1 or self._merging.last_batch):
+            where = "; one rank evaluates all rows" if self._world.size > 1 else ""
+            log.warning(f"{self.kind}: {self._merging.obstacle}{where}")
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What is called around batches."""
+
+    moved: Callable[[], None]
+    before_batch: Callable[[int], None]
+    after_batch: Callable[[int], None]
 
 
 def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
@@ -103,11 +199,3 @@ def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
     columns = [[column.key, column.name] for column in shards.columns]
     about = [record_of(shards), columns, spec.steps, source.batch_size, source.map_fn]
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _scalars(name: str, value: Any) -> list[tuple[str, float]]:
-    """A metric's result by name; one that is a vector, such as F1Score's by class, gives name_0, name_1 and so on."""
-    array = np.asarray(value)
-    if array.ndim == 0:
-        return [(name, float(array))]
-    return [(f"{name}_{'_'.join(map(str, index))}", float(item)) for index, item in np.ndenumerate(array)]

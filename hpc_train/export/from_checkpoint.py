@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from hpc_train.config.exporters import FinalExporter
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.tf_dataset import InputContext
-from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.export.contents import about_job
@@ -29,6 +28,10 @@ from hpc_train.lazy import keras
 from hpc_train.model.job_data import elsewhere, input_names, with_data
 from hpc_train.model.job_model import JobModel, job_in_job_dir
 from hpc_train.model.model_state import ModelState
+from hpc_train.model.own_steps import NO_UPDATES, Updates, has_own_train_step, updates_of
+
+AVERAGE = re.compile(r"_average(#\d+)?$")
+"""Names of variables in which Keras's optimizers keep averages of weights."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ def export_checkpoint(
     described = job_in_job_dir(document)
     job = JobModel.of_job(with_data(described, data, next(iter(input_names(described)))), job_dir)
     snapshot = _load(manager, step)
-    model, signature, shards = _built(job)
-    _restore(model, snapshot, str(manager.path(step)))
+    model, signature, shards, updates = _built(job)
+    _restore(model, updates, snapshot, str(manager.path(step)))
     about = about_job(job.job, job_dir, job.params, shards)
     exporter = FinalExporter(name)
     runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False)
@@ -112,8 +115,8 @@ def _exporter_names(value: Any) -> set[str]:
     return names
 
 
-def _built(job: JobModel) -> tuple[keras.Model, Signature, ShardSet | None]:
-    """The model, its signature, and the shards that were read for it; None where there are none any more."""
+def _built(job: JobModel) -> tuple[keras.Model, Signature, ShardSet | None, Updates]:
+    """The model, its signature, the shards that were read for it (None: there are none any more), its optimizers."""
     reasons = []
     for source in reversed(job.inputs):  # that of training first: its types are those of the exports of the job itself
         try:
@@ -121,13 +124,14 @@ def _built(job: JobModel) -> tuple[keras.Model, Signature, ShardSet | None]:
         except UserError as error:
             reasons.append(str(error))
             continue
-        model, element_spec = job.build(source, shards, InputContext(0, 1, 0))
+        model, element_spec, updates = job.build(source, shards, InputContext(0, 1, 0))
         datasets = _trained_datasets(job) or shards.feature_inputs
-        return model, signature_of(model, element_spec, list(datasets), datasets), shards
+        return model, signature_of(model, element_spec, list(datasets), datasets), shards, updates
     model = job.call()
     try:
         datasets = _trained_datasets(job)
-        return model, signature_of_inputs(model, list(datasets) or None, datasets), None
+        signature = signature_of_inputs(model, list(datasets) or None, datasets)
+        return model, signature, None, NO_UPDATES if has_own_train_step(model) else updates_of(model, None, "")
     except UserError as error:
         hint = elsewhere(job.inputs[0], "", ()) if job.inputs else ""
         raise UserError("\n".join([*reasons, f"{error}{hint}"])) from None
@@ -144,9 +148,15 @@ def _trained_datasets(job: JobModel) -> dict[str, str]:
         return known if isinstance(known, dict) else {name: name for name in known or ()}
 
 
-def _restore(model: keras.Model, snapshot: Snapshot, where: str) -> None:
-    """Gives the model the checkpoint's variables; averages of them take their place where the optimizer keeps some."""
-    build_optimizer(model.optimizer, model.trainable_variables)
-    state = ModelState(model, World.alone())
+def _restore(model: keras.Model, updates: Updates, snapshot: Snapshot, where: str) -> None:
+    """Gives the model the checkpoint's variables; averages of them take their place where optimizers keep some."""
+    if updates is NO_UPDATES:
+        if any(AVERAGE.search(name) for name in snapshot.optimizer):
+            raise UserError(
+                f"{where}: has averages of the weights (use_ema), which a train_step of the model's own decides on: it "
+                "takes data to see which; give --data"
+            )
+        snapshot = replace(snapshot, optimizer={})
+    state = ModelState(model, World.alone(), updates)
     state.assign(state.fit(snapshot, where))
-    model.optimizer.finalize_variable_values(model.trainable_variables)
+    updates.finish()

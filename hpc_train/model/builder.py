@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -11,7 +12,10 @@ from hpc_train.config.functions import PARAMS, call
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
+from hpc_train.model.batch import example
+from hpc_train.model.layer_states import from_zero
 from hpc_train.model.mismatch import in_own_code, mismatch
+from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
 
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
@@ -48,6 +52,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     if precision is not None:
         _check_precision(model, precision, name)
     optimizer, scaling = model.optimizer, keras.optimizers.LossScaleOptimizer
+    if has_own_train_step(model):  # which holds on to its optimizers
+        return model
     if precision == "float16" and not isinstance(optimizer, scaling) and optimizer.loss_scale_factor is None:
         model.optimizer = scaling(optimizer)
     return model
@@ -57,7 +63,7 @@ def _checked(model: object, name: str) -> keras.Model:
     """What `model_fn` returned, if it can be trained; UserError if not."""
     if not isinstance(model, keras.Model):
         raise UserError(f"{name} returned {type(model).__name__}; it must return a compiled keras.Model")
-    if not model.compiled or model.optimizer is None:
+    if not model.compiled or (model.optimizer is None and not has_own_train_step(model)):
         raise UserError(f"{name} returned an uncompiled model; call model.compile(optimizer=…, loss=…) in it")
     weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
     if words := [weight for weight in tf.nest.flatten(weights) if isinstance(weight, str)]:
@@ -65,12 +71,17 @@ def _checked(model: object, name: str) -> keras.Model:
             f"{name}: model.compile got {', '.join(map(repr, words))} as loss_weights, its third argument; name the "
             f"argument: metrics={words!r}"
         )
-    if type(model).train_step is not keras.Model.train_step:
-        raise UserError(
-            f"{name} returned a {type(model).__name__} with a train_step of its own, which would not be called: "
-            "gradients are averaged over ranks between its two halves; override compute_loss instead"
-        )
+    for method in ("make_train_function", "make_test_function"):
+        if getattr(getattr(model, method), "__func__", None) is not getattr(keras.Model, method):
+            raise UserError(
+                f"{name} returned a {type(model).__name__} with a {method} of its own, which is for Keras's fit and "
+                "would not be called; override train_step and test_step instead"
+            )
     return model
+
+
+_LACKING = re.compile(r"does not have a `call\(\)` method|No loss to compute")
+"""What Keras's test_step says of a model that has no `call`, or no loss."""
 
 
 @contextmanager
@@ -98,22 +109,24 @@ def _check_precision(model: keras.Model, precision: str, name: str) -> None:
         )
 
 
-def try_out(model: keras.Model, dataset: tf.data.Dataset) -> None:
+def try_out(model: keras.Model, dataset: tf.data.Dataset) -> bool:
     """Evaluates one batch like those of `dataset`, which builds model and metrics, or shows what does not fit. Local.
 
-    The batch is one row of zeros where the shapes are known, else the first of the dataset.
+    Returns whether there is something to evaluate: not so of a model with a train_step of its own that has neither a
+    test_step nor what Keras's test_step takes, a `call` and a loss.
+
+    The batch is one of zeros where the shapes are known, else the first of the dataset; see model.batch.example. States
+    of stateful layers are left as they were.
     """
-    specs = tf.nest.flatten(dataset.element_spec)
-    if all(spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
-        batch = tf.nest.map_structure(
-            lambda spec: tf.zeros([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype), dataset.element_spec
-        )
-    else:
-        batch = next(iter(dataset.take(1)), None)
-        if batch is None:
-            raise UserError("the input has no batches")
-    model.test_step(batch)
+    with from_zero(model):
+        try:
+            model.test_step(example(dataset, model))
+        except (NotImplementedError, ValueError) as error:
+            if not has_own_train_step(model) or has_own_test_step(model) or not _LACKING.search(str(error)):
+                raise
+            return False
     model.reset_metrics()
+    return True
 
 
 def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:

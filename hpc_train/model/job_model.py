@@ -29,6 +29,7 @@ from hpc_train.jobdir.code_paths import absolute_in
 from hpc_train.jobdir.paths import CODE
 from hpc_train.lazy import keras
 from hpc_train.model.builder import build_model
+from hpc_train.model.own_steps import Updates, updates_of
 from hpc_train.model.program_job import ProgramJob, refuse_unreachable
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -101,8 +102,8 @@ class JobModel:
         context: InputContext,
         steps: int | None = 1,
         resources: ReadResources = ONE_THREAD,
-    ) -> tuple[keras.Model, Any]:
-        """The model, built for the batches of `source`, whose element_spec is returned beside it. Local.
+    ) -> tuple[keras.Model, Any, Updates]:
+        """The model, built for the batches of `source`, their element_spec, and what a step would update. Local.
 
         Args:
             shards: Of `source`; None where it is a function.
@@ -111,7 +112,8 @@ class JobModel:
         Raises: As build_model and load_function.
         """
         with open_evaluation(source, shards, context, steps, resources, self.load) as opened:
-            return build_model(self.estimator(), opened.dataset), opened.dataset.element_spec
+            model = build_model(self.estimator(), opened.dataset)
+            return model, opened.dataset.element_spec, updates_of(model, opened.dataset, self.function)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:

@@ -20,11 +20,13 @@ from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.config.settings import Change, Settings, changes
 from hpc_train.data.sampling.shuffle import derive_seed
-from hpc_train.distributed.tensors import reader_of, view_of
+from hpc_train.distributed.tensors import is_floating, reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model.layer_states import stateful_variables
 from hpc_train.model.learning_rate import LEARNING_RATE, constant_rate, is_rate, with_rate
+from hpc_train.model.own_steps import Updates
 from hpc_train.outcome import EXIT_NOT_FINITE
 
 log = logging.getLogger(__name__)
@@ -40,26 +42,34 @@ class ModelState:
         world: The ranks among which it is compared and averaged.
         carried: What the forward pass of a layer that trains may change (batch-norm averages): non-trainable
             floating-point variables. The training step averages the changes of those that it does change.
-        not_trained: Those that are not trainable, whatever they hold.
+        not_trained: Those that are not trainable, whatever they hold, but for those of `layers`.
+        layers: What stateful layers keep, which each rank has for itself.
+        updates: The optimizers of the model.
     """
 
-    def __init__(self, model: keras.Model, world: World) -> None:
-        self.world = world
-        self._model, self._optimizer = by_path(model.variables), by_path(model.optimizer.variables)
+    def __init__(self, model: keras.Model, world: World, updates: Updates) -> None:
+        self.world, self.updates = world, updates
+        self.layers = stateful_variables(model)
+        self._model = by_path(model.variables)
+        self._optimizer = by_path([v for optimizer, _ in updates.optimizers for v in optimizer.variables])
         both = (("model", self._model), ("optimizer", self._optimizer))
-        rate = constant_rate(model.optimizer)
+        rate = constant_rate(updates.first) if updates.optimizers else None
         names = [name for name, variable in self._optimizer.items() if variable is rate]
         self._rate = (names[0], _numpy(rate)) if names else None
         self._all = {f"{kind}/{path}": variable for kind, own in both for path, variable in own.items()}
+        self._metrics = list(model.metrics_variables)
         self._trainable = {id(v) for v in model.trainable_variables}
-        floating = [
-            v for v in self._model.values() if id(v) not in self._trainable and np.issubdtype(v.dtype, np.floating)
-        ]
+        of_layers = {id(v) for v in self.layers}
+        floating = [v for v in self._model.values() if id(v) not in (self._trainable | of_layers) and is_floating(v)]
         frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
         self.carried = [v for v in floating if id(v) not in frozen]
         self._rest = [v for v in floating if id(v) in frozen]
         self._random = [v for path, v in self._model.items() if is_random_state(path, tuple(v.shape), v.dtype)]
-        self.not_trained = [v for v in self._model.values() if id(v) not in self._trainable]
+        self.not_trained = [v for v in self._model.values() if id(v) not in (self._trainable | of_layers)]
+
+    def everything(self) -> list[Any]:
+        """All variables that a train_step may change, those of metrics, too."""
+        return [*self._all.values(), *self._metrics]
 
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""

@@ -1,10 +1,10 @@
-"""Random number generators outside the model: their states on every rank, for a checkpoint."""
+"""What each rank has for itself in a checkpoint: states of generators outside the model, and of stateful layers."""
 
 from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,40 +44,46 @@ def seed_part(seed: int | None, part: int) -> None:
         tf.random.get_global_generator().reset_from_seed(derive_seed(seed, 0, part) % 2**63)
 
 
-def gather(world: World) -> dict[str, np.ndarray]:
-    """The states of Python's, numpy's and TensorFlow's global generators, `[ranks, n]` each, on the chief. Collective.
+def gather(world: World, layers: Sequence[Any] = ()) -> dict[str, np.ndarray]:
+    """What each rank has for itself, `[ranks, ...]` each, on the chief. Collective.
 
-    They matter to layers that draw numbers outside TensorFlow's graph. Keras's seed generators are variables of the
-    model, and the input draws its numbers from seeds of its own.
+    The states of Python's, numpy's and TensorFlow's global generators, which matter to layers that draw numbers outside
+    TensorFlow's graph; Keras's seed generators are variables of the model, and the input draws its numbers from seeds
+    of its own. And `layers`: the variables of stateful layers.
     """
-    gathered = {name: world.gather_arrays(array) for name, array in _own().items()}
+    gathered = {name: world.gather_arrays(array) for name, array in _own(layers).items()}
     return {name: states for name, states in gathered.items() if states is not None}
 
 
-def room(parts: int) -> dict[str, np.ndarray]:
+def room(parts: int, layers: Sequence[Any] = ()) -> dict[str, np.ndarray]:
     """Memory for what `gather` gives of so many ranks. Local."""
-    return {name: np.empty((parts, *array.shape), array.dtype) for name, array in _own().items()}
+    return {name: np.empty((parts, *array.shape), array.dtype) for name, array in _own(layers).items()}
 
 
-def restore(world: World, states: dict[str, np.ndarray] | None, part: int, parts: int) -> None:
-    """Gives each rank its states back, where as many ranks train as did. Collective.
+def restore(
+    world: World, states: dict[str, np.ndarray] | None, part: int, parts: int, layers: Sequence[Any] = ()
+) -> bool:
+    """Gives each rank its states back, where as many ranks train as did; returns whether they do. Collective.
 
     Args:
         states: What `gather` gave, on the chief; None where there is nothing to restore.
         part: Of this rank among the `parts` that train; one that takes no steps is given another one's.
     """
-    own = _own()
+    own = _own(layers)
     same = states is not None and all(
         name in states and states[name].shape == (parts, *array.shape) for name, array in own.items()
     )
     if not world.broadcast(same):
-        return
+        return False
     for name, array in own.items():
         all_ranks = states[name] if states else np.empty((parts, *array.shape), array.dtype)
         all_ranks = np.ascontiguousarray(all_ranks)
         world.broadcast_arrays([all_ranks])
         own[name] = all_ranks[part]
     _set(own)
+    for place, variable in enumerate(layers):
+        variable.assign(own[f"layer_{place}"])
+    return True
 
 
 @contextmanager
@@ -90,13 +96,14 @@ def unchanged() -> Iterator[None]:
         _set(states)
 
 
-def _own() -> dict[str, np.ndarray]:
+def _own(layers: Sequence[Any] = ()) -> dict[str, np.ndarray]:
     _, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=True)
     return {
         "python": np.array([*words, *_bits(gauss)], np.uint32),
         "numpy": np.array([*legacy[1], legacy[2], *_bits(legacy[4] if legacy[3] else None)], np.uint32),
         "tensorflow": np.asarray(tf.random.get_global_generator().state.numpy(), np.int64),
+        **{f"layer_{place}": np.array(variable.numpy()) for place, variable in enumerate(layers)},
     }
 
 

@@ -52,6 +52,7 @@ def start_reporting(
     job: TrainingJob,
     plan: RunPlan,
     model: keras.Model,
+    optimizer: Any,
     data: OpenInput,
     failure: FailureReport,
     ranks: list[dict[str, Any]],
@@ -60,7 +61,8 @@ def start_reporting(
     """Reports that a run begins, and gives what reports the rest. Writes into the job-dir.
 
     Args:
-        ranks: About each rank. warm: what a warm start has done, if there was one.
+        optimizer: The first that a step applies. ranks: about each rank. warm: what a warm start has done, if there
+            was one.
     """
     if log.isEnabledFor(logging.INFO):
         screen = console()
@@ -75,7 +77,7 @@ def start_reporting(
     with MetricsWriter(job_dir, lenient) as metrics:
         metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
         spec = data.dataset.element_spec
-        show_job(metrics, job, size, model, spec[0] if isinstance(spec, tuple) else spec)
+        show_job(metrics, job, size, model, optimizer, spec[0] if isinstance(spec, tuple) else spec)
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
         log.info(first_line(job, plan))
@@ -116,14 +118,16 @@ def _masked(command: str) -> str | None:
     return command if masked_words(words) == words else shlex.join(masked_words(words))
 
 
-def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, x_spec: Any) -> None:
+def show_job(
+    metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, optimizer: Any, x_spec: Any
+) -> None:
     """Writes hyper-parameters, the job file's text, and the model's graph. For the chief."""
     source, config = job.train_spec.input_fn, job.config
     about = {
         "strategy": config.strategy,
         "ranks": ranks,
         "batch_size": source.batch_size if isinstance(source, HDF5Input) else None,
-        "optimizer": type(model.optimizer).__name__,
+        "optimizer": type(optimizer).__name__,
         "mixed_precision": config.mixed_precision,
     }
     metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])

@@ -18,7 +18,6 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
@@ -34,7 +33,9 @@ from hpc_train.lazy import keras
 from hpc_train.model import rng_state
 from hpc_train.model.builder import build_model
 from hpc_train.model.learning_rate import optimizer_settings
+from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.model_state import ModelState
+from hpc_train.model.own_steps import updates_of
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
@@ -91,7 +92,7 @@ def build(
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
-        trained = _build_model(world, job, plan, manager, data)
+        trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         training = stack.enter_context(strategy.prepare(trained.parts))
         hooks = user_hooks(world, job, plan, data.current, model, trained.evaluators[0])
@@ -108,7 +109,8 @@ def build(
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         reporter: Reporter | None = None
         if world.is_chief:
-            reporting = start_reporting(job, plan, model, data.current, failure, ranks, trained.warm)
+            optimizer = trained.parts.state.updates.first
+            reporting = start_reporting(job, plan, model, optimizer, data.current, failure, ranks, trained.warm)
             reporter = stack.enter_context(reporting)
             if trained.restored is not None:
                 before = trained.restored.settings
@@ -129,6 +131,7 @@ def build(
             plan=plan,
             model=model,
             state=trained.parts.state,
+            loss=trained.parts.loss,
             input=data,
             hooks=hooks_of(world, job, plan, model, [*hooks, *own_hooks]),
             evaluators=trained.evaluators,
@@ -168,7 +171,7 @@ def _chief_services(
 
 
 def _build_model(
-    world: World, job: TrainingJob, plan: RunPlan, manager: CheckpointManager, data: TrainingInput
+    world: World, job: TrainingJob, plan: RunPlan, strategy: Strategy, manager: CheckpointManager, data: TrainingInput
 ) -> _TrainingSetup:
     """The model on all ranks alike, with the state that the run begins from, and its evaluations. Collective."""
 
@@ -179,14 +182,18 @@ def _build_model(
     rng_state.seed_part(job.config.tf_random_seed, plan.roles.part_of(world.rank))
     evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
-    optimizer = world.each(lambda: build_optimizer(model.optimizer, model.trainable_variables))
-    settings = settings_of({**job.description, "optimizer": optimizer_settings(model.optimizer)})
-    state = ModelState(model, world)
+    name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
+    updates = world.each(lambda: updates_of(model, dataset, name))
+    shared = strategy.sharers(plan.roles, job.config)
+    loss = plan_loss(world, model, dataset, shared, job.config.accumulate_steps, name)
+    own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}
+    settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own})
+    state = ModelState(model, world, updates)
     world.each(state.check_ranks)
     warm: list[WarmStartResult] = []
     if plan.restored_step is None and (start := job.estimator.warm_start) is not None:
         world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
-    parts = ModelParts(world, plan.roles, job.config, model, optimizer, state, data, build_another)
+    parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
     return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)

@@ -50,11 +50,12 @@ def prepare_evaluations(
         for spec, found in zip(job.eval_specs, plan.shards[1:], strict=True)
     )
 
-    def check() -> tuple[ExporterRunner, ...]:
+    def try_out() -> None:
         for evaluator in evaluators:
             if world.is_chief or not alone:
                 evaluator.check()
-        names = {evaluator.kind: evaluator.metric_names() for evaluator in evaluators}
+
+    def check() -> tuple[ExporterRunner, ...]:
         _check_best_metric(config.best_metric, names[evaluators[0].kind])
         check_metrics(job.train_spec.early_stopping, names)
         if not world.is_chief:
@@ -70,12 +71,16 @@ def prepare_evaluations(
             own.check(names[evaluator.kind])
         return made
 
+    world.each(try_out)
+    for evaluator in evaluators:
+        evaluator.agree()
+    names = world.on_chief(lambda: {evaluator.kind: evaluator.metric_names() for evaluator in evaluators})
     return evaluators, world.each(check)
 
 
 def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
-    """UserError where evaluation will have no metric of that name."""
-    if name is not None and name not in metrics:
+    """UserError where evaluation will have no metric of that name; a test_step of one's own may have no loss."""
+    if name not in (None, "loss", *metrics):
         hint = did_you_mean(name, metrics)
         raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")
 
@@ -121,6 +126,7 @@ def user_hooks(
     """
     roles, load = plan.roles, job.load
     asynchronous = roles.servers > 0
+    names = world.on_chief(first.metric_names)
     evaluated = world.on_chief(lambda: len(JobDir(job.job_dir).evaluations(plan.first_step).get(first.kind, {})))
 
     def resolve() -> list[Any]:
@@ -132,7 +138,7 @@ def user_hooks(
                 epochs=Epochs.of(data.sampler) if data.sampler is not None else None,
                 first_epoch=evaluated,
                 eval_name=job.eval_specs[0].name,
-                metric_names=first.metric_names(),
+                metric_names=names,
                 asynchronous=asynchronous,
             )
         if world.is_chief or not roles.idle:

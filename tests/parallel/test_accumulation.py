@@ -10,7 +10,8 @@ MEMORY = """
 import re, sys
 from pathlib import Path
 import keras, numpy as np, tensorflow as tf
-from hpc_train.engine.train_step import Flags, make_train_step
+from hpc_train.engine.step_report import Flags
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
 parts = [keras.layers.Dense(256, activation="gelu") for _ in range(8)]

@@ -106,7 +106,7 @@ def open_training(
     assert shards is not None
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     reading = batch_source.training_reader(source, shards, rank, size, progress, resources)
-    return _opened(source, shards, reading, resources.threads, load)
+    return _opened(source, shards, reading, resources.threads, load, source.batch_size)
 
 
 def open_evaluation(
@@ -148,7 +148,9 @@ def _opened(
     reading: AbstractContextManager[BatchReader],
     threads: int,
     load_map_fn: Loader,
+    rows: int | None = None,
 ) -> Iterator[OpenInput]:
+    """`rows`: how many each batch has; None: the last one may have fewer."""
     columns = shards.columns
     map_fn = source.map_fn
     if isinstance(map_fn, str):
@@ -179,8 +181,8 @@ def _opened(
         steps = tf.shape(seeds, out_type=tf.int64)[0]
 
         def step_of(k: tf.Tensor) -> Any:
-            rows = slice(k * source.batch_size, (k + 1) * source.batch_size)
-            own = tf.nest.map_structure(lambda array: array[rows], batch)
+            part = slice(k * source.batch_size, (k + 1) * source.batch_size)
+            own = tf.nest.map_structure(lambda array: tf.ensure_shape(array[part], [rows, *array.shape[1:]]), batch)
             return (own, seeds[k]) if map_fn is not None else own if len(own) > 1 else own[0]
 
         return tf.data.Dataset.range(steps).map(step_of)

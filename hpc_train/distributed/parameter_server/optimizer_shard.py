@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, takes_rows
+from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
 from hpc_train.distributed.tensors import copy_of, nbytes_of, on_host, places, reader_of, tensor_of, view_of
@@ -55,6 +56,7 @@ class OptimizerShard:
         optimizer.loss_scale_factor = None  # workers send gradients of the loss itself
         if not mean:
             optimizer.clipnorm = optimizer.global_clipnorm = optimizer.clipvalue = None
+        self._weights = tf.Variable(1.0, trainable=False, dtype=tf.float64)
         self._rate = tf.Variable(1.0, trainable=False) if scale else None
         self._learning_rate = optimizer._get_current_learning_rate
         if self._rate is not None:
@@ -85,11 +87,13 @@ class OptimizerShard:
             self._tensors[box.worker] = [None if isinstance(g, Rows) else tensor_of(g) for g in gradients]
 
     def apply(self, boxes: Sequence[Mailbox], rate: float) -> None:
-        """Applies the mean of the gradients in `boxes`, with `rate` times the learning rate."""
+        """Applies the mean of the gradients in `boxes`, by their weights, with `rate` times the learning rate."""
         given = [self._gradients(box) for box in boxes]
         if self._rate is not None:
             self._rate.assign(rate)
         with on_host():
+            if self._mean:
+                self._weights.assign(sum(box.number(at.WEIGHT) for box in boxes))
             self._apply(given if self._mean else given[0])
         if not self._checked_copies:
             self._checked_copies = True
@@ -131,7 +135,7 @@ class OptimizerShard:
 
         if self._mean:
             every = zip(*map(self._of_rows, given), strict=True)
-            gradients = [tf.add_n(alike) / tf.cast(len(alike), alike[0].dtype) for alike in every]
+            gradients = [tf.add_n(alike) / tf.cast(self._weights, alike[0].dtype) for alike in every]
         else:
             gradients = self._of_rows(given)
         if self._used:

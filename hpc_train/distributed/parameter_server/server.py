@@ -220,7 +220,7 @@ class Server:
             Applied(
                 workers,
                 staleness,
-                sum(box.number(at.LOSS) for box in boxes) / len(boxes),
+                sum(box.number(at.LOSS) for box in boxes) / sum(box.number(at.WEIGHT) for box in boxes),
                 sum(int(box.number(at.ROWS)) for box in boxes),
                 tuple({name: box.number(word) for name, word in at.SPENT.items()} for box in boxes),
                 bad,

@@ -29,9 +29,9 @@ APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION = range(9)
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT = range(10)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
-loss, the examples, and the seconds that SPENT names."""
+loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied."""
 SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
 """What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3

@@ -110,6 +110,7 @@ class Worker:
         loss: float,
         examples: int,
         spent: Mapping[str, float] | None,
+        weight: float = 1.0,
     ) -> None:
         """Writes one gradient into this worker's mailboxes, out of which the one before has been taken.
 
@@ -117,6 +118,7 @@ class Worker:
             gradients: Of each variable: all of it; the numbers (int64 `[n]`) and values of its rows; None: nothing.
             carried: Arrays that the first server keeps.
             spent: The seconds that SPENT names; None: unknown.
+            weight: By which gradients and loss are multiplied.
         """
         with self._helped():
             for variable, gradient in enumerate(gradients):
@@ -132,7 +134,7 @@ class Worker:
                 flat = array.reshape(-1).view(np.uint8)
                 self._window.put(flat, FIRST, place)
                 place += aligned(flat.size)
-            self._announce(at.GRADIENT, loss, examples, spent)
+            self._announce(at.GRADIENT, loss, examples, spent, weight)
 
     def push_bad(self, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
         """Reports that the gradient is not finite, and sends none."""
@@ -165,13 +167,15 @@ class Worker:
     def _place(self, server: int, piece: Piece) -> int:
         return self._layouts[server].mailbox(self._worker) + piece.offset - self._partition.cuts[server]
 
-    def _announce(self, kind: int, loss: float, examples: int, spent: Mapping[str, float] | None) -> None:
+    def _announce(
+        self, kind: int, loss: float, examples: int, spent: Mapping[str, float] | None, weight: float = 1.0
+    ) -> None:
         """The header, then its flag, once all that it announces has arrived."""
         self.pushed += 1
         header = self._header
         header[at.KIND] = kind
         numbers = header.view(np.float64)
-        numbers[at.LOSS], numbers[at.ROWS] = loss, examples
+        numbers[at.LOSS], numbers[at.ROWS], numbers[at.WEIGHT] = loss, examples, weight
         for name, word in at.SPENT.items():
             numbers[word] = 0.0 if spent is None else spent[name]
         for server, layout in enumerate(self._layouts):

@@ -14,7 +14,6 @@ from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.data.loading.tf_dataset import context_for
 from hpc_train.distributed.devices import set_up_tensorflow
-from hpc_train.distributed.optimizer_variables import build as build_optimizer
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.evaluation.evaluator import Evaluator
@@ -80,7 +79,7 @@ def _evaluate(
         return
     job.state.share(snapshot, 0)
     if command.averaged:
-        job.model.optimizer.finalize_variable_values(job.model.trainable_variables)
+        job.state.updates.finish()
 
     def moved() -> None:
         if signals.received is not None:
@@ -135,7 +134,7 @@ class LoadedJob:
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         seed = job.config.tf_random_seed
         contexts = [context_for(world.rank, world.size, spec.input_fn, seed) for spec in specs]
-        self.model, _ = world.each(
+        self.model, _, updates = world.each(
             lambda: job.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, resources)
         )
         evaluators = [
@@ -144,11 +143,10 @@ class LoadedJob:
         ]
         for evaluator in evaluators:
             world.each(evaluator.check)
+            evaluator.agree()
         self.runner = EvaluationRunner(world, evaluators, (), None)
-        optimizer = self.model.optimizer
-        world.each(lambda: build_optimizer(optimizer, self.model.trainable_variables))
-        self.keeps_averages = bool(getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False))
-        self.state = ModelState(self.model, world)
+        self.keeps_averages = updates.keeps_averages
+        self.state = ModelState(self.model, world, updates)
         world.each(self.state.check_ranks)
 
 

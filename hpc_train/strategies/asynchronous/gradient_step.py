@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hpc_train.distributed.exchange import alone
 from hpc_train.distributed.tensors import view_of
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients
+from hpc_train.model.loss_terms import LossPlan
 
 Kind = Literal["dense", "rows", "none"]
 
@@ -21,12 +23,13 @@ class LocalGradients:
 
     Attributes:
         gradients: Of each trainable variable: an array; the numbers (int64) of rows and these rows, each once; None.
-        finite: Whether loss and gradients are.
+        finite: Whether loss and gradients are. weight: by which both are multiplied.
     """
 
     loss: float
     finite: bool
     gradients: list[np.ndarray | tuple[np.ndarray, np.ndarray] | None]
+    weight: float = 1.0
 
 
 class GradientStep:
@@ -37,7 +40,8 @@ class GradientStep:
         state: Variables that are not trained. Those that the step changes keep their values where the gradient is not
             finite.
         clip: Whether to clip here: a server that has part of a gradient cannot.
-        accumulate_steps: Pieces in which a batch is computed, see loss_and_gradients.
+        accumulate_steps, plan: Pieces in which a batch is computed, and what the loss is made of; see
+            loss_and_gradients.
 
     Attributes:
         kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
@@ -45,17 +49,29 @@ class GradientStep:
     """
 
     def __init__(
-        self, model: keras.Model, spec: Any, state: Sequence[Any], clip: bool, accumulate_steps: int = 1
+        self,
+        model: keras.Model,
+        spec: Any,
+        state: Sequence[Any],
+        clip: bool,
+        accumulate_steps: int = 1,
+        plan: LossPlan | None = None,
     ) -> None:
         self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
         self.changed: list[int] = []
         self.only_reads = True
-        optimizer = model.optimizer
+        optimizer, weighed = model.optimizer, plan is not None and plan.parts > 1
 
         def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
             before = [tf.identity(variable.value) for variable in state]
-            backward = loss_and_gradients(model, batch, accumulate_steps)
-            loss, gradients = backward.loss, backward.gradients
+            with alone("workers of an asynchronous job compute each in its own time"):
+                backward = loss_and_gradients(model, batch, accumulate_steps, plan)
+            loss, gradients, weight = backward.loss, backward.gradients, tf.ones([])
+            if backward.weight is not None:
+                weight = tf.cast(backward.weight, tf.float32)
+                if not weighed:  # the pieces of a batch that is an update by itself
+                    gradients = [None if g is None else _divided(g, backward.weight) for g in gradients]
+                    loss, weight = loss / tf.cast(backward.weight, loss.dtype), tf.ones([])
             self.changed = [number for number, variable in enumerate(state) if backward.may_assign(variable)]
             self.only_reads = not any(map(backward.may_assign, model.trainable_variables))
             self.kinds = [_kind(gradient) for gradient in gradients]
@@ -74,7 +90,7 @@ class GradientStep:
             finite = tf.cond(finite, lambda: finite, leave)
             if clip:
                 values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
-            report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32)])
+            report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32), weight])
             return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
 
         self._step = tf.function(step, reduce_retracing=True, autograph=False)
@@ -83,7 +99,7 @@ class GradientStep:
     def __call__(self, batch: Any) -> LocalGradients:
         """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
         report, parts = self._step(batch)
-        loss, finite = report.numpy()
+        loss, finite, weight = report.numpy()
         found = iter(parts)
         gradients: list[Any] = []
         for kind in self.kinds:
@@ -92,7 +108,13 @@ class GradientStep:
                 continue
             values, numbers = next(found)
             gradients.append(view_of(values) if kind == "dense" else (view_of(numbers), view_of(values)))
-        return LocalGradients(float(loss), bool(finite), gradients)
+        return LocalGradients(float(loss), bool(finite), gradients, float(weight))
+
+
+def _divided(gradient: Any, by: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / tf.cast(by, gradient.dtype), gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(by, gradient.dtype)
 
 
 def _kind(gradient: Any) -> Kind:

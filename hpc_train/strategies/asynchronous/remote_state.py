@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class RemoteState:
     Args:
         shard: Of this server. at: called with what this process does.
     """
+
+    layers: Sequence[Any] = ()
 
     def __init__(
         self, parts: AsyncParts, shard: OptimizerShard, server: Server, state: ModelState, at: Callable[[str], None]

@@ -25,6 +25,7 @@ from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
+from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import JobStopped
 from hpc_train.strategies.asynchronous.chief import AsyncChief
@@ -57,6 +58,10 @@ class Asynchronous:
         """One worker, beside the servers."""
         return 1 + options.parameter_servers
 
+    def sharers(self, roles: Roles, options: RunOptions) -> int:
+        """All workers, where their gradients are averaged; else one, whose gradient is an update."""
+        return roles.readers if options.max_staleness == 0 else 1
+
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """As far as the job; a function's batches are counted by worker, of which a step is one of them."""
         if isinstance(job.train_spec.input_fn, HDF5Input) or job.config.max_staleness == 0:
@@ -72,6 +77,7 @@ class Asynchronous:
         """
         world, roles, model, config = parts.world, parts.roles, parts.model, parts.config
         serves, mean = roles.serves(world.rank), config.max_staleness == 0
+        world.each(lambda: _check_model(model))
         world.each(lambda: _check_optimizer(model.optimizer, config))
         step = world.each(lambda: None if serves else _gradient_step(parts, mean))
         traced = {"kinds": step.kinds, "changed": step.changed} if step else None
@@ -92,7 +98,9 @@ class Asynchronous:
             for server in range(roles.servers)
         ]
         with opened_window(world, roles, layouts) as window:
-            divided = AsyncParts(roles, plan, layouts, window, carried, model.trainable_variables, parts.optimizer)
+            divided = AsyncParts(
+                roles, plan, layouts, window, carried, model.trainable_variables, parts.state.updates.variables
+            )
             if shard is not None:
                 yield partial(_serve, divided, shard)
             elif step is not None:
@@ -101,7 +109,8 @@ class Asynchronous:
 
 def _gradient_step(parts: ModelParts, mean: bool) -> GradientStep:
     spec = parts.input.current.dataset.element_spec
-    return GradientStep(parts.model, spec, parts.state.not_trained, not mean, parts.config.accumulate_steps)
+    pieces = parts.config.accumulate_steps
+    return GradientStep(parts.model, spec, parts.state.not_trained, not mean, pieces, parts.loss)
 
 
 def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> OptimizerShard:
@@ -124,12 +133,13 @@ def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> O
         config.max_staleness == 0,
         config.scale_lr_by_staleness,
     )
-    if [tuple(v.shape) for v in shard.optimizer_variables.common] != [tuple(v.shape) for v in parts.optimizer.common]:
+    optimizer = parts.state.updates.variables
+    if [tuple(v.shape) for v in shard.optimizer_variables.common] != [tuple(v.shape) for v in optimizer.common]:
         raise UserError(
             f"run.parameter_servers: {type(model.optimizer).__name__} keeps variables that are not shaped like the "
             "model's, and cannot be divided among several servers; set parameter_servers: 1, or take another one"
         )
-    shard.load(model.trainable_variables, parts.optimizer)
+    shard.load(model.trainable_variables, optimizer)
     return shard
 
 
@@ -218,6 +228,23 @@ def _alone(parts: AsyncParts, world: World, action: Callable[[], T]) -> T:
             parts.window.barrier()
 
     return world.on_chief(act)
+
+
+def _check_model(model: keras.Model) -> None:
+    """UserError where workers, each in its own time, cannot do what the model asks for."""
+    kind = type(model).__name__
+    if has_own_train_step(model):
+        raise UserError(
+            f"run.strategy: async cannot be used with the train_step of {kind}, which updates variables by itself, "
+            "while in an asynchronous job parameter servers do; take strategy: sync, or override compute_loss instead"
+        )
+    together = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
+    if together:
+        raise UserError(
+            f"run.strategy: async cannot be used with {', '.join(together[:3])}: BatchNormalization(synchronized=True) "
+            "averages over the batches of all ranks at the same time, and workers compute each in its own time; leave "
+            "synchronized out, or take strategy: sync"
+        )
 
 
 def _check_optimizer(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> None:

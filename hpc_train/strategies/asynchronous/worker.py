@@ -139,7 +139,7 @@ class AsyncWorker:
         worker, spent = self._worker, self._times.take_secs()
         if computed.finite:
             sent = [view_of(tensor) for tensor in self._read_carried()] if self._carried else []
-            worker.push(computed.gradients, sent, computed.loss, rows, spent)
+            worker.push(computed.gradients, sent, computed.loss, rows, spent, computed.weight)
         else:
             worker.push_bad(computed.loss, rows, spent)
         if self._ahead is None:

@@ -92,7 +92,7 @@ class DedicatedWorker:
         context = self._context
         context.watchdog.at("checkpoint", step)
         context.state.average()
-        rng = rng_state.gather(self._workers)
+        rng = rng_state.gather(self._workers, context.state.layers)
         if self._lead:
             self._lead.send_state(step, list(rng.values()))
         self._at_hand = step

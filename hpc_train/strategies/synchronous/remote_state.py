@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -35,11 +36,13 @@ class RemoteState:
     The channel's thread asks for `room`, and gets it once nobody reads the snapshot before.
 
     Args:
-        readers: Ranks that train; each sends the states of its random generators.
+        readers: Ranks that train; each sends the states of its random generators and of its stateful layers.
     """
 
+    layers: Sequence[Any] = ()
+
     def __init__(self, state: ModelState, readers: int) -> None:
-        self._state, self._rng = state, rng_state.room(readers)
+        self._state, self._rng = state, rng_state.room(readers, state.layers)
         self._condition = threading.Condition()
         self._readers, self._receiving, self._closed = 0, False, False
         self._progress: DataProgress | None = None

@@ -14,12 +14,16 @@ from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
 from hpc_train.engine.loop import Outcome, RunControl, TrainingLoop
+from hpc_train.engine.own_train_step import make_own_train_step
 from hpc_train.engine.recovery import last_whole
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
+from hpc_train.engine.step_report import TrainStep
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
+from hpc_train.lazy import keras
+from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.telemetry.reporter import StepReporter
 
 
@@ -42,6 +46,10 @@ class Synchronous:
         """One, beside a dedicated chief."""
         return 1 + (options.chief == "dedicated")
 
+    def sharers(self, roles: Roles, options: RunOptions) -> int:
+        """All that train."""
+        return roles.readers
+
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         """As far as the job: all ranks read in step."""
         return progress
@@ -51,11 +59,26 @@ class Synchronous:
         """Starts Horovod, among the workers alone where the chief is dedicated. Collective."""
         from hpc_train.strategies.synchronous.dedicated import dedicated
 
+        parts.world.each(lambda: _check_steps(parts.config, parts.model, parts.roles.readers))
         if parts.roles.dedicated:
             with dedicated(parts) as training:
                 yield training
         else:
             yield partial(train_together, gradient_allreduce(parts.world, parts.config))
+
+
+def _check_steps(config: RunConfig, model: keras.Model, ranks: int) -> None:
+    """UserError where steps cannot be made as the job asks for."""
+    if config.sparse_gradients == "keras" and ranks > 1:
+        raise UserError(
+            f"run.sparse_gradients: keras is for one rank; {ranks} train here: Keras updates the rows that a batch "
+            "has, and ranks have other rows. Take dense, which gives the same on any number of ranks"
+        )
+    if has_own_train_step(model) and config.accumulate_steps > 1:
+        raise UserError(
+            f"run.accumulate_steps cannot be used with the train_step of {type(model).__name__}, which computes a "
+            "batch at once; give its optimizers gradient_accumulation_steps instead"
+        )
 
 
 def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
@@ -101,16 +124,25 @@ def train_through(
     Args:
         go_back: Takes all of them, and their data, back to the last checkpoint; returns its step.
     """
-    config = context.config
-    step = make_train_step(
-        context.model,
-        allreduce,
-        context.state.carried,
-        undo=config.on_nan != "halt",
-        accumulate_steps=config.accumulate_steps,
-    )
-    loop = TrainingLoop(context, world, step, control, reporter)
+    loop = TrainingLoop(context, world, _train_step(context, allreduce), control, reporter)
     outcome = loop.run(context.plan.first_step)
     while outcome.end == "rollback":
         outcome = loop.run(go_back(outcome.step))
     return outcome
+
+
+def _train_step(context: RunContext, allreduce: GradientAllreduce) -> TrainStep:
+    """The step of Keras's own train_step, or around one that the model has instead."""
+    config, model, state = context.config, context.model, context.state
+    undo = config.on_nan != "halt"
+    if has_own_train_step(model):
+        return make_own_train_step(model, state.everything(), allreduce, state.carried, undo, context.loss)
+    return make_train_step(
+        model,
+        allreduce,
+        state.carried,
+        undo,
+        config.accumulate_steps,
+        context.loss,
+        rows_apart=config.sparse_gradients == "keras",
+    )

@@ -21,7 +21,8 @@ import tensorflow as tf  # noqa: E402
 
 from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
 from hpc_train.distributed.horovod import collectives_of  # noqa: E402
-from hpc_train.engine.train_step import Flags, make_train_step  # noqa: E402
+from hpc_train.engine.step_report import Flags  # noqa: E402
+from hpc_train.engine.train_step import make_train_step  # noqa: E402
 
 ROWS, STEPS = 24, 5
 random = np.random.default_rng(0)

@@ -38,7 +38,8 @@ def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
 
     from hpc_train.distributed.allreduce import GradientAllreduce
     from hpc_train.distributed.collectives import OneRank
-    from hpc_train.engine.train_step import Flags, make_train_step
+    from hpc_train.engine.step_report import Flags
+    from hpc_train.engine.train_step import make_train_step
 
     x, y = batches(model)
     weights = build_model({"model": model}).get_weights()

@@ -12,7 +12,8 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
-from hpc_train.engine.train_step import Flags, make_train_step
+from hpc_train.engine.step_report import Flags
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
 from hpc_train.model.builder import build_model
 

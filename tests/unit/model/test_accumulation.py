@@ -9,7 +9,8 @@ import pytest
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.collectives import OneRank
-from hpc_train.engine.train_step import Flags, make_train_step
+from hpc_train.engine.step_report import Flags
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
 from hpc_train.model.backward import check_accumulation, loss_and_gradients
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep

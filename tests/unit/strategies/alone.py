@@ -32,6 +32,9 @@ class Alone:
     def least_ranks(self, options: RunOptions) -> int:
         return 1
 
+    def sharers(self, roles: Roles, options: RunOptions) -> int:
+        return 1
+
     def place(self, job: TrainingJob, roles: Roles, progress: DataProgress) -> DataProgress:
         return progress
 

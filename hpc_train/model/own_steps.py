@@ -1,0 +1,170 @@
+"""Models with a train_step of their own: which optimizers it applies, found by tracing it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpc_train.distributed.collectives import OneRank
+from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build
+from hpc_train.errors import UserError
+from hpc_train.lazy import keras, tf
+from hpc_train.model import rng_state
+from hpc_train.model.batch import example
+
+Applied = Callable[[Any, list[Any], list[Any], Callable[..., None]], None]
+"""Called with an optimizer, gradients, their variables, and what applies them."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What one training step updates.
+
+    Attributes:
+        optimizers: With the variables that each updates, in the order in which they are first applied.
+        times: How often each is applied in a step.
+        variables: Those of the model's only optimizer, by what they are for; empty for a train_step of its own.
+    """
+
+    optimizers: tuple[tuple[Any, tuple[Any, ...]], ...]
+    times: tuple[int, ...] = ()
+    variables: OptimizerVariables = field(default_factory=lambda: OptimizerVariables([], []))
+
+    def finish(self) -> None:
+        """Averages that optimizers keep of their variables (use_ema) take the variables' place. Local."""
+        for optimizer, variables in self.optimizers:
+            optimizer.finalize_variable_values(list(variables))
+
+    @property
+    def keeps_averages(self) -> bool:
+        """Whether one of the optimizers does (use_ema)."""
+        inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer, _ in self.optimizers]
+        return any(bool(getattr(optimizer, "use_ema", False)) for optimizer in inner)
+
+    @property
+    def first(self) -> Any:
+        """The optimizer whose learning rate is reported."""
+        return self.optimizers[0][0]
+
+
+NO_UPDATES = Updates(())
+"""Of a model whose train_step cannot be traced for want of data."""
+
+
+def updates_of(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
+    """What a training step of `model` updates; its optimizers are built. Local.
+
+    A train_step of its own is traced with a batch of `dataset`. `name`: what to call the model.
+
+    Raises:
+        UserError: It applies no gradients, or applies them where ranks cannot average them, or returns no number.
+        Whatever it raises.
+    """
+    if has_own_train_step(model):
+        return _found(model, dataset, name)
+    variables = build(model.optimizer, model.trainable_variables)
+    return Updates(((model.optimizer, tuple(model.trainable_variables)),), (1,), variables)
+
+
+def has_own_train_step(model: keras.Model) -> bool:
+    """Whether `model` has a train_step of its class's or its own instead of Keras's."""
+    return getattr(model.train_step, "__func__", None) is not keras.Model.train_step
+
+
+def has_own_test_step(model: keras.Model) -> bool:
+    """The same of its test_step."""
+    return getattr(model.test_step, "__func__", None) is not keras.Model.test_step
+
+
+def own_train_step(model: keras.Model) -> Callable[[Any], Any]:
+    """The model's train_step as Python, also where it is a tf.function: it becomes part of a larger one."""
+    step: Callable[[Any], Any] = getattr(model.train_step, "python_function", model.train_step)
+    return step
+
+
+@contextmanager
+def applied_by(applied: Applied) -> Iterator[None]:
+    """A context in which `applied` is called instead of each optimizer's `apply` and `apply_gradients`."""
+    base = keras.src.optimizers.base_optimizer.BaseOptimizer
+    kinds = (base, keras.optimizers.LossScaleOptimizer)
+    originals = [vars(kind)["apply"] for kind in kinds]
+    inside = False
+
+    def in_place_of(original: Callable[..., None]) -> Callable[..., None]:
+        def apply(optimizer: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+            nonlocal inside
+            if inside:  # an optimizer that wraps another one
+                return original(optimizer, grads, trainable_variables)
+            inside = True
+            try:
+                given = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+                applied(optimizer, list(grads), list(given), lambda *a: original(optimizer, *a))
+            finally:
+                inside = False
+
+        return apply
+
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.apply = in_place_of(original)
+    try:
+        yield
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.apply = original
+
+
+def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
+    found: list[tuple[Any, list[Any]]] = []
+    step_graph: list[Any] = []
+    whose = f"{name}: train_step of {type(model).__name__}"
+
+    def noted(optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
+        if tf.compat.v1.get_default_graph() is not step_graph[0]:
+            raise UserError(
+                f"{whose} applies gradients inside a tf.cond, tf.while_loop or tf.function of its own, which not all "
+                "ranks may reach alike; apply them in train_step itself (without @tf.function around that part)"
+            )
+        found.append((optimizer, variables))
+
+    def step(batch: Any) -> Any:
+        step_graph.append(tf.compat.v1.get_default_graph())
+        return logs_of(own_train_step(model)(batch), whose)
+
+    with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):
+        specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, example(dataset, model))
+        traced = tf.function(step, autograph=False).get_concrete_function(specs)
+    if not found:
+        calls = {operation.type for operation in traced.graph.get_operations()}
+        hidden = calls & {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
+        where = " outside of what TensorFlow can trace (tf.py_function, tf.numpy_function)" if hidden else ""
+        raise UserError(
+            f"{whose} applies no gradients{where}: call optimizer.apply(gradients, variables) of a Keras optimizer"
+        )
+    times = Counter(id(optimizer) for optimizer, _ in found)
+    first = {id(optimizer): (optimizer, tuple(variables)) for optimizer, variables in reversed(found)}
+    order = list(dict.fromkeys(id(optimizer) for optimizer, _ in found))
+    for key in order:
+        optimizer, variables = first[key]
+        if not optimizer.built:
+            optimizer.build(list(variables))
+    return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order))
+
+
+def logs_of(returned: Any, whose: str) -> dict[str, Any]:
+    """The numbers that a train_step or test_step has returned, by name; UserError where there are none."""
+    logs = {} if returned is None else returned
+    if not isinstance(logs, dict) or not logs:
+        raise UserError(f"{whose} returns {type(returned).__name__}, and no numbers by name; return {{'loss': loss}}")
+    return {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in _flat(logs)}
+
+
+def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in logs.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield name, value
