@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.conformity.cases import sequences, text, vision
+from tests.conformity.cases import applications, generative, sequences, structured, text, vision
 from tests.conformity.cases.case import Case
 
-SUBJECTS = (vision, text, sequences)
+SUBJECTS = (structured, vision, applications, text, sequences, generative)
 
 ALL: tuple[Case, ...] = tuple(case for subject in SUBJECTS for case in subject.CASES)
 

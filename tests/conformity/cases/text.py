@@ -277,7 +277,7 @@ def answered(rng, count):
 
 def grouped_attention(params):
     inputs = keras.Input((LENGTH,), dtype="int32")
-    x = TokensAndPositions(WORDS, LENGTH, 8)(inputs)
+    x = layers.Embedding(WORDS, 8)(inputs)
     attended = layers.GroupQueryAttention(head_dim=4, num_query_heads=4, num_key_value_heads=2)(x, x, x)
     x = layers.RMSNormalization()(layers.Add()([x, attended]))
     gate = layers.Dense(12, activation="silu", use_bias=False)(x)
