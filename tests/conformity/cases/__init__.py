@@ -1,0 +1,14 @@
+"""Small models in the manner of Keras's examples, by subject."""
+
+from __future__ import annotations
+
+from tests.conformity.cases import applications, generative, sequences, structured, text, vision
+from tests.conformity.cases.case import Case
+
+SUBJECTS = (structured, vision, applications, text, sequences, generative)
+
+ALL: tuple[Case, ...] = tuple(case for subject in SUBJECTS for case in subject.CASES)
+
+
+def by_name() -> dict[str, Case]:
+    return {case.name: case for case in ALL}
