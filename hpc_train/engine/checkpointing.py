@@ -152,7 +152,7 @@ class Checkpointing:
     def note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Keeps the checkpoint of `step` from now on where its evaluation is the best so far. For the chief."""
         name, mode = self._config.best_metric, self._config.best_mode
-        if self._chief is None or name is None or math.isnan(metrics[name]):
+        if self._chief is None or name is None or math.isnan(metrics.get(name, math.nan)):
             return
         if self._best is None or self._best.beaten_by(metrics[name]):
             self._best = Best(name, mode, metrics[name], step)

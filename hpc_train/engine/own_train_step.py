@@ -30,8 +30,6 @@ class _Averaging:
         self.waits: list[tf.Tensor] = []
 
     def __call__(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
-        from hpc_train.optimizers.fused import fused_updates
-
         used = [place for place, gradient in enumerate(gradients) if gradient is not None]
         own = [tf.convert_to_tensor(gradients[place]) for place in used]
         computed = now_that(own)
@@ -42,8 +40,7 @@ class _Averaging:
             self.sums += [tf.reduce_sum(tf.cast(g, tf.float32)) for g in averaged]
         for place, gradient in zip(used, averaged, strict=True):
             gradients[place] = gradient
-        with fused_updates(optimizer):
-            apply(gradients, variables)
+        apply(gradients, variables)
 
 
 def make_own_train_step(

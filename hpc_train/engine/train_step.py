@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients
 from hpc_train.model.loss_terms import LossPlan
+from hpc_train.text import listed
+
+log = logging.getLogger(__name__)
 
 
 def make_train_step(
@@ -47,6 +51,7 @@ def make_train_step(
     may_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     averages_carried = allreduce.ranks > 1
     variables = model.trainable_variables
+    noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
@@ -56,6 +61,13 @@ def make_train_step(
         used = tuple(k for k, gradient in enumerate(backward.gradients) if gradient is not None)
         # Sparse gradients become dense on any number of ranks: Adam and clipping treat rows that occur twice otherwise.
         gradients = [backward.gradients[k] for k in used]
+        in_rows = [variables[k].path for k in used if isinstance(backward.gradients[k], tf.IndexedSlices)]
+        if in_rows and not rows_apart and not noted:
+            noted.append(True)
+            log.info(
+                f"gradients of {listed(in_rows)} reach the optimizer whole (run.sparse_gradients: dense), so that any "
+                "number of ranks trains alike; Keras alone would update the rows of each batch"
+            )
         own = gradients if rows_apart else [tf.convert_to_tensor(g) for g in gradients]
         weights = [] if backward.weight is None else [tf.reshape(backward.weight, [1])]
         return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags)

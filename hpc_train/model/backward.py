@@ -78,7 +78,7 @@ def loss_and_gradients(
     loss, scaled, tape = _forward(model, batch, terms)
     for term in terms.sums:
         term.weight = float(plan.parts)
-    if _goes_along(model, len(terms.own), bool(terms.sums)):
+    if plan.along:
         weight = tf.maximum(terms.own[0].divisor, LEAST_WEIGHT)
         gradients = tape.gradient(scaled, variables, output_gradients=tf.cast(weight, scaled.dtype))
         return Backward(loss * tf.cast(weight, loss.dtype), gradients, _graph(), weight)
@@ -99,7 +99,7 @@ class _Pieces:
         self._rows = tf.shape(first)[0]
         self._most = -(-self._rows // pieces)
         self._whole = first.shape[0] // pieces if first.shape[0] and first.shape[0] % pieces == 0 else None
-        self._along = _goes_along(model, plan.divisors, plan.sums)
+        self._along = plan.along
         self._apart = plan.divisors > 0 and not self._along
         self._graph: Any = None
         self._missing = [True for _ in model.trainable_variables]
@@ -192,11 +192,6 @@ def _forward(
         loss = loss_of(model, batch, True, terms)
         scaled = model.optimizer.scale_loss(loss)
     return loss, scaled, tape
-
-
-def _goes_along(model: keras.Model, divisors: int, sums: bool) -> bool:
-    """Whether one number, as the weight of all gradients, makes ranks count as they should."""
-    return divisors == 1 and not sums and not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def _mean(divisors: Any, plan: LossPlan, exchange: Exchange | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,10 @@ from hpc_train.model import rng_state
 from hpc_train.model.batch import example
 from hpc_train.model.layer_states import from_zero
 from hpc_train.model.mismatch import in_own_code, mismatch
+from hpc_train.model.notes import xla_asked_for
 from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
+
+log = logging.getLogger(__name__)
 
 
 def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
@@ -37,7 +41,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     rng_state.seed_all(estimator.config.tf_random_seed)
     precision = estimator.config.mixed_precision
     name = getattr(estimator.model_fn, "__qualname__", "model_fn")
-    with _policy(precision):
+    with _policy(precision), xla_asked_for() as asked:
         model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
             try_out(model, dataset)
@@ -47,6 +51,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
             if isinstance(error, UserError) or in_own_code(error):
                 raise
             raise UserError(mismatch(name, model, dataset, error)) from None
+    if asked:
+        log.warning(f"{name}: jit_compile=True has no effect: ranks exchange what XLA cannot compile")
     if not model.trainable_variables:
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     if precision is not None:

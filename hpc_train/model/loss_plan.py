@@ -40,7 +40,16 @@ def plan_loss(
     if has_own_train_step(model):
         return plan
     terms = world.each(lambda: _traced(model, dataset, plan))
-    plan = replace(plan, divisors=len(terms.own), sums=bool(terms.sums))
+    only = len(terms.own) == 1 and not terms.sums and not terms.fixed and not terms.numbers
+    plan = replace(
+        plan,
+        divisors=len(terms.own),
+        sums=bool(terms.sums),
+        # What compute_loss of one's own does beside is not known; a loss scale leaves no room for another factor.
+        along=only
+        and getattr(model.compute_loss, "__func__", None) is keras.Model.compute_loss
+        and not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer),
+    )
     if not terms.numbers:
         return plan
     found = world.all_gather(world.each(lambda: _meanings(model, dataset, len(terms.numbers))))

@@ -29,6 +29,8 @@ class LossPlan:
         numbers: What each term means that is one number already where Keras gets it (a loss function that returns one
             number for a batch, `add_loss` of one): a mean over rows, or a sum.
         uneven: Whether batches may have other shapes on other ranks.
+        along: Whether one term is all of the loss that depends on rows, so that the number that it divides by can be
+            the weight of all gradients.
     """
 
     parts: int = 1
@@ -36,6 +38,7 @@ class LossPlan:
     sums: bool = False
     numbers: tuple[Meaning, ...] = ()
     uneven: bool = False
+    along: bool = False
 
 
 @dataclass
@@ -58,7 +61,7 @@ class LossTerms:
 
     Attributes:
         own: Terms that divide by numbers of their own. sums: terms that divide by nothing.
-        numbers: Terms that were one number when Keras got them.
+        numbers: Terms that were one number when Keras got them. fixed: how many divide by what is the same for all.
         at_once: Where given, values themselves are weighed, and denominators exchanged as terms come: for a step that
             takes gradients by itself.
     """
@@ -68,6 +71,7 @@ class LossTerms:
     own: list[_Weighed] = field(default_factory=list)
     sums: list[_Weighed] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
+    fixed: int = 0
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -113,7 +117,10 @@ class LossTerms:
             valid = tf.reduce_sum(tf.cast(mask, exact))
             # The part that is valid, not its number: gradients, which it is multiplied with, keep their magnitude.
             return self._divided(loss, valid if self.plan.uneven else valid / tf.cast(tf.size(mask), exact))
-        return self._divided(loss, tf.cast(tf.size(values), exact)) if self.plan.uneven else loss
+        if self.plan.uneven:
+            return self._divided(loss, tf.cast(tf.size(values), exact))
+        self.fixed += 1
+        return loss
 
     def _added(self, loss: Any) -> Any:
         if not tf.is_tensor(loss) or keras.utils.is_keras_tensor(loss):

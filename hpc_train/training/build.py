@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,6 +36,7 @@ from hpc_train.model.builder import build_model
 from hpc_train.model.learning_rate import optimizer_settings
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.model_state import ModelState
+from hpc_train.model.notes import notes_on
 from hpc_train.model.own_steps import updates_of
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
@@ -46,6 +48,8 @@ from hpc_train.training.components import early_stopper, hooks_of, prepare_evalu
 from hpc_train.training.data_check import check_labels
 from hpc_train.training.job_dir import about_rank, begin_job_dir
 from hpc_train.warm_start.apply import WarmStartResult, warm_start
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,9 @@ def _build_model(
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
     updates = world.each(lambda: updates_of(model, dataset, name))
     shared = strategy.sharers(plan.roles, job.config)
+    if world.is_chief:
+        for note in notes_on(model, updates, plan.roles.readers, plan.roles.servers > 0, name):
+            log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config.accumulate_steps, name)
     own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}
     settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own})

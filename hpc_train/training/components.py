@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.signature import Signature, signature_of
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.lazy import keras
+
+log = logging.getLogger(__name__)
 
 
 def prepare_evaluations(
@@ -80,7 +83,12 @@ def prepare_evaluations(
 
 def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
     """UserError where evaluation will have no metric of that name; a test_step of one's own may have no loss."""
-    if name not in (None, "loss", *metrics):
+    if name == "loss" and metrics and name not in metrics:
+        log.warning(
+            "run.best_metric: the evaluation has no 'loss', so that no checkpoint is kept for its merit; name one of "
+            f"{', '.join(metrics)}, or null"
+        )
+    elif name is not None and name not in ("loss", *metrics):
         hint = did_you_mean(name, metrics)
         raise UserError(f"run.best_metric: {name!r} is no metric of this model; {hint}allowed: {', '.join(metrics)}")
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,9 +94,7 @@ class Trial:
             config |= {"strategy": "async", "max_staleness": 0}
         exporters = [ht.FinalExporter("final")] if export else []
         return ht.train_and_evaluate(
-            ht.Estimator(
-                lambda params: case.build(params), ht.RunConfig(job_dir, **config), {"rows": part}
-            ),
+            ht.Estimator(lambda params: case.build(params), ht.RunConfig(job_dir, **config), {"rows": part}),
             ht.TrainSpec(train, max_steps=steps),
             ht.EvalSpec(evaluated, steps=None, exporters=exporters),
         )
@@ -147,7 +146,10 @@ class Trial:
                 pairs = zip(self.variables(job_dir), self.variables(halves), strict=True)
                 found.resumed = all(np.array_equal(one, other) for one, other in pairs)
         if world.is_chief:
-            self._compare(found, job_dir, metrics, exports)
+            try:
+                self._compare(found, job_dir, metrics, exports)
+            except Exception as error:
+                found.error = f"comparing: {traceback.format_exc()[-600:]}" if error else ""
         found.secs = time.monotonic() - begun
         return found
 
@@ -166,9 +168,10 @@ class Trial:
         if metrics:
             model.reset_metrics()
             for first in range(0, self.case.batch * self.case.steps, self.part):
-                logs = model.test_step(keras.tree.map_structure(tf.convert_to_tensor, rows(self.data, first, first + self.part)))
-            expected = model._get_metrics_result_or_logs(logs) if hasattr(model, "_get_metrics_result_or_logs") else logs
-            expected = model._pythonify_logs(expected)
+                logs = model.test_step(
+                    keras.tree.map_structure(tf.convert_to_tensor, rows(self.data, first, first + self.part))
+                )
+            expected = _flat(model._get_metrics_result_or_logs(logs))
             for name in {*expected, *metrics}:
                 pair = expected.get(name, np.nan), metrics.get(name, np.nan)
                 found.metrics[name] = float(abs(pair[0] - pair[1]) / (abs(pair[0]) + 1e-7))
@@ -183,6 +186,19 @@ class Trial:
             own = keras.tree.flatten(model(keras.tree.map_structure(tf.convert_to_tensor, x), training=False))
             theirs = keras.tree.flatten(dict(out))
             found.exported = min(_apart(own, theirs), _apart(own, list(reversed(theirs))))
+
+
+def _flat(logs: dict[str, Any]) -> dict[str, float]:
+    """As Keras flattens logs; of a vector each element."""
+    found: dict[str, float] = {}
+    for name, value in logs.items():
+        if isinstance(value, dict):
+            found |= _flat(value)
+        elif np.ndim(value):
+            found |= {f"{name}_{place}": float(one) for place, one in enumerate(np.ravel(value))}
+        else:
+            found[name] = float(value)
+    return found
 
 
 def _apart(ours: list[Any], theirs: list[Any]) -> float:
@@ -206,7 +222,7 @@ def _build(model: keras.Model, batch: Any) -> None:
 def main() -> None:
     given = [name for name in sys.argv[2:] if not name.startswith("--")]
     asynchronous = "--async" in sys.argv
-    cases = [by_name(name) for name in given] or list(ALL)
+    cases = [by_name()[name] for name in given] or list(ALL)
     folder = Path(world.on_chief(lambda: tempfile.mkdtemp(prefix="conformity-")))
     with open(sys.argv[1], "a") if world.is_chief else open("/dev/null", "w") as file:
         for case in cases:
