@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from tests.conformity.cases import applications, generative, sequences, structured, text, vision
+from tests.conformity.cases import (
+    applications,
+    generative,
+    losses,
+    metric_learning,
+    sequences,
+    structured,
+    text,
+    training_steps,
+    vision,
+)
 from tests.conformity.cases.case import Case
 
-SUBJECTS = (structured, vision, applications, text, sequences, generative)
+SUBJECTS = (structured, vision, applications, text, sequences, generative, metric_learning, losses, training_steps)
 
 ALL: tuple[Case, ...] = tuple(case for subject in SUBJECTS for case in subject.CASES)
 

@@ -60,8 +60,8 @@ def check(case: Case, export: bool = False) -> str:
     losses, before = [], None
     for batch in batches(case):
         if before is None:
-            if not model.trainable_variables:
-                model(batch[0])
+            if case.exports and not all(layer.built for layer in model._flatten_layers()):
+                model(keras.tree.map_structure(tf.convert_to_tensor, batch[0]))
             before = [v.numpy() for v in model.trainable_variables]
             assert before, "nothing to train"
         logs = step(model, batch)

@@ -601,11 +601,9 @@ def stepping(name, build, data, **rest):
 CASES = (
     Case("autoencoder", autoencoder, themselves, note="x is y; models in a model"),
     stepping("variational_autoencoder", variational_autoencoder, noisy_images(), note="three metrics, own test_step"),
-    Case("functional_vae", functional_vae, noisy_images_again, note="add_loss of a number a row"),
+    Case("functional_vae", functional_vae, noisy_images_again, note="add_loss of a number a row: Keras adds them up"),
     stepping("dcgan", dcgan, noisy_images(), exports=False, note="two optimizers, no call()"),
-    stepping(
-        "wgan", wgan, noise_of_turns, exports=False, note="gradient penalty; the discriminator learns twice a step"
-    ),
+    stepping("wgan", wgan, noise_of_turns, exports=False, note="gradient penalty; the discriminator learns twice"),
     stepping("conditional_gan", conditional_gan, kinds_of_images, note="two optimizers, optimizer.apply"),
     stepping("cycle_gan", cycle_gan, animals, note="four optimizers in a dict, one persistent tape"),
     stepping("diffusion", diffusion, noisy_times, note="own moving mean of a network; own test_step"),
