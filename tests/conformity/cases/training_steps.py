@@ -443,13 +443,9 @@ CASES = (
     stepping("prepared", prepared, rows.vectors(), note="super().train_step of changed data"),
     stepping("instance_step", instance_step, rows.vectors(), note="train_step set on the instance; doubles gradients"),
     Case("distillation", distiller(Distiller), rows.vectors(), note="compute_loss; frozen teacher"),
-    stepping(
-        "distillation_step", distiller(SteppingDistiller), rows.vectors(), note="train_step, test_step; own compile"
-    ),
+    stepping("distillation_step", distiller(SteppingDistiller), rows.vectors(), note="train_step, test_step, compile"),
     stepping("adversarial", adversarial, rows.vectors(), note="gradients of rows, then of weights"),
-    stepping(
-        "sharpness_aware", sharpness_aware, rows.vectors(), note="gradients twice; the first ones move the weights"
-    ),
+    stepping("sharpness_aware", sharpness_aware, rows.vectors(), note="gradients twice; the first move the weights"),
     stepping("two_rates", two_rates, rows.vectors(), note="two optimizers; clip_by_global_norm by hand"),
     stepping("consistency", consistency, half_labelled, note="mean teacher; half the rows have a label"),
     stepping("physics_informed", physics_informed, times, note="gradients inside gradients"),
