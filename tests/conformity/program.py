@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -213,10 +214,10 @@ def _norm(arrays: list[np.ndarray]) -> float:
 
 
 def _build(model: keras.Model, batch: Any) -> None:
-    """Makes the variables that Keras would make in its first step, without one."""
+    """Makes the variables that Keras would make in its first step, without one; a GAN has its own and no call."""
     if not model.built:
-        x = batch[0]
-        model(keras.tree.map_structure(tf.convert_to_tensor, x))
+        with suppress(NotImplementedError):
+            model(keras.tree.map_structure(tf.convert_to_tensor, batch[0]))
 
 
 def main() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from tests.conformity.cases import (
     applications,
     generative,
+    layers,
     losses,
     metric_learning,
+    metrics,
+    optimizers,
     sequences,
     structured,
     text,
@@ -15,7 +18,20 @@ from tests.conformity.cases import (
 )
 from tests.conformity.cases.case import Case
 
-SUBJECTS = (structured, vision, applications, text, sequences, generative, metric_learning, losses, training_steps)
+SUBJECTS = (
+    structured,
+    vision,
+    applications,
+    text,
+    sequences,
+    generative,
+    metric_learning,
+    losses,
+    layers,
+    optimizers,
+    metrics,
+    training_steps,
+)
 
 ALL: tuple[Case, ...] = tuple(case for subject in SUBJECTS for case in subject.CASES)
 

@@ -34,17 +34,35 @@ class TokensAndPositions(layers.Layer):
         return self.tokens.compute_mask(x)
 
 
-def block(x, causal: bool = False):
-    """A block of a Transformer, of 8 channels."""
-    attended = layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=causal)
-    x = layers.LayerNormalization()(layers.Add()([x, attended]))
-    hidden = layers.Dense(8)(layers.Dense(16, activation="relu")(x))
-    return layers.LayerNormalization()(layers.Add()([x, hidden]))
+class Block(layers.Layer):
+    """A block of a Transformer; hands the mask on, which MultiHeadAttention takes off its inputs."""
+
+    def __init__(self, causal: bool = False, width: int = 8, **options):
+        super().__init__(**options)
+        self.supports_masking = True
+        self.causal = causal
+        self.attention = layers.MultiHeadAttention(2, width // 2)
+        self.first, self.second = layers.Dense(2 * width, activation="relu"), layers.Dense(width)
+        self.norms = [layers.LayerNormalization(), layers.LayerNormalization()]
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+        self.first.build(shape)
+        self.second.build((*shape[:-1], 2 * shape[-1]))
+        for norm in self.norms:
+            norm.build(shape)
+
+    def call(self, x):
+        x = self.norms[0](x + self.attention(x, x, use_causal_mask=self.causal))
+        return self.norms[1](x + self.second(self.first(x)))
+
+    def compute_output_shape(self, shape):
+        return shape
 
 
 def transformer_classifier(params):
     inputs = keras.Input((LENGTH,), dtype="int32")
-    x = block(TokensAndPositions(WORDS, LENGTH, 8)(inputs))
+    x = Block()(TokensAndPositions(WORDS, LENGTH, 8)(inputs))
     x = layers.GlobalAveragePooling1D()(x)
     model = keras.Model(inputs, layers.Dense(2, activation="softmax")(x))
     model.compile(keras.optimizers.Adam(1e-2), "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -103,10 +121,9 @@ def translations(rng, count):
 def transformer_translator(params):
     source = keras.Input((LENGTH,), dtype="int32", name="source")
     target = keras.Input((LENGTH,), dtype="int32", name="target")
-    encoded = block(TokensAndPositions(WORDS, LENGTH, 8)(source))
-    x = block(TokensAndPositions(WORDS, LENGTH, 8)(target), causal=True)
-    attended = layers.MultiHeadAttention(2, 4)(x, encoded)
-    x = layers.LayerNormalization()(layers.Add()([x, attended]))
+    encoded = Block()(TokensAndPositions(WORDS, LENGTH, 8)(source))
+    x = Block(causal=True)(TokensAndPositions(WORDS, LENGTH, 8)(target))
+    x = layers.LayerNormalization()(layers.MultiHeadAttention(2, 4)(x, encoded))
     model = keras.Model([source, target], layers.Dense(WORDS)(x))
     model.compile(
         keras.optimizers.RMSprop(1e-2), logits_loss(from_logits=True, ignore_class=0), weighted_metrics=["accuracy"]
@@ -118,7 +135,7 @@ def language_model(params):
     inputs = keras.Input((LENGTH,), dtype="int32")
     x = TokensAndPositions(WORDS, LENGTH, 8)(inputs)
     for _ in range(2):
-        x = block(x, causal=True)
+        x = Block(causal=True)(x)
     model = keras.Model(inputs, layers.Dense(WORDS)(x))
     model.compile(keras.optimizers.Adam(1e-2), logits_loss(from_logits=True), metrics=["accuracy"])
     return model
@@ -132,7 +149,7 @@ def next_tokens(rng, count):
 def masked_language_model(params):
     inputs = keras.Input((LENGTH,), dtype="int32")
     x = layers.Embedding(WORDS + 1, 8)(inputs)
-    x = block(x)
+    x = Block()(x)
     model = keras.Model(inputs, layers.Dense(WORDS, activation="softmax")(x))
     model.compile(keras.optimizers.Adam(1e-2), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
     return model

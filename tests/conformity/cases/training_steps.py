@@ -98,7 +98,7 @@ class WeightedStep(keras.Model):
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return self.compute_metrics(x, y, y_pred, sample_weight)
+        return {**self.compute_metrics(x, y, y_pred, sample_weight), "loss": loss}
 
 
 def weighted_step(params):
@@ -157,7 +157,7 @@ def instance_step(params):
             loss = self.compute_loss(x, y, y_pred, sample_weight)
         gradients = [2 * gradient for gradient in tape.gradient(loss, self.trainable_weights)]
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-        return self.compute_metrics(x, y, y_pred, sample_weight)
+        return {**self.compute_metrics(x, y, y_pred, sample_weight), "loss": loss}
 
     model.train_step = types.MethodType(train_step, model)
     return model
@@ -230,7 +230,7 @@ class AdversarialModel(keras.Model):
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred) + 0.5 * self.compute_loss(moved, y, self(moved, training=True))
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return self.compute_metrics(x, y, y_pred)
+        return {**self.compute_metrics(x, y, y_pred), "loss": loss}
 
 
 def adversarial(params):
@@ -261,7 +261,7 @@ class SharpnessAware(keras.Model):
         for weight, climb in zip(weights, climbs, strict=True):
             weight.assign_sub(climb)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self.compute_metrics(x, y, y_pred)
+        return {**self.compute_metrics(x, y, y_pred), "loss": loss}
 
 
 def sharpness_aware(params):
@@ -294,7 +294,7 @@ class TwoRates(keras.Model):
         gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, body + head), 0.5)
         self.body_optimizer.apply_gradients(zip(gradients[: len(body)], body, strict=True))
         self.head_optimizer.apply_gradients(zip(gradients[len(body) :], head, strict=True))
-        return self.compute_metrics(x, y, y_pred)
+        return {**self.compute_metrics(x, y, y_pred), "loss": loss}
 
 
 def two_rates(params):
@@ -443,13 +443,9 @@ CASES = (
     stepping("prepared", prepared, rows.vectors(), note="super().train_step of changed data"),
     stepping("instance_step", instance_step, rows.vectors(), note="train_step set on the instance; doubles gradients"),
     Case("distillation", distiller(Distiller), rows.vectors(), note="compute_loss; frozen teacher"),
-    stepping(
-        "distillation_step", distiller(SteppingDistiller), rows.vectors(), note="train_step, test_step; own compile"
-    ),
+    stepping("distillation_step", distiller(SteppingDistiller), rows.vectors(), note="train_step, test_step, compile"),
     stepping("adversarial", adversarial, rows.vectors(), note="gradients of rows, then of weights"),
-    stepping(
-        "sharpness_aware", sharpness_aware, rows.vectors(), note="gradients twice; the first ones move the weights"
-    ),
+    stepping("sharpness_aware", sharpness_aware, rows.vectors(), note="gradients twice; the first move the weights"),
     stepping("two_rates", two_rates, rows.vectors(), note="two optimizers; clip_by_global_norm by hand"),
     stepping("consistency", consistency, half_labelled, note="mean teacher; half the rows have a label"),
     stepping("physics_informed", physics_informed, times, note="gradients inside gradients"),
