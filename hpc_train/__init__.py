@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
     from hpc_train.config.warm_start import WarmStartSettings
     from hpc_train.data.loading.tf_dataset import InputContext
+    from hpc_train.distributed.exchange import all_gather
     from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
     from hpc_train.jobs.job import Job, submit
@@ -41,6 +42,7 @@ _NAMES = {
     "hpc_train.config.specs": ("EvalSpec", "HDF5Input", "RunConfig", "TrainSpec"),
     "hpc_train.config.warm_start": ("WarmStartSettings",),
     "hpc_train.data.loading.tf_dataset": ("InputContext",),
+    "hpc_train.distributed.exchange": ("all_gather",),
     "hpc_train.distributed.scaling": ("launched_ranks", "scaled_learning_rate"),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
     "hpc_train.jobs.job": ("Job", "submit"),
@@ -72,6 +74,7 @@ __all__ = [
     "UserError",
     "WarmStartSettings",
     "WarmUp",
+    "all_gather",
     "launched_ranks",
     "load_job",
     "scaled_learning_rate",

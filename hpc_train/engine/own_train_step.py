@@ -1,106 +1,152 @@
-"""One training step of a model with a train_step of its own: gradients are averaged wherever it applies some."""
+"""One training step of a model with a train_step of its own: the gradients that it computes are averaged over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import may_assign
 from hpc_train.model.loss_terms import LossPlan, LossTerms
+from hpc_train.model.model_state import ModelState
 from hpc_train.model.own_steps import applied_by, logs_of, own_train_step
 
 
 class _Averaging:
-    """Averages gradients over ranks before an optimizer gets them.
+    """Averages gradients over ranks where a train_step computes them, or else where it applies them.
+
+    Where it computes them, so that all that it does with them (clipping, a step aside and back) it does alike on all
+    ranks, as one process with all rows would.
 
     Attributes:
-        sums: Of averaged gradients, and own_sums of this rank's: not finite where a gradient is not.
-        waits: From when this rank had its gradients until it had the averages, float64 seconds.
+        own, averaged: Sums of this rank's gradients and of the averages, `[]`: not finite where a gradient is not.
+        waited: From when this rank had gradients until it had averages, float64 seconds. Variables, since train_step
+            may compute gradients inside functions and branches of its own.
     """
 
-    def __init__(self, allreduce: GradientAllreduce) -> None:
+    def __init__(self, allreduce: GradientAllreduce, state: ModelState) -> None:
         self._allreduce = allreduce
-        self.sums: list[tf.Tensor] = []
-        self.own_sums: list[tf.Tensor] = []
-        self.waits: list[tf.Tensor] = []
+        self._variables = {id(v) for v in state.variables} | {id(v.value) for v in state.variables}
+        self._may_overflow = any(
+            isinstance(optimizer, keras.optimizers.LossScaleOptimizer) for optimizer, _ in state.updates.optimizers
+        )
+        self.own, self.averaged = (tf.Variable(0.0, trainable=False) for _ in range(2))
+        self.waited = tf.Variable(0.0, trainable=False, dtype=tf.float64)
+        self._dependence: RankDependence | None = None
 
-    def __call__(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
-        used = [place for place, gradient in enumerate(gradients) if gradient is not None]
-        own = [tf.convert_to_tensor(gradients[place]) for place in used]
+    @contextmanager
+    def during(self, dependence: RankDependence | None) -> Iterator[None]:
+        """A context in which train_step is called."""
+        self._dependence = dependence
+        self.own.assign(0.0)
+        self.averaged.assign(0.0)
+        self.waited.assign(0.0)
+        tape = tf.GradientTape
+        gradient = tape.gradient
+
+        def averaged_gradient(its: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._of_tape(sources, gradient(its, target, sources, *args, **kwargs))
+
+        tape.gradient = averaged_gradient
+        try:
+            with applied_by(self._applied):
+                yield
+        finally:
+            tape.gradient = gradient
+
+    def _of_tape(self, sources: Any, gradients: Any) -> Any:
+        """Gradients as a tape has computed them; those of the model's variables averaged."""
+        flat, found = tf.nest.flatten(sources), tf.nest.flatten(gradients)
+        places = [k for k, source in enumerate(flat) if id(source) in self._variables and found[k] is not None]
+        for place, mean in zip(places, self._average([found[k] for k in places]), strict=True):
+            found[place] = mean
+        return tf.nest.pack_sequence_as(gradients, found) if places else gradients
+
+    def _applied(self, optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
+        """Gradients that train_step has got in another way are averaged before they are applied."""
+        own = [k for k, g in enumerate(gradients) if g is not None and self._depends(g)]
+        for place, mean in zip(own, self._average([gradients[k] for k in own]), strict=True):
+            gradients[place] = mean
+        apply(gradients, variables)
+
+    def _depends(self, gradient: Any) -> bool:
+        parts = [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]
+        return self._dependence is None or any(map(self._dependence.of, parts))
+
+    def _average(self, gradients: list[Any]) -> list[Any]:
+        own = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if not own:
+            return []
         computed = now_that(own)
         averaged, _ = self._allreduce.average(own, [])
-        self.waits.append(now_that(averaged) - computed)
-        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # which leaves such steps out by itself
-            self.own_sums += [tf.reduce_sum(tf.cast(g, tf.float32)) for g in own]
-            self.sums += [tf.reduce_sum(tf.cast(g, tf.float32)) for g in averaged]
-        for place, gradient in zip(used, averaged, strict=True):
-            gradients[place] = gradient
-        apply(gradients, variables)
+        if self._allreduce.ranks > 1:
+            self.waited.assign_add(now_that(averaged) - computed)
+        if not self._may_overflow:  # or LossScaleOptimizer leaves such steps out by itself
+            self.own.assign_add(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in own]))
+            self.averaged.assign_add(tf.add_n([tf.reduce_sum(tf.cast(g, tf.float32)) for g in averaged]))
+        if self._dependence is not None:
+            averaged = [tf.identity(mean) for mean in averaged]
+            self._dependence.averaged(averaged)
+        return averaged
 
 
 def make_own_train_step(
-    model: keras.Model,
-    variables: Sequence[Any],
-    allreduce: GradientAllreduce,
-    carried: Sequence[Any],
-    undo: bool,
-    plan: LossPlan,
+    model: keras.Model, state: ModelState, allreduce: GradientAllreduce, undo: bool, plan: LossPlan
 ) -> TrainStep:
     """Builds `step(batch, flags) -> report` around the train_step of `model`. The step is collective.
 
-    Each time that train_step applies gradients, they are averaged over all ranks first. When it has ended, its numbers
-    and the flags are averaged, and what it has changed in `carried`.
+    Gradients of the model's variables are averaged over all ranks where train_step computes them. When it has ended,
+    its numbers and the flags are averaged, and the changes that it has made to variables otherwise than by optimizers,
+    where they depend on a rank's rows.
 
     Args:
-        variables: All that train_step may change: where `undo` is true, all of them get their old values back if loss
-            or gradients are not finite or a rank leaves the batch out, so that of several optimizers all or none is
-            applied; which takes a copy of them in each step.
+        undo: If loss or gradients are not finite or a rank leaves the batch out, all variables get their old values
+            back, so that of several optimizers all or none is applied; which takes a copy of them in each step.
         plan: How ranks share a batch.
     """
     ranks, train_step = allreduce.ranks, own_train_step(model)
-    names: list[str] = []
+    averaging, names = _Averaging(allreduce, state), list[str]()
     whose = f"train_step of {type(model).__name__}"
+    variables, shared = state.everything(), state.shared()
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        kept = [tf.identity(v.value) for v in variables] if undo else []
-        values = [tf.identity(v.value) for v in carried] if ranks > 1 else []
-        averaging, terms = _Averaging(allreduce), LossTerms(plan, allreduce.mean)
-        begun = now_that([])
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        dependence = None if graph is None else RankDependence(graph, state.per_rank)
+        kept = {id(v): tf.identity(v.value) for v in (variables if undo else shared if ranks > 1 else ())}
+        terms, begun = LossTerms(plan, allreduce.mean), now_that([])
         weighed = terms.recorded() if ranks > 1 else nullcontext()
-        with exchanging(allreduce.collectives), applied_by(averaging), weighed:
+        with exchanging(allreduce.collectives), averaging.during(dependence), weighed:
             logs = logs_of(train_step(batch), whose)
         names[:] = logs
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        changed = [k for k in range(len(values)) if graph is None or may_assign(graph, carried[k])]
+        changed = [v for v in shared if dependence is None or dependence.assigned(v)] if ranks > 1 else []
         numbers = tf.stack(list(logs.values()))
-        own_finite = tf.math.is_finite(tf.add_n([tf.reduce_sum(numbers), *averaging.own_sums]))
-        loss = logs.get("loss", numbers[0])
-        changes = [carried[k].value - values[k] for k in changed]
-        _, (*changes, report) = allreduce.average([], [*changes, tf.concat([[loss], flags, numbers], axis=0)])
+        own_finite = tf.math.is_finite(tf.reduce_sum(numbers) + averaging.own)
+        changes = [v.value - kept[id(v)] for v in changed]
+        report = tf.concat([[logs.get("loss", numbers[0])], flags, numbers], axis=0)
+        _, (*changes, report) = allreduce.average([], [*changes, report])
         end = 1 + flags.shape[0]
-        finite = tf.math.is_finite(tf.add_n([tf.reduce_sum(report[end:]), *averaging.sums]))
+        finite = tf.math.is_finite(tf.reduce_sum(report[end:]) + averaging.averaged)
         applied = tf.logical_and(finite, report[end - 1] <= 0)
 
         def keep() -> tf.Tensor:
-            for k, change in zip(changed, changes, strict=True):
-                carried[k].assign(values[k] + change)
+            for variable, change in zip(changed, changes, strict=True):
+                variable.assign(kept[id(variable)] + change)
             return tf.zeros([1])
 
         def leave() -> tf.Tensor:
-            for variable, value in zip(variables, kept, strict=False):
+            for variable in variables if undo else ():
                 if graph is None or may_assign(graph, variable):
-                    variable.assign(value)
+                    variable.assign(kept[id(variable)])
             return tf.reshape(tf.cast(tf.logical_not(own_finite), tf.float32), [1])
 
         to_blame = tf.cond(applied, keep, leave)
-        waited = tf.add_n(averaging.waits) if ranks > 1 else tf.zeros([], tf.float64)
         report = tf.concat([report[:end], [tf.cast(applied, tf.float32)], to_blame, report[end:]], axis=0)
-        return report, tf.stack([begun, begun + waited])
+        return report, tf.stack([begun, begun + averaging.waited])
 
     if model.run_eagerly:
         return reporting(step, names)

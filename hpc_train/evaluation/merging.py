@@ -45,7 +45,7 @@ def merging(model: keras.Model, dataset: tf.data.Dataset, ranks: int) -> Merging
     batches = _two_batches(model, dataset)
     with from_zero(model):
         model.reset_metrics()
-        zero = _states(model)
+        zero, nothing = _states(model), flat_results(model)
         logs: Any = [model.test_step(batch) for batch in batches][-1]
         both, result = _states(model), flat_results(model)
         each = []
@@ -56,6 +56,7 @@ def merging(model: keras.Model, dataset: tf.data.Dataset, ranks: int) -> Merging
         model.reset_metrics()
         merged = _sum(zero, each)
         same = merged is not None and both is not None and all(map(_near, both, merged))
+        same = same and _alike(flat_results(model), nothing)  # else something is kept that is no variable
         if same and merged is not None:
             for variable, value in zip(model.metrics_variables, merged, strict=True):
                 variable.assign(value.astype(np.asarray(variable.numpy()).dtype))

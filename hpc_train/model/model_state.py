@@ -71,6 +71,21 @@ class ModelState:
         """All variables that a train_step may change, those of metrics, too."""
         return [*self._all.values(), *self._metrics]
 
+    @property
+    def variables(self) -> list[Any]:
+        """The model's variables."""
+        return list(self._model.values())
+
+    @property
+    def per_rank(self) -> list[Any]:
+        """Those that each rank has for itself: random states, and what stateful layers keep."""
+        return [*self._random, *self.layers]
+
+    def shared(self) -> list[Any]:
+        """The floating-point ones of model and optimizers that are to be the same on all ranks."""
+        own = {id(variable) for variable in self.per_rank}
+        return [variable for variable in self._all.values() if id(variable) not in own and is_floating(variable)]
+
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
         signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]

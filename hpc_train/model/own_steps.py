@@ -119,19 +119,13 @@ def applied_by(applied: Applied) -> Iterator[None]:
 
 def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
     found: list[tuple[Any, list[Any]]] = []
-    step_graph: list[Any] = []
     whose = f"{name}: train_step of {type(model).__name__}"
 
     def noted(optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
-        if tf.compat.v1.get_default_graph() is not step_graph[0]:
-            raise UserError(
-                f"{whose} applies gradients inside a tf.cond, tf.while_loop or tf.function of its own, which not all "
-                "ranks may reach alike; apply them in train_step itself (without @tf.function around that part)"
-            )
         found.append((optimizer, variables))
 
     def step(batch: Any) -> Any:
-        step_graph.append(tf.compat.v1.get_default_graph())
+        found.clear()  # where it makes variables, TensorFlow traces it twice
         return logs_of(own_train_step(model)(batch), whose)
 
     with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):

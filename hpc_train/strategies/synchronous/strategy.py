@@ -136,7 +136,7 @@ def _train_step(context: RunContext, allreduce: GradientAllreduce) -> TrainStep:
     config, model, state = context.config, context.model, context.state
     undo = config.on_nan != "halt"
     if has_own_train_step(model):
-        return make_own_train_step(model, state.everything(), allreduce, state.carried, undo, context.loss)
+        return make_own_train_step(model, state, allreduce, undo, context.loss)
     return make_train_step(
         model,
         allreduce,
