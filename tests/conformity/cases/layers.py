@@ -353,7 +353,12 @@ CASES = (
         rows_coupled=True,
         note="an own moving mean, of a rank's rows, which outputs depend on",
     ),
-    Case("step_counter", sequence(dense(8, "relu"), lambda: StepCounter(), dense(3)), rows.vectors()),
+    Case(
+        "step_counter",
+        sequence(dense(8, "relu"), lambda: StepCounter(), dense(3)),
+        rows.vectors(),
+        note="counts its calls in training",
+    ),
     Case(
         "dropout",
         sequence(dense(16, "relu"), lambda: layers.Dropout(0.3), dense(3)),

@@ -310,7 +310,12 @@ CASES = (
         mostly_zero,
         note="divided by the sum of the weights, most of them 0",
     ),
-    Case("sum_of_rows", compiled(mse(reduction="sum"), lambda: keras.optimizers.SGD(5e-3)), rows.regression()),
+    Case(
+        "sum_of_rows",
+        compiled(mse(reduction="sum"), lambda: keras.optimizers.SGD(5e-3)),
+        rows.regression(),
+        note="reduction='sum'",
+    ),
     Case(
         "sum_of_weighted_rows",
         compiled(mse(reduction="sum"), lambda: keras.optimizers.SGD(5e-3)),
@@ -326,7 +331,7 @@ CASES = (
     ),
     Case("loss_of_rows", compiled(log_cosh_of_rows), weighted, note="a function that returns a number a row"),
     Case("own_loss", compiled(ScaledError(2.0)), rows.regression(), note="a Loss of one's own"),
-    Case("huber", compiled(keras.losses.Huber(0.3), metrics=["mse"]), rows.regression()),
+    Case("huber", compiled(keras.losses.Huber(0.3), metrics=["mse"]), rows.regression(), note="Huber"),
     Case(
         "added_mean",
         added(lambda x: 0.1 * ops.mean(ops.square(x))),
@@ -360,8 +365,8 @@ CASES = (
     ),
     Case("divergence", of_classes("kl_divergence"), hot, note="KLDivergence"),
     Case("cosine", of_classes(keras.losses.CosineSimilarity(), None), hot, note="a negative loss"),
-    Case("hinge", of_classes("categorical_hinge", None), hot),
-    Case("focal", of_classes(keras.losses.CategoricalFocalCrossentropy()), hot),
+    Case("hinge", of_classes("categorical_hinge", None), hot, note="CategoricalHinge"),
+    Case("focal", of_classes(keras.losses.CategoricalFocalCrossentropy()), hot, note="CategoricalFocalCrossentropy"),
     Case("weighted_outputs", weighted_outputs, weights_of_outputs, note="other weights of rows for each output"),
     Case("sum_and_mean", sum_and_mean, two_targets, note="one output's loss is a sum, the other's a mean"),
     Case("dice", segmentation(keras.losses.Dice(axis=(1, 2, 3))), blobs, note="Dice of each image"),
