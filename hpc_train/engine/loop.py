@@ -15,6 +15,7 @@ from hpc_train.engine.run_context import RunContext
 from hpc_train.engine.step_report import Flags, StepReport, TrainStep
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import tf
+from hpc_train.model.learning_rate import rate_of
 from hpc_train.resilience.watchdog import TRAINING
 from hpc_train.telemetry.progress import Rate, TimeShares
 from hpc_train.telemetry.reporter import StepReporter, StepSummary, by_rank
@@ -214,7 +215,7 @@ class TrainingLoop:
                     self._rate.secs_for(max_steps - step) if max_steps else None,
                     last,
                     record,
-                    float(self._state.updates.first.learning_rate) if record else None,
+                    rate_of(self._state.updates.first) if record else None,
                     by_rank(taken, self._world.offset),
                     {name: value for name, value in report.values.items() if name != "loss"},
                 )

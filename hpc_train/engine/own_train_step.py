@@ -75,7 +75,8 @@ class _Averaging:
         apply(gradients, variables)
 
     def _depends(self, gradient: Any) -> bool:
-        parts = [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]
+        is_rows = isinstance(gradient, tf.IndexedSlices)
+        parts = [gradient.values, gradient.indices] if is_rows else [tf.convert_to_tensor(gradient)]
         return self._dependence is None or any(map(self._dependence.of, parts))
 
     def _average(self, gradients: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Which tensors of a traced training step depend on this rank's rows, otherwise than by gradients averaged over ranks."""
+"""Which tensors of a training step depend on this rank's rows, otherwise than by gradients averaged over ranks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
-from hpc_train.model.backward import loss_and_gradients
+from hpc_train.model.backward import loss_and_gradients, shares_scale
 from hpc_train.model.loss_terms import LossPlan
 from hpc_train.text import listed
 
@@ -85,6 +85,8 @@ def make_train_step(
         report = tf.concat([tf.reshape(tf.cast(loss, tf.float32), [1]), flags], axis=0)
         computed = now_that([*map(_numbers, own), *changes, report])
         averaged, (*changes, report) = allreduce.average(own, [*changes, *weights, report])
+        if allreduce.ranks > 1 and plan is not None and shares_scale(model):
+            averaged = [g * tf.cast(allreduce.ranks, g.dtype) for g in averaged]
         if weights:
             *changes, weight = changes
             averaged = [g / tf.cast(weight[0], g.dtype) for g in averaged]

@@ -80,7 +80,8 @@ def merging(model: keras.Model, dataset: tf.data.Dataset, ranks: int) -> Merging
 
 def flat_results(model: keras.Model) -> dict[str, float]:
     """The model's metrics by name, as Keras flattens them; of a vector each element, as name_0, name_1 and so on."""
-    return dict(_scalars(model.get_metrics_result()))
+    built = [metric for metric in model.metrics if getattr(metric, "built", True)]
+    return dict(_scalars({metric.name: metric.result() for metric in built}))
 
 
 def _scalars(results: dict[str, Any]) -> list[tuple[str, float]]:

@@ -23,7 +23,8 @@ class Backward:
     Attributes:
         loss: Mean over the rows, with loss weights and regularisation.
         gradients: Of each trainable variable, of the loss as the optimizer scales it; None where it has none. The
-            mean over ranks is that of their common batch, once it is divided by the mean of `weight`.
+            mean over ranks is that of their common batch, once it is divided by the mean of `weight`; where
+            `shares_scale`, their sum is.
         graph: In which the model was called; None where it runs eagerly.
         weight: By which loss and gradients are multiplied; None: by nothing.
     """
@@ -87,7 +88,7 @@ def loss_and_gradients(
         for term, mean in zip(terms.own, tf.unstack(_mean(divisors, plan, exchange)), strict=True):
             term.weight = tf.math.divide_no_nan(term.divisor, mean)
     gradients = tape.gradient(scaled, variables)
-    return Backward(terms.corrected(loss, _scale_of(model)), gradients, _graph())
+    return Backward(terms.corrected(loss, _scale_of(model, plan)), gradients, _graph())
 
 
 class _Pieces:
@@ -152,7 +153,7 @@ class _Pieces:
         for term in terms.own if self._apart else ():
             term.weight = 0.0
         found = [tape.gradient(scaled, variables, output_gradients=tf.cast(weight, scaled.dtype))]
-        scale = _scale_of(model)
+        scale = _scale_of(model, plan)
         own_weights, own_losses = [weight], []
         for term in (*terms.own, *terms.sums):
             if term.coefficient is not None:
@@ -191,7 +192,14 @@ def _forward(
     with tf.GradientTape(persistent=persistent) as tape:
         loss = loss_of(model, batch, True, terms)
         scaled = model.optimizer.scale_loss(loss)
+        if terms and shares_scale(model):
+            scaled /= terms.plan.parts
     return loss, scaled, tape
+
+
+def shares_scale(model: keras.Model) -> bool:
+    """Whether gradients of each of N ranks are of 1/N of the loss, so that a loss scale fits them as those of all."""
+    return isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def _mean(divisors: Any, plan: LossPlan, exchange: Exchange | None) -> Any:
@@ -206,8 +214,9 @@ def _mean(divisors: Any, plan: LossPlan, exchange: Exchange | None) -> Any:
     return exchange(divisors)
 
 
-def _scale_of(model: keras.Model) -> Any:
-    return model.optimizer.scale_loss(tf.ones([]))
+def _scale_of(model: keras.Model, plan: LossPlan) -> Any:
+    scale = model.optimizer.scale_loss(tf.ones([]))
+    return scale / plan.parts if shares_scale(model) else scale
 
 
 def _graph() -> Any:

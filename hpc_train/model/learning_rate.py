@@ -34,9 +34,15 @@ def optimizer_settings(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 def constant_rate(optimizer: keras.optimizers.Optimizer) -> Any | None:
-    """The variable of the learning rate; None for a schedule or a function."""
-    rate = optimizer.learning_rate
+    """The variable of the learning rate; None for a schedule, a function, or an optimizer of several."""
+    rate = getattr(optimizer, "learning_rate", None)
     return rate if isinstance(rate, keras.Variable) else None
+
+
+def rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
+    """The learning rate of the next update; None of an optimizer that has several (MultiOptimizer)."""
+    rate = getattr(optimizer, "learning_rate", None)
+    return None if rate is None else float(rate)
 
 
 def with_rate(

@@ -61,7 +61,7 @@ def _sgd(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> No
         accum=_state(optimizer, optimizer.momentums, variable),
         lr=rate,
         grad=gradient,
-        momentum=tf.cast(optimizer.momentum, gradient.dtype),
+        momentum=tf.constant(optimizer.momentum, gradient.dtype),
         use_nesterov=bool(optimizer.nesterov),
     )
 
@@ -70,7 +70,7 @@ def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> N
     """Kingma and Ba, arXiv:1412.6980, in the order of section 2's end, as Keras has it."""
     handle, rate, gradient = _operands(variable, learning_rate, gradient)
     step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, gradient.dtype)
-    beta_1, beta_2 = (tf.cast(beta, gradient.dtype) for beta in (optimizer.beta_1, optimizer.beta_2))
+    beta_1, beta_2 = (tf.constant(beta, gradient.dtype) for beta in (optimizer.beta_1, optimizer.beta_2))
     tf.raw_ops.ResourceApplyAdam(
         var=handle,
         m=_state(optimizer, optimizer._momentums, variable),
@@ -80,7 +80,7 @@ def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> N
         lr=rate,
         beta1=beta_1,
         beta2=beta_2,
-        epsilon=tf.cast(optimizer.epsilon, gradient.dtype),
+        epsilon=tf.constant(optimizer.epsilon, gradient.dtype),
         grad=gradient,
     )
 

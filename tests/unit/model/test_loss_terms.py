@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.model.backward import Backward, loss_and_gradients
+from hpc_train.model.backward import Backward, loss_and_gradients, shares_scale
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.loss_terms import LossPlan
 
@@ -166,8 +166,9 @@ def gradients_of_ranks(model: keras.Model, batch: Any, ranks: int, pieces: int) 
     mean = tf.add_n(seen) / ranks if seen else None
     found = [loss_and_gradients(model, part_of(batch, r, ranks), pieces, plan, lambda d: mean) for r in range(ranks)]
     weight = sum(1.0 if one.weight is None else float(one.weight) for one in found)
+    factor = ranks if shares_scale(model) else 1
     by_variable = zip(*(one.gradients for one in found), strict=True)
-    total = [sum(tf.convert_to_tensor(g) for g in own) / weight for own in by_variable]
+    total = [factor * sum(tf.convert_to_tensor(g) for g in own) / weight for own in by_variable]
     return sum(float(one.loss) for one in found) / weight, total
 
 
