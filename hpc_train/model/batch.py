@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model import rng_state
 
 
 def specs_of(dataset: tf.data.Dataset) -> list[Any]:
@@ -33,7 +36,7 @@ def example(dataset: tf.data.Dataset, model: keras.Model) -> Any:
     if all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
         rows = fixed_rows(model) or 1
         return tf.nest.map_structure(
-            lambda spec: _zeros([spec.shape[0] or rows, *spec.shape[1:]], spec.dtype), dataset.element_spec
+            lambda spec: zeros([spec.shape[0] or rows, *spec.shape[1:]], spec.dtype), dataset.element_spec
         )
     batch = next(iter(dataset.take(1)), None)
     if batch is None:
@@ -41,5 +44,16 @@ def example(dataset: tf.data.Dataset, model: keras.Model) -> Any:
     return batch
 
 
-def _zeros(shape: list[int], dtype: Any) -> Any:
+def zeros(shape: list[int], dtype: Any) -> Any:
+    """A tensor of zeros, or of empty texts."""
     return tf.fill(shape, "") if dtype == tf.string else tf.zeros(shape, dtype)
+
+
+@contextmanager
+def left_alone(model: keras.Model) -> Iterator[None]:
+    """A context in which the model is called, and which leaves its state and random numbers as they were."""
+    kept = [(variable, tf.identity(variable.value)) for variable in model.non_trainable_variables]
+    with rng_state.unchanged():
+        yield
+    for variable, value in kept:
+        variable.assign(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from hpc_train.distributed.world import World
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.model.backward import loss_of, shares_scale
-from hpc_train.model.batch import example, fixed_rows, specs_of
+from hpc_train.model.batch import example, fixed_rows, left_alone, specs_of
 from hpc_train.model.loss_terms import LossPlan, LossTerms, Meaning
 from hpc_train.model.own_steps import has_own_train_step
 
@@ -67,23 +66,13 @@ def _terms(model: keras.Model, dataset: tf.data.Dataset, plan: LossPlan) -> Loss
     """What the loss of a batch is made of, as it is when it is trained on."""
     terms, batch = LossTerms(plan), example(dataset, model)
     if model.run_eagerly:
-        with _left_alone(model):
+        with left_alone(model):
             loss_of(model, batch, True, terms)
         return terms
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
     with rng_state.unchanged():
         tf.function(lambda batch: loss_of(model, batch, True, terms), autograph=False).get_concrete_function(specs)
     return terms
-
-
-@contextmanager
-def _left_alone(model: keras.Model) -> Iterator[None]:
-    """A context in which the model is called, and which leaves its state and random numbers as they were."""
-    kept = [(variable, tf.identity(variable.value)) for variable in model.non_trainable_variables]
-    with rng_state.unchanged():
-        yield
-    for variable, value in kept:
-        variable.assign(value)
 
 
 def _tried_out(
@@ -98,7 +87,7 @@ def _tried_out(
     if half == 0 or fixed_rows(model) is not None:
         return [None] * count, False
     parts = [_rows(batch, first, stop) for first, stop in ((0, 2 * half), (0, half), (half, 2 * half))]
-    with _left_alone(model):
+    with left_alone(model):
         found = [_computed(model, part, plan) for part in parts]
         if any(len(terms.numbers) != count for _, terms in found):
             return [None] * count, False

@@ -70,16 +70,19 @@ def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> N
     """Kingma and Ba, arXiv:1412.6980, in the order of section 2's end, as Keras has it."""
     handle, rate, gradient = _operands(variable, learning_rate, gradient)
     step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, gradient.dtype)
-    beta_1, beta_2 = (tf.constant(beta, gradient.dtype) for beta in (optimizer.beta_1, optimizer.beta_2))
+    # Keras's powers are those of betas in float32, also for variables in float64; its averages' factors are not.
+    powers = [
+        tf.pow(tf.cast(tf.constant(b, tf.float32), gradient.dtype), step) for b in (optimizer.beta_1, optimizer.beta_2)
+    ]
     tf.raw_ops.ResourceApplyAdam(
         var=handle,
         m=_state(optimizer, optimizer._momentums, variable),
         v=_state(optimizer, optimizer._velocities, variable),
-        beta1_power=tf.pow(beta_1, step),
-        beta2_power=tf.pow(beta_2, step),
+        beta1_power=powers[0],
+        beta2_power=powers[1],
         lr=rate,
-        beta1=beta_1,
-        beta2=beta_2,
+        beta1=tf.constant(optimizer.beta_1, gradient.dtype),
+        beta2=tf.constant(optimizer.beta_2, gradient.dtype),
         epsilon=tf.constant(optimizer.epsilon, gradient.dtype),
         grad=gradient,
     )

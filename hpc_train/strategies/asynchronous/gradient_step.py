@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from hpc_train.distributed.exchange import alone
 from hpc_train.distributed.tensors import view_of
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients
+from hpc_train.model.batch import left_alone, zeros
 from hpc_train.model.loss_terms import LossPlan
 
 Kind = Literal["dense", "rows", "none"]
@@ -93,8 +94,13 @@ class GradientStep:
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32), weight])
             return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
 
-        self._step = tf.function(step, reduce_retracing=True, autograph=False)
-        self._step.get_concrete_function(spec)
+        if model.run_eagerly:
+            self._step: Callable[[Any], tuple[tf.Tensor, list[Any]]] = step
+            with left_alone(model):
+                step(tf.nest.map_structure(lambda one: zeros([rows or 1 for rows in one.shape], one.dtype), spec))
+        else:
+            self._step = traced = tf.function(step, reduce_retracing=True, autograph=False)
+            traced.get_concrete_function(spec)
 
     def __call__(self, batch: Any) -> LocalGradients:
         """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
