@@ -32,6 +32,7 @@ written here.
 """
 GROUPS = {
     "Training": ["train_and_evaluate", "Estimator", "RunConfig", "TrainSpec", "EvalSpec"],
+    "In a model": ["all_gather"],
     "Data": ["HDF5Input", "InputContext"],
     "Exports": ["FinalExporter", "LatestExporter", "BestExporter"],
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],

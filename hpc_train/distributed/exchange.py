@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.collectives import Collectives
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
@@ -35,6 +36,7 @@ def alone(why: str) -> Iterator[None]:
         _current.reset(token)
 
 
+@checked_arguments
 def all_gather(tensor: Any) -> Any:
     """The rows of all ranks, one below the other by rank: `[B, ...]` to `[ranks * B, ...]`. Collective in training.
 

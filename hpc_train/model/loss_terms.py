@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hpc_train.lazy import keras, tf
 
 Meaning = Literal["mean", "sum"]
-Exchange = Callable[[tf.Tensor], tf.Tensor]
+Exchange = Callable[[Any], Any]
 """The mean of a vector over all ranks. Collective; called inside a tf.function."""
 
 

@@ -61,7 +61,7 @@ def _sgd(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> No
         accum=_state(optimizer, optimizer.momentums, variable),
         lr=rate,
         grad=gradient,
-        momentum=tf.constant(optimizer.momentum, gradient.dtype),
+        momentum=tf.cast(optimizer.momentum, gradient.dtype),
         use_nesterov=bool(optimizer.nesterov),
     )
 
@@ -71,9 +71,8 @@ def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> N
     handle, rate, gradient = _operands(variable, learning_rate, gradient)
     step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, gradient.dtype)
     # Keras's powers are those of betas in float32, also for variables in float64; its averages' factors are not.
-    powers = [
-        tf.pow(tf.cast(tf.constant(b, tf.float32), gradient.dtype), step) for b in (optimizer.beta_1, optimizer.beta_2)
-    ]
+    betas = optimizer.beta_1, optimizer.beta_2
+    powers = [tf.pow(tf.cast(tf.constant(beta, tf.float32), gradient.dtype), step) for beta in betas]
     tf.raw_ops.ResourceApplyAdam(
         var=handle,
         m=_state(optimizer, optimizer._momentums, variable),
@@ -81,8 +80,8 @@ def _adam(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> N
         beta1_power=powers[0],
         beta2_power=powers[1],
         lr=rate,
-        beta1=tf.constant(optimizer.beta_1, gradient.dtype),
-        beta2=tf.constant(optimizer.beta_2, gradient.dtype),
+        beta1=tf.constant(betas[0], gradient.dtype),
+        beta2=tf.constant(betas[1], gradient.dtype),
         epsilon=tf.constant(optimizer.epsilon, gradient.dtype),
         grad=gradient,
     )
