@@ -25,7 +25,16 @@ GIVEN_BY_NAME = (
 """Settings that a job has or has not; elsewhere one that is missing was unknown to the version that ran the job."""
 OF_THE_PLACE = ("name", "run.model_dir")
 MAX_VALUE, MAX_BYTES = 200, 1 << 20
-TRAINED_WITH = ("model", "params.", "optimizer.", "data.train", "run.mixed_precision", "run.accumulate_steps")
+TRAINED_WITH = (
+    "model",
+    "params.",
+    "optimizer",
+    "data.train",
+    "run.mixed_precision",
+    "run.accumulate_steps",
+    "run.sparse_gradients",
+    "train.class_weight",
+)
 """What matters only while steps are made."""
 NO_EFFECT = {
     "warm_start_from": "the variables are those of the checkpoint",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
@@ -22,15 +23,16 @@ NEAR, NEAR_IN_16_BITS = 1e-4, 2e-2
 
 
 def plan_loss(
-    world: World, model: keras.Model, dataset: tf.data.Dataset, parts: int, pieces: int, name: str
+    world: World, model: keras.Model, dataset: tf.data.Dataset, parts: int, config: RunConfig, name: str
 ) -> LossPlan:
     """What the loss of `model` is made of, the same on all ranks. Collective.
 
     Args:
         dataset: Batches like those that it is trained on; one is read where a term is one number for all rows.
-        parts: How many ranks share a batch. pieces: in how many pieces a rank computes it.
+        parts: How many ranks share a batch. config: how they compute it.
         name: What to call the model.
     """
+    pieces = config.accumulate_steps
     if parts == 1 and pieces == 1:
         return LossPlan()
     static = all(spec.shape.is_fully_defined() for spec in specs_of(dataset))
@@ -44,8 +46,8 @@ def plan_loss(
         plan,
         divisors=len(terms.own),
         sums=bool(terms.sums),
-        # What compute_loss of one's own does beside is not known; a loss scale leaves no room for another factor.
-        along=only and not own and not shares_scale(model),
+        # What compute_loss of one's own does beside is not known; float16 has no room for another factor.
+        along=only and not own and not shares_scale(model) and config.compression != "fp16",
     )
     if not terms.numbers and not own:
         return plan

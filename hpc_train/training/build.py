@@ -192,7 +192,7 @@ def _build_model(
     if world.is_chief:
         for note in notes_on(model, updates, plan.roles.readers, plan.roles.servers > 0, name):
             log.info(note)
-    loss = plan_loss(world, model, dataset, shared, job.config.accumulate_steps, name)
+    loss = plan_loss(world, model, dataset, shared, job.config, name)
     own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}
     settings = settings_of({**job.description, "optimizer": optimizer_settings(updates.first), **own})
     state = ModelState(model, world, updates)

@@ -106,6 +106,8 @@ def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, 
     }
 
 
+STEPS_HOW = ("mixed_precision", "accumulate_steps", "sparse_gradients")
+"""Of `run`: how steps are computed."""
 READ_HOW = ("batch_size", "shuffle", "seed")
 """Of `data.train`: how it is read, not what."""
 
@@ -124,7 +126,9 @@ def _as_trained(job: dict[str, Any], job_dir: Path) -> dict[str, Any]:
 
     trained = merged(job, before, ("params",))
     if isinstance(trained.get("run"), dict):
-        trained["run"] = merged(trained["run"], before.get("run"), ("mixed_precision", "accumulate_steps"))
+        trained["run"] = merged(trained["run"], before.get("run"), STEPS_HOW)
+    if isinstance(trained.get("train"), dict):
+        trained["train"] = merged(trained["train"], before.get("train"), ("class_weight",))
     data, then = trained.get("data"), before.get("data")
     if isinstance(data, dict) and isinstance(then, dict):
         trained["data"] = {**data, "train": merged(data.get("train"), then.get("train"), READ_HOW)}

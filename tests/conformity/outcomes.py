@@ -37,7 +37,7 @@ def mistakes(case: Case, outcome: dict[str, Any], doubles: dict[str, Any] | None
         refused = outcome["strategy"] == "async" and REFUSED in outcome["error"]
         return [] if refused else [outcome["error"]]
     found = []
-    if comparable(case) or outcome["ranks"] == 1:
+    if outcome["ranks"] == 1 or (comparable(case) and not outcome.get("warned")):
         short = case.name in IN_16_BITS
         weights, updates = (WEIGHTS_IN_16_BITS, UPDATES_IN_16_BITS) if short else (WEIGHTS, UPDATES)
         weights, updates = (DOUBLE, DOUBLE) if case.name == "float64" else (weights, updates)
@@ -86,6 +86,8 @@ def _cell(case: Case, outcome: dict[str, Any] | None, doubles: dict[str, Any]) -
         return "random"
     if outcome["ranks"] > 1 and case.rows_coupled:
         return "by rank"
+    if outcome.get("warned"):
+        return "by rank, warned of"
     within = outcome["updates"] <= UPDATES and outcome["weights"] <= WEIGHTS
     double = doubles.get(case.name)
     more = f" ({_far(double['updates'])})" if double and not within and outcome["ranks"] > 1 else ""

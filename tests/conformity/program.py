@@ -8,6 +8,7 @@ Adds a JSON object a case to the file RESULTS: see `Outcome`.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -48,7 +49,7 @@ class Outcome:
         metrics: How far the metrics of an evaluation are, at most, relative to each.
         resumed: Whether training in two halves gives the same to the bit. exported: how far what the export gives is
             from the model. None: not tried.
-        error: What was raised instead.
+        warned: Whether the loss was said to be that of each rank's own rows. error: what was raised instead.
     """
 
     case: str
@@ -59,12 +60,24 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
     resumed: bool | None = None
     exported: float | None = None
+    warned: bool = False
     error: str = ""
     secs: float = 0.0
 
 
 def rows(data: Any, first: int, stop: int) -> Any:
     return keras.tree.map_structure(lambda array: array[first:stop], data)
+
+
+class Warnings(logging.Handler):
+    """Notes what is said of losses."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 class Trial:
@@ -135,11 +148,14 @@ class Trial:
         found = Outcome(case.name, world.size, "async" if self.asynchronous else "sync")
         job_dir = self.folder / case.name
         whole = not self.asynchronous
+        heard = Warnings()
+        logging.getLogger("hpc_train.model.loss_plan").addHandler(heard)
         try:
             metrics, exports = self.trained(job_dir, case.steps, export=whole and case.exports)
         except Exception as error:
             found.error = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             metrics, exports = {}, []
+        found.warned = any("ht.all_gather" in line for line in heard.lines)
         errors = world.all_gather(found.error)
         found.error = next(filter(None, errors), "")
         if found.error:

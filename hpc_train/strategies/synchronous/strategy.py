@@ -22,7 +22,6 @@ from hpc_train.engine.step_report import TrainStep
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
-from hpc_train.lazy import keras
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.telemetry.reporter import StepReporter
 
@@ -59,7 +58,7 @@ class Synchronous:
         """Starts Horovod, among the workers alone where the chief is dedicated. Collective."""
         from hpc_train.strategies.synchronous.dedicated import dedicated
 
-        parts.world.each(lambda: _check_steps(parts.config, parts.model, parts.roles.readers))
+        parts.world.each(lambda: _check_steps(parts))
         if parts.roles.dedicated:
             with dedicated(parts) as training:
                 yield training
@@ -67,8 +66,16 @@ class Synchronous:
             yield partial(train_together, gradient_allreduce(parts.world, parts.config))
 
 
-def _check_steps(config: RunConfig, model: keras.Model, ranks: int) -> None:
+def _check_steps(parts: ModelParts) -> None:
     """UserError where steps cannot be made as the job asks for."""
+    config, model, ranks = parts.config, parts.model, parts.roles.readers
+    together = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
+    if together and config.accumulate_steps > 1 and parts.loss.uneven:
+        raise UserError(
+            f"run.accumulate_steps: {together[0]} (BatchNormalization with synchronized=True) averages each piece over "
+            "all ranks, but input_fn may give ranks batches of other numbers of rows, and so of pieces; give all "
+            "batches the same (Dataset.batch with drop_remainder=True), or leave accumulate_steps or synchronized out"
+        )
     if config.sparse_gradients == "keras" and ranks > 1:
         raise UserError(
             f"run.sparse_gradients: keras is for one rank; {ranks} train here: Keras updates the rows that a batch "

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.model.backward import Backward, loss_and_gradients, shares_scale
@@ -150,7 +151,7 @@ def part_of(batch: Any, rank: int, ranks: int) -> Any:
 
 def planned(model: keras.Model, batch: Any, ranks: int, pieces: int) -> LossPlan:
     dataset = tf.data.Dataset.from_tensors(part_of(batch, 0, ranks))
-    return plan_loss(World.alone(), model, dataset, ranks, pieces, "model")
+    return plan_loss(World.alone(), model, dataset, ranks, RunConfig("x", accumulate_steps=pieces), "model")
 
 
 def gradients_of_ranks(model: keras.Model, batch: Any, ranks: int, pieces: int) -> tuple[float, list[Any]]:
