@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards
+from hpc_train.data.hdf5.columns import Column
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
 from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
 from hpc_train.distributed.world import World

@@ -11,7 +11,7 @@ Read = Callable[[int, int], bytes]
 
 SIGNATURE = b"GCOL\x01"
 MAX_OFFSET = 1 << 62
-_HEADER, _OBJECT = struct.Struct("<5s3xQ"), struct.Struct("<H6xQ")
+HEADER, _OBJECT = struct.Struct("<5s3xQ"), struct.Struct("<H6xQ")
 MAX_OBJECTS, MAX_HEAP_BYTES = 1 << 16, 64 << 20
 """Of one heap: its objects have numbers of 16 bits, and HDF5 makes it no larger than its largest string."""
 
@@ -29,8 +29,8 @@ def objects_of(read: Read, at: int, file_bytes: int) -> Iterator[tuple[int, int,
     Raises:
         ValueError: At the end, where it is no heap, or larger than the file or than any that HDF5 writes.
     """
-    signature, size = _HEADER.unpack(read(at, _HEADER.size).ljust(_HEADER.size, b"\0"))
-    place, end = at + _HEADER.size, at + size
+    signature, size = HEADER.unpack(read(at, HEADER.size).ljust(HEADER.size, b"\0"))
+    place, end = at + HEADER.size, at + size
     if signature == SIGNATURE and end <= file_bytes and size <= MAX_HEAP_BYTES:
         for _ in range(MAX_OBJECTS):
             if end - place < _OBJECT.size:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
-from hpc_train.data.hdf5.layout import Contiguous
-from hpc_train.data.hdf5.reader import Reader, cache_bytes
+from hpc_train.data.hdf5.layout import ByEnds, Contiguous, InHeaps
+from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, record_of
+from hpc_train.data.hdf5.stored import cache_bytes
 from hpc_train.data.loading.prefetch import GroupReader
 from hpc_train.data.loading.window_prefetch import WindowsAhead
 from hpc_train.data.memory import available_bytes
@@ -125,7 +126,7 @@ def training_reader(
         if source.shuffle == "block" and not plan.scattered:
             windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
 
-        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+        def read(first: int, stop: int, rows: np.ndarray) -> list[Rows]:
             if windows:
                 windows.prepare(first, stop)
             else:
@@ -146,7 +147,7 @@ def evaluation_reader(
     held = group * (ahead + 1)
     with Reader(shards, resources.threads, held * source.batch_size, held) as reader:
 
-        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+        def read(first: int, stop: int, rows: np.ndarray) -> list[Rows]:
             reader.expect(rows)
             return reader.read(rows)
 
@@ -216,4 +217,4 @@ def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: in
 
 def _contiguous_row_bytes(shards: ShardSet) -> int:
     each = zip(shards.columns, shards.layouts[0], strict=True)
-    return sum(column.row_bytes for column, layout in each if isinstance(layout, Contiguous))
+    return sum(column.row_bytes for column, layout in each if isinstance(layout, Contiguous | ByEnds | InHeaps))
