@@ -31,6 +31,11 @@ class Ragged:
     def nbytes(self) -> int:
         return int(self.values.nbytes + self.lengths.nbytes)
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the values."""
+        return self.values.dtype
+
     def __getitem__(self, rows: slice | np.ndarray) -> Ragged:
         """These rows, in that order."""
         ends = np.cumsum(self.lengths.reshape(len(self), math.prod(self.lengths.shape[1:])).sum(axis=1))
@@ -66,6 +71,12 @@ class Ragged:
         found = np.empty(len(ends), object)
         found[:] = [joined[first:end] for first, end in zip([0, *ends], ends, strict=False)]
         return found.reshape(self.lengths.shape)
+
+
+def joined(parts: Sequence[np.ndarray | Ragged]) -> np.ndarray | Ragged:
+    """The rows of arrays, or of Raggeds, one after the other."""
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    return Ragged.concatenate(ragged) if ragged else np.concatenate([np.asarray(part) for part in parts])
 
 
 def runs_of(firsts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
