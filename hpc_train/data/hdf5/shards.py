@@ -75,6 +75,12 @@ class ShardSet:
         layouts = tuple((shard[number],) for shard in self.layouts)
         return replace(self, features=(self.columns[number],), labels=(), layouts=layouts)
 
+    def lengths_of(self, name: str) -> ShardSet:
+        """The same shards with the lengths of the rows of the ragged column `name`, as the one feature."""
+        (number,) = (k for k, column in enumerate(self.columns) if column.name == name)
+        shape = self.columns[number].shape if self.columns[number].is_text else ()
+        return replace(self.only(number), features=(Column(name + LENGTH, shape, "int64", kind="length"),))
+
     @property
     def row_bytes(self) -> int:
         return sum(column.row_bytes for column in self.columns)
@@ -251,6 +257,9 @@ def _check_padded(source: HDF5Input, path: Path, columns: Sequence[Column]) -> N
                 f"`pad: {{{column.name}: 0}}`, by which each batch is padded with 0 to its longest row, or "
                 f"`pad: {{{column.name}: {{value: 0, length: 128}}}}`, to that length"
             )
+    by = source.bucket_by
+    if by is not None and not any(column.name == by and column.kind == "ragged" for column in columns):
+        raise UserError(f"{path}: `bucket_by` names {by!r}, which is no feature or label of rows of different lengths")
     for name in source.pad:
         if name not in ragged:
             raise UserError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hpc_train.data.hdf5.stored import cache_bytes
 from hpc_train.data.loading.prefetch import GroupReader
 from hpc_train.data.loading.window_prefetch import WindowsAhead
 from hpc_train.data.memory import available_bytes
+from hpc_train.data.sampling.buckets import POOL_BATCHES, Buckets
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -100,6 +101,8 @@ def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
     digest = hashlib.sha256(json.dumps(record_of(shards)).encode())
     if source.shuffle == "block":
         digest.update(shards.blocks.starts.astype("<i8").tobytes())
+    if source.bucket_by is not None:
+        digest.update(json.dumps([source.bucket_by, source.batch_size]).encode())
     return DataOrder(source.seed, source.shuffle, shards.rows, digest.hexdigest()[:16])
 
 
@@ -117,7 +120,33 @@ def training_reader(
     Raises:
         UserError: Too few rows, or too little memory for the shuffle buffer.
     """
-    sampler = training_sampler(source, shards, rank, size, progress)
+    with ExitStack() as opened:
+        sampler = training_sampler(source, shards, rank, size, progress)
+        if source.bucket_by is not None:
+            sampler = replace(sampler, buckets=opened.enter_context(_buckets(source, shards, resources)))
+        yield opened.enter_context(_reader_of(source, shards, sampler, resources))
+
+
+@contextmanager
+def _buckets(source: HDF5Input, shards: ShardSet, resources: ReadResources) -> Iterator[Buckets]:
+    """What puts rows of like length together; it reads the lengths."""
+    assert source.bucket_by is not None
+    pool = POOL_BATCHES * source.batch_size
+    with Reader(shards.lengths_of(source.bucket_by), resources.threads, pool, pool) as reader:
+
+        def lengths(rows: np.ndarray) -> np.ndarray:
+            found = reader.read(rows)[0]
+            assert isinstance(found, np.ndarray)
+            return found if found.ndim == 1 else found.reshape(len(found), -1).sum(axis=1)
+
+        yield Buckets(lengths, source.batch_size)
+
+
+@contextmanager
+def _reader_of(
+    source: HDF5Input, shards: ShardSet, sampler: Sampler, resources: ReadResources
+) -> Iterator[BatchReader]:
+    progress = sampler.progress
     end = sampler.last_step(source.epochs)
     steps, ahead = _groups(source, shards, resources)
     plan = _plan(shards, sampler, resources, steps * (ahead + 1))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_train import HDF5Input
+from hpc_train import HDF5Input, UserError
 from hpc_train.data import write_shards
-from hpc_train.data.hdf5.shards import find_shards
-from hpc_train.data.loading.batch_source import ReadResources
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
+from hpc_train.data.loading.batch_source import BEGINNING, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation, open_training
-from hpc_train.data.sampling.sampler import DataProgress
+from hpc_train.data.sampling.sampler import DataOrder, DataProgress
 
 ROWS = 60
 WORDS = [f"nº {k}" * (k % 3) for k in range(ROWS)]
@@ -72,6 +73,38 @@ def test_resumed_batches_are_those_that_would_have_come(shards: str) -> None:
         with open_training(given, found, InputContext(rank, 2, 0)) as opened:
             later = opened.progress_at(5)
         assert keys(rank, later) == keys(rank, DataProgress())[5:]
+
+
+def test_rows_of_like_length_go_together_and_resume(shards: str) -> None:
+    given = source(shards, shuffle="block", epochs=2, bucket_by="tokens", batch_size=4)
+    found = find_shards(given)
+
+    def read(progress: DataProgress = BEGINNING) -> list[list[int]]:
+        with open_training(given, found, InputContext(0, 1, 0), progress) as opened:
+            batches = [(features, label.numpy()) for features, label in opened.dataset]
+        for features, keys in batches:
+            check(features, keys)
+        return [keys.tolist() for _, keys in batches]
+
+    whole = read()
+    assert sorted(key for batch in whole[:15] for key in batch) == list(range(ROWS))
+    for step in (1, 7, 20):
+        with open_training(given, found, InputContext(0, 1, 0)) as opened:
+            progress = opened.progress_at(step)
+            assert opened.order != open_order(replace(given, bucket_by=None), found)
+        assert read(progress) == whole[step:]
+
+
+def open_order(given: HDF5Input, found: ShardSet) -> DataOrder | None:
+    with open_training(given, found, InputContext(0, 1, 0)) as opened:
+        return opened.order
+
+
+def test_what_rows_are_put_together_by_is_checked(shards: str) -> None:
+    with pytest.raises(UserError, match=r"`bucket_by` puts rows of like length together .* is 'global'"):
+        source(shards, bucket_by="tokens")
+    with pytest.raises(UserError, match="`bucket_by` names 'key', which is no feature or label of rows of different"):
+        find_shards(source(shards, shuffle="block", bucket_by="key"))
 
 
 def test_evaluations_have_every_row_and_map_fn_gets_padded_batches(shards: str) -> None:
