@@ -107,7 +107,7 @@ def make(
         typer.Option(
             metavar="NAME=TYPE",
             help="A column's type, or TYPE\\[SHAPE] with the shape of its rows; each value is checked to fit. A TYPE "
-            "alone is for all floats (float32), or all integers (int32). Repeatable.",
+            "alone is for all floats (float32), or all integers (int32); NAME=text writes text. Repeatable.",
         ),
     ] = None,
     external: Annotated[

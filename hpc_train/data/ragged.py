@@ -85,6 +85,14 @@ def runs_of(firsts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(firsts - (ends - lengths), lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
+def cut_at_zero(texts: np.ndarray) -> None:
+    """Ends each of some texts of one length (C-contiguous, numpy's S) at its first zero, as C does, where it lies."""
+    letters = texts.reshape(-1).view(np.uint8).reshape(texts.size, texts.itemsize)
+    zero = letters == 0
+    if (zero[:, :-1] & ~zero[:, 1:]).any():
+        letters[np.logical_or.accumulate(zero, axis=1)] = 0
+
+
 def first_invalid(values: np.ndarray, lengths: np.ndarray) -> int | None:
     """Which of some texts, laid end to end in `values`, is not UTF-8; None where all are.
 

@@ -20,7 +20,7 @@ from hpc_train.text import listed
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset at the top level of a file; without a column where it holds no numbers in rows.
+    """A dataset at the top level of a file; without a column where it holds no numbers or texts in rows.
 
     Attributes:
         problem: Why it cannot be read.

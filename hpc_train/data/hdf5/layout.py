@@ -157,7 +157,7 @@ def _plain(dataset: h5py.Dataset, stored: np.dtype, elsewhere: bool) -> Plain:
 
 
 def _is_stored_as(kind: h5py.h5t.TypeID, stored: np.dtype) -> bool:
-    """Whether bytes of a file are those of numpy's `stored`: numbers, or texts of one length, padded with zeros."""
+    """Whether bytes of a file are those of numpy's `stored`: numbers, or texts of one length that a zero ends."""
     if stored.kind == "S":
-        return bool(kind.get_class() == h5py.h5t.STRING and kind.get_strpad() == h5py.h5t.STR_NULLPAD)
+        return bool(kind.get_class() == h5py.h5t.STRING and kind.get_strpad() != h5py.h5t.STR_SPACEPAD)
     return bool(kind.equal(h5py.h5t.py_create(stored, logical=True)))

@@ -17,7 +17,7 @@ from hpc_train.data.hdf5.plain_column import PlainColumn
 from hpc_train.data.hdf5.ragged_column import RaggedColumn
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.hdf5.stored import Stored, all_stored
-from hpc_train.data.ragged import Ragged, first_invalid
+from hpc_train.data.ragged import Ragged, cut_at_zero, first_invalid
 
 MAX_OPEN_FILES = 128
 Rows = np.ndarray | Ragged
@@ -63,6 +63,7 @@ class Reader:
                 self._ragged.append((number, RaggedColumn(self, number, each, made)))
         self._columns: list[PlainColumn | RaggedColumn] = [*(c for _, c in self._plain), *(c for _, c in self._ragged)]
         self._texts = [number for number, column in enumerate(shards.columns) if column.is_text]
+        self._is_mixed = bool(self._texts or self._ragged)
 
     def __enter__(self) -> Reader:
         return self
@@ -110,13 +111,15 @@ class Reader:
                 start = int(self.shards.starts[shard]) + low - first
                 for (_, column), array in zip(self._plain, arrays, strict=True):
                     column.run(shard, low, array[start : start + high - low])
-            if not self._texts and not self._ragged:
+            if not self._is_mixed:
                 return list(arrays)
         part = self.shards.starts.searchsorted(rows, side="right") - 1
         local = rows - self.shards.starts[part]
         if not in_order:
             for (_, column), array in zip(self._plain, arrays, strict=True):
                 column.gather(part, local, array)
+            if not self._is_mixed:
+                return list(arrays)
         found: dict[int, Rows] = {number: array for (number, _), array in zip(self._plain, arrays, strict=True)}
         found |= {number: column.read(part, local) for number, column in self._ragged}
         for number in self._texts:
@@ -127,6 +130,7 @@ class Reader:
         if isinstance(rows, Ragged):
             values, lengths = rows.values, rows.lengths
         else:
+            cut_at_zero(rows)
             values, lengths = rows.reshape(-1), np.full(rows.shape, rows.itemsize)
         wrong = first_invalid(values, lengths)
         if wrong is not None:

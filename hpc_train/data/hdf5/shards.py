@@ -219,7 +219,8 @@ def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, f
         if entry.problem is not None:
             raise entry.problem
         if column is None:
-            raise UserError(f"{path}: dataset {name!r} holds no numbers or texts in rows, so it cannot be trained on")
+            what = "does not hold numbers or texts in rows, so it cannot be trained on"
+            raise UserError(f"{path}: dataset {name!r} {what}")
         if column != first[name].column:
             raise UserError(f"{path}: dataset {name!r} is {column}, but {first[name].column} in {first_path}")
         if rows != table[names[0]].rows:

@@ -14,7 +14,7 @@ from hpc_train.data.hdf5.input_file import Consent
 from hpc_train.data.hdf5.layout import Layout
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
-from hpc_train.data.ragged import TEXT, Ragged
+from hpc_train.data.ragged import TEXT, Ragged, cut_at_zero
 from hpc_train.data.sources.arrays import Array
 from hpc_train.data.sources.table import Rows
 from hpc_train.errors import UserError
@@ -27,7 +27,8 @@ def texts_of(array: np.ndarray) -> Ragged:
     """The texts of an array of texts of one length, numpy's S or U, `[rows, ...]`."""
     if array.dtype.kind != "S":
         array = np.char.encode(array, "utf-8")
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = np.array(array, order="C").reshape(-1)
+    cut_at_zero(flat)
     lengths = np.char.str_len(flat).astype(np.int64)
     letters = np.frombuffer(flat.tobytes(), np.uint8).reshape(len(flat), flat.dtype.itemsize)
     return Ragged(letters[np.arange(letters.shape[1]) < lengths[:, None]].view(TEXT), lengths.reshape(array.shape))

@@ -101,6 +101,25 @@ def test_rows_are_those_that_were_written_in_any_order(tmp_path: Path, how: dict
     assert ShardSet.from_json(shards.to_json()) == shards
 
 
+@pytest.mark.parametrize("pad", [h5py.h5t.STR_NULLTERM, h5py.h5t.STR_NULLPAD, h5py.h5t.STR_SPACEPAD])
+def test_texts_of_one_length_end_where_their_type_says(tmp_path: Path, pad: int) -> None:
+    """As C's strings, as numpy's, and as Fortran's: from a memory map, or through HDF5, which converts blanks."""
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(6)
+    kind.set_strpad(pad)
+    rest = {h5py.h5t.STR_NULLTERM: b"\0rub", h5py.h5t.STR_NULLPAD: b"\0\0\0\0", h5py.h5t.STR_SPACEPAD: b"    "}[pad]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["y"] = np.arange(3)
+        space = h5py.h5s.create_simple((3,))
+        dataset = h5py.h5d.create(file.id, b"t", kind, space)
+        dataset.write(space, space, np.array([b"ab" + rest, b"six 66"[:5] + b"\0", b"" + rest], "S6"), mtype=kind)
+    wanted = [b"ab", b"six 6", b""]
+    with Reader(found(tmp_path, "t")) as reader:
+        for rows in ([0, 1, 2], [2, 0, 1]):
+            read = reader.read(np.array(rows))[0].tolist()
+            assert read == [wanted[k] for k in rows] if pad != h5py.h5t.STR_SPACEPAD else read[rows.index(0)] == b"ab"
+
+
 def test_shards_may_have_the_same_rows_in_other_layouts(tmp_path: Path) -> None:
     said = texts(20, 1)
     data = [text.encode() for text in said]
