@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_train.data.hdf5.columns import ENDS, LENGTH, VALUES
-from hpc_train.data.hdf5.heap_values import HeapValues
+from hpc_train.data.hdf5.heap_values import HeapCache, HeapValues
 from hpc_train.data.hdf5.layout import REFERENCE, ByEnds, InHeaps
 from hpc_train.data.hdf5.plain_column import PlainColumn
 from hpc_train.data.hdf5.stored import Stored
@@ -41,8 +41,9 @@ class RaggedColumn:
         self._is_split: np.ndarray = np.array([isinstance(layout, ByEnds) for layout in self._layouts])
         self._number: np.ndarray = np.where(self._is_split, np.cumsum(self._is_split), np.cumsum(~self._is_split)) - 1
         self._counts: np.ndarray = np.array([x.count if isinstance(x, ByEnds) else 0 for x in self._layouts])
+        cache = HeapCache()
         self._heaps = {
-            i: HeapValues(reader.files[i], layout.base, shards.file_bytes[i])
+            i: HeapValues(reader.files[i], layout.base, shards.file_bytes[i], cache)
             for i, layout in enumerate(self._layouts)
             if isinstance(layout, InHeaps)
         }
@@ -122,7 +123,10 @@ class RaggedColumn:
             layout = self._layouts[shard]
             assert isinstance(layout, InHeaps)
             joined = np.frombuffer(b"".join(rows), layout.dtype)
-            values[runs_of(ends[mine], counts[mine])] = joined
+            if len(mine) == len(part):
+                values[:] = joined
+            else:
+                values[runs_of(ends[mine], counts[mine])] = joined
         return Ragged(values, lengths.reshape(raw.shape))
 
     def _room(self, part: np.ndarray, local: np.ndarray, counts: np.ndarray) -> np.ndarray:

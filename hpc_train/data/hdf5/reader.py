@@ -18,10 +18,15 @@ from hpc_train.data.hdf5.ragged_column import RaggedColumn
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.hdf5.stored import Stored, all_stored
 from hpc_train.data.ragged import Ragged, cut_at_zero, first_invalid
+from hpc_train.errors import UserError
 
 MAX_OPEN_FILES = 128
 Rows = np.ndarray | Ragged
 """Of a column."""
+
+
+class NotTextError(OSError, UserError):
+    """A text in a shard is not UTF-8."""
 
 
 class Reader:
@@ -136,7 +141,7 @@ class Reader:
         if wrong is not None:
             row = wrong // max(1, math.prod(lengths.shape[1:]))
             path = self.shards.paths[int(part[row])]
-            raise OSError(
+            raise NotTextError(
                 f"{path}: dataset {column.name!r}, row {local[row]}: is not text in UTF-8; write the shard anew, from "
                 "text decoded as what it is"
             )

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_train import HDF5Input, UserError
-from hpc_train.data.hdf5 import contiguous, heap_values
-from hpc_train.data.hdf5.reader import Reader
+from hpc_train.data.hdf5 import contiguous, heap_values, ragged_column
+from hpc_train.data.hdf5.reader import NotTextError, Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.ragged import Ragged, first_invalid, runs_of
 from tests.support import examples
@@ -171,8 +171,9 @@ def test_what_is_no_utf8_is_named_with_file_and_row(tmp_path: Path, name: str) -
             file.create_dataset(name, data=data, dtype=h5py.string_dtype("ascii"))
     with Reader(found(tmp_path, name)) as reader:
         assert len(reader.read(np.array([0, 2]))) == 2
-        with pytest.raises(OSError, match=rf"a.h5: dataset '{name}', row 1: is not text in UTF-8"):
+        with pytest.raises(NotTextError, match=rf"a.h5: dataset '{name}', row 1: is not text in UTF-8") as caught:
             reader.read(np.arange(3))
+        assert isinstance(caught.value, UserError)
 
 
 def test_ends_that_cannot_be_are_named(tmp_path: Path) -> None:
@@ -198,6 +199,22 @@ def test_references_that_lie_are_refused(tmp_path: Path) -> None:
             os.pwrite(raw.fileno(), value.to_bytes(size, "little"), offset + 16 + place)
         with Reader(found(tmp_path, "t")) as reader, pytest.raises(OSError, match=r"a.h5: dataset 't', row 1: damaged"):
             reader.read(np.arange(3))
+
+
+@pytest.mark.parametrize("name", ["vlen", "text"])
+def test_rows_that_take_more_than_the_free_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Many rows of a file may lead to the same bytes: what they take together is looked at before it is allocated."""
+    said, _ = write(tmp_path / "a.h5", 30)
+    monkeypatch.setattr(ragged_column, "fits", lambda size: size < 6000)
+    few, many = (np.array([k for k in range(30) if len(said[k]) == 5000][:n]) for n in (1, 2))
+    with Reader(found(tmp_path, name)) as reader:
+        assert reader.read(few)[0].texts().tolist() == [b"x" * 5000]
+        with pytest.raises(
+            OSError, match=rf"'{name}', row {many[0]}: it has 5,000 values, and 2 rows 10,000: too many"
+        ):
+            reader.read(many)
 
 
 def test_rows_of_different_lengths_are_padded_or_refused(tmp_path: Path) -> None:
