@@ -107,7 +107,7 @@ def make(
         typer.Option(
             metavar="NAME=TYPE",
             help="A column's type, or TYPE\\[SHAPE] with the shape of its rows; each value is checked to fit. A TYPE "
-            "alone is for all floats (float32), or all integers (int32). Repeatable.",
+            "alone is for all floats (float32), or all integers (int32); NAME=text writes text. Repeatable.",
         ),
     ] = None,
     external: Annotated[
@@ -209,7 +209,7 @@ def _show(reports: list[FileReport]) -> None:
             chunk = "" if dataset.chunk is None else f" {list(dataset.chunk)}"
             cells = (
                 dataset.name,
-                "" if dataset.outside else f"{dataset.dtype} {list(dataset.shape)} {dataset.byte_order}",
+                "" if dataset.outside else dataset.row,
                 *(dataset.layout + chunk, dataset.compression),
                 size(sum(report.datasets[i].stored_bytes for report in files)),
                 size(sum(report.datasets[i].raw_bytes for report in files)),

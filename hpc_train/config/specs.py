@@ -40,6 +40,7 @@ from hpc_train.config.types import (
     StrategyName,
     are_datasets,
     are_features,
+    are_paddings,
     as_tuple,
     datasets_of,
     function_of,
@@ -87,9 +88,16 @@ class HDF5Input:
             rank). In a job file: `file.py:function` or `package.module:function`.
         external: Files outside the shards that may be read where a shard leads to them, by external links, virtual
             datasets or external storage: path or glob, or several, as `shards`. None: such a shard is refused.
+        pad: For each dataset of numbers whose rows have different lengths, what a batch's shorter rows are filled up
+            with: `{"tokens": 0}` to the longest row of each batch, `{"tokens": {"value": 0, "length": 128}}` to that
+            length, by which longer rows are cut. `"tokens/length"` is a dataset, too: the lengths of the rows as they
+            are stored, int64 `[B]`.
+        bucket_by: A feature or label whose rows have different lengths, or are texts: in training, with `shuffle:
+            "block"`, batches are made of rows of about the same length of it, so that less is padded.
 
-    Data keeps its stored dtype until `map_fn`: uint8 images stay uint8. Each input names its own datasets: those of an
-    evaluation may be called otherwise than those of the training.
+    Data keeps its stored dtype until `map_fn`: uint8 images stay uint8, texts are tf.string
+    `[B, ...]` in UTF-8. Each input names its own datasets: those of an evaluation may be called otherwise than those of
+    the training.
 
     Raises:
         UserError: With every value that is not allowed. That the files can be read is looked at when training begins.
@@ -105,6 +113,18 @@ class HDF5Input:
     epochs: Count | None = None
     map_fn: Annotated[Any, function_of(*MAP_FN)] = None
     external: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    pad: Annotated[dict[str, Any], AfterValidator(are_paddings)] = field(default_factory=dict)
+    bucket_by: str | None = None
+
+    @field_validator("bucket_by")
+    @classmethod
+    def _is_for_blocks(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and info.data.get("shuffle", "block") != "block":
+            raise ValueError(
+                "`bucket_by` puts rows of like length together within the windows of `shuffle: block`, but `shuffle` "
+                f"is {info.data['shuffle']!r}"
+            )
+        return name
 
     @field_validator("features", "label")
     @classmethod

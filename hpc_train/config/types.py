@@ -87,6 +87,25 @@ def are_features(value: Any) -> Any:
     return found
 
 
+def are_paddings(value: dict[str, Any]) -> dict[str, Any]:
+    """`value`, what each dataset is padded with; ValueError where it is neither a number nor `{value, length}`."""
+    for name, given in value.items():
+        padding = given if isinstance(given, dict) else {"value": given}
+        number, length = padding.get("value", 0), padding.get("length", 1)
+        wrong = isinstance(length, bool) or not isinstance(length, int) or length < 1
+        if set(padding) - {"value", "length"} or not isinstance(number, int | float) or wrong:
+            raise ValueError(
+                f"{shown(given)} is not allowed for {name!r}; allowed: a number, or a mapping with `value` (a number) "
+                "and `length` (1 or more), as in {tokens: {value: 0, length: 128}}"
+            )
+    return value
+
+
+def padding_of(given: Any) -> tuple[float, int | None]:
+    """The value that rows are padded with, and to which length; None: to the longest of each batch."""
+    return (given.get("value", 0), given.get("length")) if isinstance(given, dict) else (given, None)
+
+
 def datasets_of(names: Datasets) -> tuple[str, ...]:
     """The datasets alone."""
     return tuple(names.values()) if isinstance(names, dict) else names or ()

@@ -71,7 +71,7 @@ def _terms(model: keras.Model, dataset: tf.data.Dataset, plan: LossPlan) -> Loss
         with left_alone(model):
             loss_of(model, batch, True, terms)
         return terms
-    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
+    specs = tf.nest.map_structure(tf.type_spec_from_value, batch)
     with rng_state.unchanged():
         tf.function(lambda batch: loss_of(model, batch, True, terms), autograph=False).get_concrete_function(specs)
     return terms

@@ -129,7 +129,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
         return logs_of(own_train_step(model)(batch), whose)
 
     with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):
-        specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, example(dataset, model))
+        specs = tf.nest.map_structure(tf.type_spec_from_value, example(dataset, model))
         traced = tf.function(step, autograph=False).get_concrete_function(specs)
     if not found:
         calls = {operation.type for operation in traced.graph.get_operations()}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
-from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards
+from hpc_train.data.hdf5.columns import Column
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
 from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
 from hpc_train.distributed.world import World
@@ -74,7 +75,7 @@ def _check_alike(train: ShardSet, evaluation: ShardSet) -> None:
             )
         for key, column in theirs.items():
             trained = ours[key]
-            if column.shape != trained.shape or _is_complex(column) != _is_complex(trained):
+            if column.shape != trained.shape or _kind(column) != _kind(trained):
                 raise UserError(
                     f"{where}: {kind} {column.name!r} is {column}, but training has {trained.name!r}, {trained}"
                 )
@@ -113,8 +114,9 @@ def _keys(columns: Mapping[str | None, Column]) -> str:
     return "a tensor" if None in columns else f"a dict of {listed(str(key) for key in columns)}"
 
 
-def _is_complex(column: Column) -> bool:
-    return column.dtype.startswith("complex")
+def _kind(column: Column) -> tuple[bool, bool, bool]:
+    """What has to be alike: complex numbers, texts, and rows of different lengths, as far as they are no texts."""
+    return column.dtype.startswith("complex"), column.is_text, column.kind == "ragged" and not column.is_text
 
 
 def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model) -> None:

@@ -454,6 +454,16 @@ def small_shards(folder: Path) -> list[Path]:
             with h5py.File(paths[-1], "w", libver=version) as file:
                 file["y"] = np.arange(ROWS)
                 file.create_dataset("x", data=X.astype(options.get("dtype", "f8")), **options)
+    texts = ["", "one", "dé", "four" * 20, *"abcdef"]
+    for name in ("heaps", "ends"):
+        paths.append(folder / f"{name}.h5")
+        with h5py.File(paths[-1], "w") as file:
+            file["y"] = np.arange(ROWS)
+            if name == "heaps":
+                file.create_dataset("x", data=texts, dtype=h5py.string_dtype())
+                continue
+            file["x/values"] = np.frombuffer("".join(texts).encode(), "S1")
+            file["x/ends"] = np.cumsum([len(text.encode()) for text in texts])
     paths.append(folder / "links.h5")
     with h5py.File(paths[-1], "w") as file:
         file["y"] = np.arange(ROWS)

@@ -21,6 +21,7 @@ from hpc_train.data.hdf5.codecs import Decoder
 from hpc_train.data.hdf5.data_file import DataFile
 from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.hdf5.layout import Chunked
+from hpc_train.data.ragged import runs_of
 
 SPARE_BYTES = 1 << 16
 """By which, and by its own size again, a chunk may be longer than what it decodes to."""
@@ -33,9 +34,10 @@ class ChunkIndex:
     """Where the chunks of a dataset lie in its file. Reads the file's index once, with HDF5."""
 
     def __init__(self, dataset: h5py.Dataset, layout: Chunked) -> None:
-        self._name, self._shape, self._chunk, self._dtype = dataset.name, dataset.shape, layout.chunk, dataset.dtype
-        self._fill = np.asarray(dataset.fillvalue, dataset.dtype)
-        self._decoder = Decoder(layout.filters, dataset.dtype.itemsize)
+        self._name, self._shape, self._chunk, self._dtype = dataset.name, dataset.shape, layout.chunk, layout.dtype
+        stored = np.dtype(layout.dtype)
+        self._fill = np.zeros((), stored) if stored.kind == "V" else np.asarray(dataset.fillvalue, stored)
+        self._decoder = Decoder(layout.filters, stored.itemsize)
         self._grid = tuple(-(-n // c) for n, c in zip(dataset.shape, layout.chunk, strict=True))
         self._stored: np.ndarray = np.full((*self._grid, 3), -1, np.int64)
 
@@ -272,6 +274,27 @@ class ChunkedColumn:
                 mine = np.flatnonzero((of_row >= k) & (of_row < k + most))
                 places = np.array(slots)[of_row[mine] - k] * self._most_rows + inside[mine]
                 out[mine] = self._cache.rows[places]
+
+    def runs(self, part: np.ndarray, first: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
+        """Fills `out`, end to end, with runs of `lengths` rows from `first` on, int64 `[k]` each. As `gather`."""
+        size = self._band_rows[part]
+        low, high = first // size, np.where(lengths > 0, (first + lengths - 1) // size, first // size - 1)
+        pieces = high - low + 1  # bands that each run lies in
+        of_run, band = np.repeat(np.arange(len(part)), pieces), runs_of(low, pieces)
+        part, size = part[of_run], size[of_run]
+        begin = np.maximum(first[of_run], band * size)
+        end = np.minimum((first + lengths)[of_run], (band + 1) * size)
+        place = np.cumsum(end - begin) - (end - begin)
+        numbers, one, of_piece = np.unique(self._first_key[part] + band, return_index=True, return_inverse=True)
+        keys = list(zip(part[one].tolist(), band[one].tolist(), strict=True))
+        most = max(1, self._cache.capacity // 2)
+        for k in range(0, len(numbers), most):
+            with self._cache.holding(keys[k : k + most]) as slots:
+                mine = np.flatnonzero((of_piece >= k) & (of_piece < k + most))
+                starts = np.array(slots)[of_piece[mine] - k] * self._most_rows + begin[mine] - band[mine] * size[mine]
+                counts = end[mine] - begin[mine]
+                for start, target, count in zip(starts.tolist(), place[mine].tolist(), counts.tolist(), strict=True):
+                    out[target : target + count] = self._cache.rows[start : start + count]
 
     def expect(self, part: np.ndarray, local: np.ndarray) -> None:
         """Announces that these rows will be read next: their chunks are decoded meanwhile."""

@@ -23,7 +23,7 @@ from hpc_train.data.hdf5.codecs import (
     name_of,
 )
 from hpc_train.data.hdf5.filter_plugins import FRAME_HEADER_BYTES, FRAME_SIZES
-from hpc_train.data.hdf5.layout import Contiguous, Layout, Opaque
+from hpc_train.data.hdf5.layout import Contiguous, InHeaps, Opaque, Plain
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.files import open_to_read
 
@@ -39,13 +39,14 @@ SPARE_BYTES = 1 << 12
 """By which a filter's output may be longer than a chunk: other filters' headers and checksums."""
 
 
-def why_not_plausible(dataset: h5py.Dataset, layout: Layout, size: int) -> str | None:
+def why_not_plausible(dataset: h5py.Dataset, layout: Plain | InHeaps, size: int) -> str | None:
     """Why the dataset cannot be read, as the rest of a sentence that begins with it; None where it can.
 
     Args:
         size: Of the file that it lies in.
     """
-    shape, itemsize = dataset.shape, dataset.dtype.itemsize
+    layout = layout.references if isinstance(layout, InHeaps) else layout
+    shape, itemsize = dataset.shape, np.dtype(layout.dtype).itemsize
     rows, row_bytes = int(shape[0]), math.prod(shape[1:]) * itemsize
     declared = rows * max(1, row_bytes)
     if isinstance(layout, Contiguous) and layout.offset + declared <= size:
@@ -67,13 +68,13 @@ def why_not_plausible(dataset: h5py.Dataset, layout: Layout, size: int) -> str |
         return why_not
     if declared <= MAX_UNWRITTEN_BYTES + MAX_RATIO * (size if dataset.chunks else 0):
         return None
-    held = _held_bytes(dataset)
+    held = _held_bytes(dataset, itemsize)
     return None if declared - held <= MAX_UNWRITTEN_BYTES else f"{text}, but {held:,} bytes of them were written"
 
 
-def _held_bytes(dataset: h5py.Dataset) -> int:
+def _held_bytes(dataset: h5py.Dataset, itemsize: int) -> int:
     """How much of the dataset was written, decoded."""
-    properties, itemsize = dataset.id.get_create_plist(), int(dataset.dtype.itemsize)
+    properties = dataset.id.get_create_plist()
     if dataset.chunks is not None:
         return int(dataset.id.get_num_chunks() * math.prod(dataset.chunks)) * itemsize
     if properties.get_layout() == h5py.h5d.VIRTUAL:

@@ -149,6 +149,14 @@ class InputFile:
             self._check_storage(found, path, f"{self.path}: dataset {name!r}", 0)
         return found
 
+    def group(self, name: str, parts: tuple[str, ...]) -> list[h5py.Dataset] | None:
+        """The datasets `name + part` of the group `name`; None where it lacks one. As `dataset`."""
+        found, _ = self._walk(self._file, self.path, name, self._opened, f"{self.path}: dataset {name!r}")
+        if not isinstance(found, h5py.Group) or not all(found.get(part.strip("/"), getlink=True) for part in parts):
+            return None
+        datasets = [dataset for part in parts if (dataset := self.dataset(name + part)) is not None]
+        return datasets if len(datasets) == len(parts) else None
+
     def _walk(self, file: Any, path: str, name: str, opened: ExitStack, asked: str) -> tuple[Any, str]:
         """What `name` leads to from the root of `file`, and the path of the file that has it."""
         here: Any = file

@@ -89,6 +89,17 @@ class MappedTable:
         np.copyto(out, self._rows[start : start + len(out)])
         return not self._region.failed
 
+    def copy_runs(self, part: np.ndarray, first: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> bool:
+        """Copies runs of `lengths` rows from `first` on (int64 `[k]` each) to `out`, end to end. As `gather`."""
+        self._map_missing(part)
+        starts = ((self._firsts[part] + first) * self._row_bytes).tolist()
+        source, target, place = self._rows.reshape(-1).data, out.reshape(-1).data, 0
+        for start, size in zip(starts, (lengths * self._row_bytes).tolist(), strict=True):
+            end = place + size
+            target[place:end] = source[start : start + size]
+            place = end
+        return not self._region.failed
+
     def close(self) -> None:
         """Unmaps all files."""
         del self._rows, self._words

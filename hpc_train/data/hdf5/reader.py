@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,17 +11,22 @@ import numpy as np
 
 from hpc_train.data.hdf5 import contiguous
 from hpc_train.data.hdf5.buffer_pool import BufferPool
-from hpc_train.data.hdf5.chunked import ChunkedColumn, ChunkedPart, Key
-from hpc_train.data.hdf5.contiguous import ContiguousColumn
+from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.data_file import DataFile
-from hpc_train.data.hdf5.input_file import InputFile, Stamp, require_unchanged
-from hpc_train.data.hdf5.layout import Chunked, Contiguous, Opaque, give_hdf5_its_plugins
-from hpc_train.data.hdf5.mapped_table import Part
+from hpc_train.data.hdf5.plain_column import PlainColumn
+from hpc_train.data.hdf5.ragged_column import RaggedColumn
 from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.hdf5.stored import Stored, all_stored
+from hpc_train.data.ragged import Ragged, cut_at_zero, first_invalid
+from hpc_train.errors import UserError
 
 MAX_OPEN_FILES = 128
-KINDS = (Contiguous, Chunked, Opaque)
-PLAIN, CHUNKED = 0, 1
+Rows = np.ndarray | Ragged
+"""Of a column."""
+
+
+class NotTextError(OSError, UserError):
+    """A text in a shard is not UTF-8."""
 
 
 class Reader:
@@ -49,11 +55,20 @@ class Reader:
         self._idle = threading.Condition()
         self._users, self._closed = 0, False
         self.shards, self.scattered, self.hdf5 = shards, scattered, threading.Lock()
-        held = _held_columns(shards)
-        self._columns = []
-        for number in range(len(shards.columns)):
-            slots = max(cache_slots(shards, number, cached_rows, cached_runs), threads + 1)
-            self._columns.append(_Column(self, number, slots, number in held))
+        self._plain: list[tuple[int, PlainColumn]] = []
+        self._ragged: list[tuple[int, RaggedColumn]] = []
+        stored = all_stored(shards)
+        held = _held(stored)
+        for number, each in enumerate(stored):
+            slots = [max(one.cache_slots(cached_rows, cached_runs), threads + 1) for one in each]
+            made = [PlainColumn(self, one, k, id(one) in held) for one, k in zip(each, slots, strict=True)]
+            if shards.columns[number].kind == "numbers":
+                self._plain.append((number, made[0]))
+            else:
+                self._ragged.append((number, RaggedColumn(self, number, each, made)))
+        self._columns: list[PlainColumn | RaggedColumn] = [*(c for _, c in self._plain), *(c for _, c in self._ragged)]
+        self._texts = [number for number, column in enumerate(shards.columns) if column.is_text]
+        self._is_mixed = bool(self._texts or self._ragged)
 
     def __enter__(self) -> Reader:
         return self
@@ -64,19 +79,20 @@ class Reader:
             while self._users:
                 self._idle.wait()
         self.executor.shutdown(cancel_futures=True)
-        while self._columns:  # which refer to this reader
-            self._columns.pop().close()
+        for column in self._columns:
+            column.close()
+        self._columns, self._plain, self._ragged = [], [], []  # which refer to this reader
         for file in self.files:
             file.close()
 
-    def read(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The rows numbered `rows` (int64 `[B]`, in any order), one array `[B, ...]` a column.
+    def read(self, rows: np.ndarray) -> list[Rows]:
+        """The rows numbered `rows` (int64 `[B]`, in any order), one array `[B, ...]` or Ragged a column.
 
         Arrays have the stored dtype in this machine's byte order, and are aligned to 64 bytes. Their memory is used
         again when they and all views of them are gone.
 
         Raises:
-            OSError: A file cannot be read; it has path and errno, or names what is damaged.
+            OSError: A file cannot be read; it has path and errno, or names what is damaged, or a text that is no UTF-8.
             RuntimeError: The reader is closed. Closing waits for reads under way: they use memory maps.
         """
         with self._idle:
@@ -90,21 +106,45 @@ class Reader:
                 self._users -= 1
                 self._idle.notify_all()
 
-    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
-        count = len(rows)
-        arrays = [self._pool.take((count, *column.shape), column.dtype) for column in self.shards.columns]
+    def _read(self, rows: np.ndarray) -> list[Rows]:
+        count, columns = len(rows), self.shards.columns
+        arrays = [self._pool.take((count, *columns[number].shape), columns[number].dtype) for number, _ in self._plain]
         first = int(rows[0]) if count else 0
-        if count and int(rows[-1]) - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all())):
+        in_order = count and int(rows[-1]) - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all()))
+        if in_order:
             for shard, low, high in self._runs(first, first + count):
                 start = int(self.shards.starts[shard]) + low - first
-                for column, array in zip(self._columns, arrays, strict=True):
+                for (_, column), array in zip(self._plain, arrays, strict=True):
                     column.run(shard, low, array[start : start + high - low])
-            return arrays
+            if not self._is_mixed:
+                return list(arrays)
         part = self.shards.starts.searchsorted(rows, side="right") - 1
         local = rows - self.shards.starts[part]
-        for column, array in zip(self._columns, arrays, strict=True):
-            column.gather(part, local, array)
-        return arrays
+        if not in_order:
+            for (_, column), array in zip(self._plain, arrays, strict=True):
+                column.gather(part, local, array)
+            if not self._is_mixed:
+                return list(arrays)
+        found: dict[int, Rows] = {number: array for (number, _), array in zip(self._plain, arrays, strict=True)}
+        found |= {number: column.read(part, local) for number, column in self._ragged}
+        for number in self._texts:
+            self._check_text(columns[number], found[number], part, local)
+        return [found[number] for number in range(len(columns))]
+
+    def _check_text(self, column: Column, rows: Rows, part: np.ndarray, local: np.ndarray) -> None:
+        if isinstance(rows, Ragged):
+            values, lengths = rows.values, rows.lengths
+        else:
+            cut_at_zero(rows)
+            values, lengths = rows.reshape(-1), np.full(rows.shape, rows.itemsize)
+        wrong = first_invalid(values, lengths)
+        if wrong is not None:
+            row = wrong // max(1, math.prod(lengths.shape[1:]))
+            path = self.shards.paths[int(part[row])]
+            raise NotTextError(
+                f"{path}: dataset {column.name!r}, row {local[row]}: is not text in UTF-8; write the shard anew, from "
+                "text decoded as what it is"
+            )
 
     def begin(self, runs: Iterable[tuple[int, int]]) -> list[Future[None]]:
         """Begins to read runs of rows, (first, end), one after the other, into the cache or the kernel's.
@@ -141,146 +181,13 @@ class Reader:
             shard, first = shard + 1, stop
 
 
-class _Column:
-    """One column: each shard's part of it is read as its layout allows."""
-
-    def __init__(self, reader: Reader, number: int, slots: int, held: bool) -> None:
-        self._reader, shards = reader, reader.shards
-        self._column = column = shards.columns[number]
-        layouts = [layouts[number] for layouts in shards.layouts]
-        kinds = [KINDS.index(type(layout)) for layout in layouts]
-        self._kinds: np.ndarray = np.array(kinds)
-        self._only_kind = kinds[0] if len(set(kinds)) == 1 else None
-        swapped = [not np.dtype(layout.dtype).isnative and not isinstance(layout, Opaque) for layout in layouts]
-        self._swapped: np.ndarray = np.array(swapped)
-        self._any_swapped = any(swapped)
-        self._outside: dict[int, dict[str, Stamp]] = {}
-        each = list(enumerate(zip(reader.files, shards.shard_rows, layouts, strict=True)))
-        plain = {i: Part(f, layout.offset, rows) for i, (f, rows, layout) in each if isinstance(layout, Contiguous)}
-        chunked = {i: ChunkedPart(f, rows, layout) for i, (f, rows, layout) in each if isinstance(layout, Chunked)}
-        self._plain_number: np.ndarray = np.cumsum(self._kinds == PLAIN) - 1
-        size, decoding = column.row_bytes, (slots, reader.executor, reader.hdf5)
-        self._plain = ContiguousColumn(list(plain.values()), size, held, reader.scattered) if plain else None
-        self._chunked = ChunkedColumn(column.name, chunked, size, *decoding) if chunked else None
-
-    def close(self) -> None:
-        if self._plain:
-            self._plain.close()
-
-    def run(self, shard: int, first: int, out: np.ndarray) -> None:
-        if self._plain and self._kinds[shard] == PLAIN:
-            self._plain.run(int(self._plain_number[shard]), first, self._as_bytes(out))
-            if self._swapped[shard]:
-                out.byteswap(inplace=True)
-            return
-        self.gather(np.full(len(out), shard), np.arange(first, first + len(out)), out)
-
-    def gather(self, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
-        kinds = [self._only_kind] if self._only_kind is not None else np.unique(self._kinds[part]).tolist()
-        if len(kinds) == 1:
-            self._gather(kinds[0], part, local, out)
-        else:
-            for kind in kinds:
-                mine = np.flatnonzero(self._kinds[part] == kind)
-                rows = np.empty((len(mine), *out.shape[1:]), out.dtype)
-                self._gather(kind, part[mine], local[mine], rows)
-                out[mine] = rows
-        if self._any_swapped:
-            swapped = np.flatnonzero(self._swapped[part])
-            out[swapped] = out[swapped].byteswap()
-
-    def _gather(self, kind: int, part: np.ndarray, local: np.ndarray, out: np.ndarray) -> None:
-        if kind == PLAIN and self._plain:
-            self._plain.gather(self._plain_number[part], local, self._as_bytes(out))
-        elif kind == CHUNKED and self._chunked:
-            self._chunked.gather(part, local, self._as_bytes(out))
-        else:
-            for number in np.unique(part).tolist():
-                mine = np.flatnonzero(part == number)
-                out[mine] = self._read_through_hdf5(number, local[mine])
-
-    def begin(self, runs: list[tuple[int, int, int]]) -> list[Future[None]]:
-        futures = self._chunked.begin(self._keys(runs)) if self._chunked else []
-        own = [(int(self._plain_number[s]), first, end) for s, first, end in runs if self._kinds[s] == PLAIN]
-        if self._plain and not self._plain.is_held and own:
-            futures.append(self._reader.executor.submit(self._plain.fetch, own))
-        return futures
-
-    @property
-    def wants_to_know(self) -> bool:
-        return self._chunked is not None or (self._plain is not None and self._plain.is_slow)
-
-    def expect(self, part: np.ndarray, local: np.ndarray) -> None:
-        if self._plain:
-            mine = self._kinds[part] == PLAIN
-            self._plain.expect(self._plain_number[part[mine]], local[mine])
-        if self._chunked:
-            mine = self._kinds[part] == CHUNKED
-            self._chunked.expect(part[mine], local[mine])
-
-    def drop(self, runs: list[tuple[int, int, int]], keep: list[tuple[int, int, int]]) -> None:
-        if self._chunked:
-            kept = set(self._keys(keep))
-            self._chunked.drop([key for key in self._keys(runs) if key not in kept])
-
-    def _keys(self, runs: list[tuple[int, int, int]]) -> Iterator[Key]:
-        for shard, first, end in runs:
-            if self._chunked and self._kinds[shard] == CHUNKED:
-                yield from self._chunked.keys(shard, first, end)
-
-    def _as_bytes(self, array: np.ndarray) -> np.ndarray:
-        return array.reshape(-1).view(np.uint8).reshape(len(array), self._column.row_bytes)
-
-    def _read_through_hdf5(self, shard: int, local: np.ndarray) -> np.ndarray:
-        distinct, places = np.unique(local, return_inverse=True)
-        run = int(distinct[-1] - distinct[0]) + 1 == len(distinct)
-        selection = slice(int(distinct[0]), int(distinct[-1]) + 1) if run else distinct
-        give_hdf5_its_plugins()
-        data_file = self._reader.files[shard]
-
-        def read() -> np.ndarray:
-            consent, checked = self._reader.shards.consent, shard in self._outside
-            with self._reader.hdf5, InputFile(data_file.path, consent, checked) as file:
-                dataset = file.dataset(self._column.name)
-                assert dataset is not None, "it was one when the shards were found"
-                rows: np.ndarray = dataset[selection][places]
-                require_unchanged(self._outside.setdefault(shard, file.outside))
-                return rows
-
-        return data_file.retried(read)
-
-
-def _held_columns(shards: ShardSet) -> set[int]:
-    """The smallest contiguous columns, as many as may be kept in memory together."""
-    sizes = sorted((shards.rows * column.row_bytes, number) for number, column in enumerate(shards.columns))
+def _held(stored: list[list[Stored]]) -> set[int]:
+    """The smallest datasets, by `id`, as many as may be kept in memory together."""
+    each = [one for some in stored for one in some]
+    sizes = sorted((sum(one.rows) * one.column.row_bytes, number) for number, one in enumerate(each))
     held, total = set(), 0
     for size, number in sizes:
         total += size
         if total <= contiguous.MAX_HELD_BYTES:
-            held.add(number)
+            held.add(id(each[number]))
     return held
-
-
-def cache_slots(shards: ShardSet, number: int, rows: int, runs: int) -> int:
-    """Bands of column `number` that `runs` runs of `rows` rows in all may lie in; 0 where none is chunked."""
-    bands = _bands(shards, number)
-    if not bands:
-        return 0
-    return min(sum(count for _, count in bands), rows // min(bands)[0] + 2 * runs)
-
-
-def cache_bytes(shards: ShardSet, rows: int, runs: int) -> int:
-    """Memory that a Reader with such a cache takes for it."""
-    total = 0
-    for number, column in enumerate(shards.columns):
-        band_rows, _ = max(_bands(shards, number), default=(0, 0))
-        total += cache_slots(shards, number, rows, runs) * band_rows * column.row_bytes
-    return total
-
-
-def _bands(shards: ShardSet, number: int) -> list[tuple[int, int]]:
-    """Of each shard in which column `number` is chunked: rows of a band, and how many bands there are."""
-    each = zip((layouts[number] for layouts in shards.layouts), shards.shard_rows, strict=True)
-    chunked = [(layout, rows) for layout, rows in each if isinstance(layout, Chunked)]
-    row_bytes = shards.columns[number].row_bytes
-    return [(size := layout.band_rows(row_bytes), -(-rows // size)) for layout, rows in chunked]

@@ -6,7 +6,7 @@ import glob
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 
 from hpc_train.config.specs import HDF5Input
 from hpc_train.config.types import datasets_of
-from hpc_train.data.hdf5.data_file import HDF5_ERRORS
-from hpc_train.data.hdf5.declared import why_not_plausible
-from hpc_train.data.hdf5.input_file import NONE, Consent, InputFile, OutsideError
-from hpc_train.data.hdf5.layout import Chunked, Layout, Opaque, layout_of
+from hpc_train.data.hdf5.columns import LENGTH, Column
+from hpc_train.data.hdf5.file_table import Table, add_lengths, mean_bytes, read_table, shown_table
+from hpc_train.data.hdf5.input_file import NONE, Consent, OutsideError
+from hpc_train.data.hdf5.layout import REFERENCE, ByEnds, Chunked, InHeaps, Layout, Opaque
 from hpc_train.data.memory import available_bytes, fits
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.errors import UserError, did_you_mean
@@ -29,12 +29,6 @@ from hpc_train.text import NAMED, by_mistake, listed
 P = ParamSpec("P")
 T = TypeVar("T")
 LABEL_NAMES = ("label", "labels", "y")
-DTYPES = frozenset(
-    ["bool", "float16", "float32", "float64", "complex64", "complex128"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-)
-"""What TensorFlow has a type for."""
-
 BLOCK_BYTES = 4 << 20
 """About what a parallel file system gives in one piece: blocks are that large, where there are many of them."""
 MIN_BLOCKS = 1024
@@ -42,32 +36,6 @@ MAX_BLOCK_ROWS = 1 << 16
 """Chunks of more rows, such as labels may have, are decoded again for each block instead."""
 MAX_PART = 8
 """A batch may take half of the memory that is free."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A dataset that all shards have: `[rows, *shape]` of `dtype` (numpy's name for it).
-
-    Attributes:
-        given: The name of the model's input or output that it is for, where the user gives one.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    given: str | None = None
-
-    @property
-    def key(self) -> str:
-        """What it is called in a batch that is a dict."""
-        return self.name if self.given is None else self.given
-
-    def __str__(self) -> str:
-        return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -107,6 +75,12 @@ class ShardSet:
         layouts = tuple((shard[number],) for shard in self.layouts)
         return replace(self, features=(self.columns[number],), labels=(), layouts=layouts)
 
+    def lengths_of(self, name: str) -> ShardSet:
+        """The same shards with the lengths of the rows of the ragged column `name`, as the one feature."""
+        (number,) = (k for k, column in enumerate(self.columns) if column.name == name)
+        shape = self.columns[number].shape if self.columns[number].is_text else ()
+        return replace(self.only(number), features=(Column(name + LENGTH, shape, "int64", kind="length"),))
+
     @property
     def row_bytes(self) -> int:
         return sum(column.row_bytes for column in self.columns)
@@ -118,7 +92,7 @@ class ShardSet:
         starts = []
         for start, shard_rows, layouts in zip(self.starts, self.shard_rows, self.layouts, strict=True):
             each = zip(layouts, self.columns, strict=True)
-            chunks = (layout.band_rows(c.row_bytes) for layout, c in each if isinstance(layout, Chunked))
+            chunks = (stored.band_rows(size) for layout, c in each for stored, size in _chunked(layout, c))
             chunk = max((size for size in chunks if size <= MAX_BLOCK_ROWS), default=1)
             starts.append(start + np.arange(0, shard_rows, -(-rows // chunk) * chunk))
         return Blocks(np.append(np.concatenate(starts), self.rows))
@@ -141,6 +115,17 @@ class ShardSet:
 _PLAIN = TypeAdapter(ShardSet)
 
 
+def _chunked(layout: Layout, column: Column) -> list[tuple[Chunked, int]]:
+    """The chunked dataset that has a row of `column` whole, and what a row of it takes."""
+    if isinstance(layout, InHeaps):
+        layout, row_bytes = layout.references, REFERENCE.itemsize * math.prod(column.shape if column.is_text else ())
+    elif isinstance(layout, ByEnds):
+        layout, row_bytes = layout.ends, 8 * math.prod(column.shape if column.is_text else ())
+    else:
+        row_bytes = column.row_bytes
+    return [(layout, row_bytes)] if isinstance(layout, Chunked) else []
+
+
 def find_shards(source: HDF5Input) -> ShardSet:
     """Finds the files that `source` names and checks them all. Local; opens every file once.
 
@@ -151,9 +136,12 @@ def find_shards(source: HDF5Input) -> ShardSet:
     """
     paths, consent = _expand(source.shards), Consent(source.external)
     with _Mistakes() as mistakes:
-        tables = [table for path in paths if (table := mistakes.of(path, _read_table, path, consent)) is not None]
+        tables = [table for path in paths if (table := mistakes.of(path, read_table, path, consent)) is not None]
     features, labels = _choose_columns(source, paths[0], tables[0])
     names, first = tuple(features.values()) + tuple(labels.values()), tables[0]
+    for name in names:
+        if name.endswith(LENGTH):
+            add_lengths(tables, name)
     with _Mistakes() as mistakes:
         for path, table in zip(paths, tables, strict=True):
             mistakes.of(path, _check, path, table, names, paths[0], first)
@@ -163,10 +151,11 @@ def find_shards(source: HDF5Input) -> ShardSet:
         for key in found
     ]
     columns = tuple(
-        replace(column, given=key)
+        replace(column, given=key, mean_bytes=mean_bytes([table[name] for table in tables]))
         for name, key in zip(names, given, strict=True)
         if (column := first[name].column) is not None
     )
+    _check_padded(source, paths[0], columns)
     _check_batch(source, paths[0], sum(column.row_bytes for column in columns))
     return ShardSet(
         tuple(map(str, paths)),
@@ -212,23 +201,6 @@ class _Mistakes:
             raise UserError(said)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A dataset at the top level of a file; without a column where it holds no numbers in rows.
-
-    Attributes:
-        problem: Why it cannot be read.
-    """
-
-    rows: int = 0
-    column: Column | None = None
-    layout: Layout | None = None
-    problem: UserError | None = None
-
-
-Table = dict[str, _Entry]
-
-
 def _check_batch(source: HDF5Input, path: Path, row_bytes: int) -> None:
     size = source.batch_size * row_bytes
     if not fits(size // MAX_PART):
@@ -241,13 +213,14 @@ def _check_batch(source: HDF5Input, path: Path, row_bytes: int) -> None:
 def _check(path: Path, table: Table, names: tuple[str, ...], first_path: Path, first: Table) -> None:
     for name in names:
         if name not in table:
-            raise UserError(f"{path}: has no dataset {name!r}; {did_you_mean(name, table)}it has {_listed(table)}")
+            raise UserError(f"{path}: has no dataset {name!r}; {did_you_mean(name, table)}it has {shown_table(table)}")
         entry = table[name]
         rows, column, layout = entry.rows, entry.column, entry.layout
         if entry.problem is not None:
             raise entry.problem
         if column is None:
-            raise UserError(f"{path}: dataset {name!r} does not hold numbers in rows, so it cannot be trained on")
+            what = "does not hold numbers or texts in rows, so it cannot be trained on"
+            raise UserError(f"{path}: dataset {name!r} {what}")
         if column != first[name].column:
             raise UserError(f"{path}: dataset {name!r} is {column}, but {first[name].column} in {first_path}")
         if rows != table[names[0]].rows:
@@ -275,45 +248,25 @@ def _expand(patterns: tuple[str, ...]) -> list[Path]:
     return paths
 
 
-def _read_table(path: Path, consent: Consent) -> Table:
-    try:
-        with InputFile(path, consent) as file:
-            return {name: entry for name in file.names if (entry := _describe(file, name)) is not None}
-    except UserError:
-        raise
-    except BlockingIOError:
-        raise UserError(f"{path}: is being written by another process; wait until it is closed") from None
-    except HDF5_ERRORS as error:
-        if "already open for write" in str(error):
+def _check_padded(source: HDF5Input, path: Path, columns: Sequence[Column]) -> None:
+    """Whether what is padded are ragged columns of numbers, all of them."""
+    ragged = [column.name for column in columns if column.kind == "ragged" and not column.is_text]
+    for column in columns:
+        if column.name in ragged and column.name not in source.pad:
             raise UserError(
-                f"{path}: is being written, or was not closed after writing; wait, or repair it with h5clear -s"
-            ) from None
-        if isinstance(error, OSError) and error.filename:  # no library's error, but the system's
-            raise UserError(f"{path}: {error.strerror}") from None
-        raise UserError(f"{path}: cannot be read as HDF5: {error}") from None
-
-
-def _describe(file: InputFile, name: str) -> _Entry | None:
-    try:
-        dataset = file.dataset(name)
-    except UserError as error:
-        return _Entry(problem=error)
-    if dataset is None:
-        return None
-    shape = dataset.shape
-    if not shape:
-        return _Entry()
-    rows = int(shape[0])
-    try:
-        dtype = dataset.dtype.newbyteorder("=").name
-    except TypeError:  # a type that numpy has not
-        return _Entry(rows)
-    if dtype not in DTYPES:
-        return _Entry(rows)
-    layout = layout_of(dataset, name in file.elsewhere)
-    why_not = why_not_plausible(dataset, layout, file.bytes_around(name, dataset))
-    problem = UserError(f"{file.path}: dataset {name!r} {why_not}") if why_not else None
-    return _Entry(rows, Column(name, tuple(map(int, shape[1:])), dtype), layout, problem)
+                f"{path}: dataset {column.name!r} is {column}: its rows have different lengths; give "
+                f"`pad: {{{column.name}: 0}}`, by which each batch is padded with 0 to its longest row, or "
+                f"`pad: {{{column.name}: {{value: 0, length: 128}}}}`, to that length"
+            )
+    by = source.bucket_by
+    if by is not None and not any(column.name == by and column.kind == "ragged" for column in columns):
+        raise UserError(f"{path}: `bucket_by` names {by!r}, which is no feature or label of rows of different lengths")
+    for name in source.pad:
+        if name not in ragged:
+            raise UserError(
+                f"{path}: `pad` names {name!r}, which is no feature or label whose rows have different lengths; "
+                f"{f'those are {listed(ragged)}' if ragged else 'there is none'}"
+            )
 
 
 def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[dict[str, str], dict[str, str]]:
@@ -323,25 +276,19 @@ def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[dict[s
     if labels is None:
         found = [name for name in LABEL_NAMES if name in table and name not in taken]
         if not found:
-            raise UserError(f"{path}: which dataset is the label? Give `label`; the file has {_listed(table)}")
+            raise UserError(f"{path}: which dataset is the label? Give `label`; the file has {shown_table(table)}")
         labels = (found[0],)
     features = source.features
     if features is None:
         others = (name for name in table if name not in datasets_of(labels))
         features = tuple(name for name in others if table[name].column or table[name].problem)
         if not features:
-            raise UserError(f"{path}: has no dataset of numbers beside the label; it has {_listed(table)}")
+            raise UserError(f"{path}: has no dataset of numbers or texts beside the label; it has {shown_table(table)}")
     return _by_key(features), _by_key(labels)
 
 
 def _by_key(names: tuple[str, ...] | dict[str, str]) -> dict[str, str]:
     return names if isinstance(names, dict) else {name: name for name in names}
-
-
-def _listed(table: Table) -> str:
-    return (
-        listed(f"{name} ({entry.column or 'not numbers'})" for name, entry in table.items()) if table else "no datasets"
-    )
 
 
 def record_of(shards: ShardSet) -> list[dict[str, Any]]:

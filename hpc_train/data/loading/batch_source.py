@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
-from hpc_train.data.hdf5.layout import Contiguous
-from hpc_train.data.hdf5.reader import Reader, cache_bytes
+from hpc_train.data.hdf5.layout import ByEnds, Contiguous, InHeaps
+from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, record_of
+from hpc_train.data.hdf5.stored import cache_bytes
 from hpc_train.data.loading.prefetch import GroupReader
 from hpc_train.data.loading.window_prefetch import WindowsAhead
 from hpc_train.data.memory import available_bytes
+from hpc_train.data.sampling.buckets import POOL_BATCHES, Buckets
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler, evaluation_batches
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -99,6 +101,8 @@ def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
     digest = hashlib.sha256(json.dumps(record_of(shards)).encode())
     if source.shuffle == "block":
         digest.update(shards.blocks.starts.astype("<i8").tobytes())
+    if source.bucket_by is not None:
+        digest.update(json.dumps([source.bucket_by, source.batch_size]).encode())
     return DataOrder(source.seed, source.shuffle, shards.rows, digest.hexdigest()[:16])
 
 
@@ -116,7 +120,33 @@ def training_reader(
     Raises:
         UserError: Too few rows, or too little memory for the shuffle buffer.
     """
-    sampler = training_sampler(source, shards, rank, size, progress)
+    with ExitStack() as opened:
+        sampler = training_sampler(source, shards, rank, size, progress)
+        if source.bucket_by is not None:
+            sampler = replace(sampler, buckets=opened.enter_context(_buckets(source, shards, resources)))
+        yield opened.enter_context(_reader_of(source, shards, sampler, resources))
+
+
+@contextmanager
+def _buckets(source: HDF5Input, shards: ShardSet, resources: ReadResources) -> Iterator[Buckets]:
+    """What puts rows of like length together; it reads the lengths."""
+    assert source.bucket_by is not None
+    pool = POOL_BATCHES * source.batch_size
+    with Reader(shards.lengths_of(source.bucket_by), resources.threads, pool, pool) as reader:
+
+        def lengths(rows: np.ndarray) -> np.ndarray:
+            found = reader.read(rows)[0]
+            assert isinstance(found, np.ndarray)
+            return found if found.ndim == 1 else found.reshape(len(found), -1).sum(axis=1)
+
+        yield Buckets(lengths, source.batch_size)
+
+
+@contextmanager
+def _reader_of(
+    source: HDF5Input, shards: ShardSet, sampler: Sampler, resources: ReadResources
+) -> Iterator[BatchReader]:
+    progress = sampler.progress
     end = sampler.last_step(source.epochs)
     steps, ahead = _groups(source, shards, resources)
     plan = _plan(shards, sampler, resources, steps * (ahead + 1))
@@ -125,7 +155,7 @@ def training_reader(
         if source.shuffle == "block" and not plan.scattered:
             windows = WindowsAhead(reader, sampler, end, steps * (ahead + 1))
 
-        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+        def read(first: int, stop: int, rows: np.ndarray) -> list[Rows]:
             if windows:
                 windows.prepare(first, stop)
             else:
@@ -146,7 +176,7 @@ def evaluation_reader(
     held = group * (ahead + 1)
     with Reader(shards, resources.threads, held * source.batch_size, held) as reader:
 
-        def read(first: int, stop: int, rows: np.ndarray) -> list[np.ndarray]:
+        def read(first: int, stop: int, rows: np.ndarray) -> list[Rows]:
             reader.expect(rows)
             return reader.read(rows)
 
@@ -216,4 +246,4 @@ def _plan(shards: ShardSet, sampler: Sampler, resources: ReadResources, held: in
 
 def _contiguous_row_bytes(shards: ShardSet) -> int:
     each = zip(shards.columns, shards.layouts[0], strict=True)
-    return sum(column.row_bytes for column, layout in each if isinstance(layout, Contiguous))
+    return sum(column.row_bytes for column, layout in each if isinstance(layout, Contiguous | ByEnds | InHeaps))

@@ -39,7 +39,9 @@ def label_ranges(
     """
     found: list[LabelRange] = []
     for number, column in enumerate(shards.labels):
-        if column.name not in datasets or math.prod(column.shape) != 1 or column.dtype.startswith(("bool", "complex")):
+        if column.name not in datasets or math.prod(column.shape) != 1 or column.kind == "ragged":
+            continue
+        if column.dtype.startswith(("bool", "complex", "S")):
             continue
         ignored = datasets[column.name]
         only = shards.only(len(shards.features) + number)
@@ -49,6 +51,7 @@ def label_ranges(
                 low, high, broken = math.inf, -math.inf, None
                 for start in range(first, end, PIECE_ROWS):
                     values = reader.read(np.arange(start, min(start + PIECE_ROWS, end)))[0]
+                    assert isinstance(values, np.ndarray)
                     values = values if ignored is None else values[values != ignored]
                     if values.size:
                         low, high = min(low, float(values.min())), max(high, float(values.max()))

@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from hpc_train.data.hdf5.reader import Rows
+
 
 class GroupReader:
     """Batches in groups, each of `steps` steps from `first` on; the last one may have fewer. A context manager.
@@ -30,13 +32,13 @@ class GroupReader:
         end: int | None,
         steps: int,
         rows: Callable[[int, int], np.ndarray],
-        read: Callable[[int, int, np.ndarray], list[np.ndarray]],
+        read: Callable[[int, int, np.ndarray], list[Rows]],
         ahead: int,
     ) -> None:
         self.first, self.end, self.steps, self.ahead = first, end, steps, ahead
         self._rows, self._read = rows, read
         self._executor = ThreadPoolExecutor(ahead, thread_name_prefix="hpc_train-batch")
-        self._groups: dict[int, Future[list[np.ndarray]]] = {}
+        self._groups: dict[int, Future[list[Rows]]] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> GroupReader:
@@ -49,7 +51,7 @@ class GroupReader:
         first = self.first + number * self.steps
         return range(first, first + self.steps if self.end is None else min(first + self.steps, self.end))
 
-    def group(self, number: int) -> list[np.ndarray]:
+    def group(self, number: int) -> list[Rows]:
         """The batches of group `number`, one after the other: one array a column.
 
         Raises:
@@ -71,6 +73,6 @@ class GroupReader:
                 self._groups.pop(number, None)
             raise
 
-    def _read_group(self, number: int) -> list[np.ndarray]:
+    def _read_group(self, number: int) -> list[Rows]:
         steps = self.steps_of(number)
         return self._read(steps.start, steps.stop, self._rows(steps.start, steps.stop))

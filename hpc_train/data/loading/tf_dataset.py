@@ -13,10 +13,14 @@ import numpy as np
 from hpc_train.arguments import checked_arguments
 from hpc_train.config.functions import CONTEXT, MAP_FN, call, checked, takes_one
 from hpc_train.config.specs import HDF5Input
+from hpc_train.config.types import padding_of
+from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.layout import Chunked, Opaque
-from hpc_train.data.hdf5.shards import Column, ShardSet
+from hpc_train.data.hdf5.reader import Rows
+from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading import batch_source
 from hpc_train.data.loading.batch_source import BEGINNING, ONE_THREAD, BatchReader, ReadResources
+from hpc_train.data.ragged import TEXT, Ragged
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress, Sampler
 from hpc_train.data.sampling.shuffle import derive_seed
 from hpc_train.errors import UserError
@@ -155,7 +159,7 @@ def _opened(
     map_fn = source.map_fn
     if isinstance(map_fn, str):
         map_fn = checked(f"map_fn: {map_fn}", load_map_fn(map_fn), MAP_FN)
-    types = [tf.as_dtype(column.dtype) for column in columns]
+    types = [kind for column in columns for kind in _types(column)]
     parallel = {"num_parallel_calls": threads, "deterministic": True} if threads > 1 else {}
     failures: list[BaseException] = []
     # TensorFlow keeps the functions below for as long as the process lives; what they read from must go before.
@@ -165,7 +169,8 @@ def _opened(
         try:
             groups = box[0].groups
             seeds = [box[0].seed_of(k) if map_fn is not None else 0 for k in groups.steps_of(int(number))]
-            return [*groups.group(int(number)), np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
+            arrays = [array for rows in groups.group(int(number)) for array in _arrays(rows)]
+            return [*arrays, np.array(seeds, np.uint64).view(np.int32).reshape(-1, 2)]
         except BaseException as error:
             failures.append(error)
             raise
@@ -173,16 +178,18 @@ def _opened(
     def group_of(number: tf.Tensor) -> tf.data.Dataset:
         *arrays, seeds = tf.numpy_function(load, [number], [*types, tf.int32])
         seeds.set_shape([None, 2])
-        for array, column in zip(arrays, columns, strict=True):
-            array.set_shape([None, *column.shape])
-        return _features_and_label(shards, arrays), seeds
+        left = iter(arrays)
+        return _features_and_label(shards, [_tensor(column, left) for column in columns]), seeds
 
     def batches_of(batch: Any, seeds: tf.Tensor) -> tf.data.Dataset:
         steps = tf.shape(seeds, out_type=tf.int64)[0]
 
         def step_of(k: tf.Tensor) -> Any:
             part = slice(k * source.batch_size, (k + 1) * source.batch_size)
-            own = tf.nest.map_structure(lambda array: tf.ensure_shape(array[part], [rows, *array.shape[1:]]), batch)
+            own = tf.nest.map_structure(lambda array: array[part], batch)
+            if source.pad:
+                own = _padded(shards, source, own)
+            own = tf.nest.map_structure(lambda array: _of_rows(array, rows), own)
             return (own, seeds[k]) if map_fn is not None else own if len(own) > 1 else own[0]
 
         return tf.data.Dataset.range(steps).map(step_of)
@@ -222,8 +229,8 @@ def _finished(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
         options.threading.private_threadpool_size = threads + 1
         dataset = dataset.with_options(options)
     gpus = tf.config.list_logical_devices("GPU")
-    if not gpus:
-        return dataset
+    if not gpus or any(spec.dtype == tf.string for spec in tf.nest.flatten(dataset.element_spec)):
+        return dataset  # texts stay in the host's memory
     return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, buffer_size=2))
 
 
@@ -241,6 +248,56 @@ def _features_and_label(shards: ShardSet, arrays: list[Any]) -> tuple[Any, ...]:
     count = len(shards.features)
     features = _tensor_or_dict(shards.features, arrays[:count])
     return (features, _tensor_or_dict(shards.labels, arrays[count:])) if shards.labels else (features,)
+
+
+def _types(column: Column) -> list[Any]:
+    """Of the arrays that `_arrays` makes of a column's rows."""
+    if column.is_text:
+        return [tf.string]
+    return [tf.as_dtype(column.dtype), *([tf.int64] if column.kind == "ragged" else [])]
+
+
+def _arrays(rows: Rows) -> list[np.ndarray]:
+    """A column's rows as TensorFlow takes them: an array, or values and lengths."""
+    if not isinstance(rows, Ragged):
+        return [rows]
+    return [rows.texts()] if rows.values.dtype == TEXT else [rows.values, rows.lengths]
+
+
+def _tensor(column: Column, arrays: Iterator[Any]) -> Any:
+    """The tensor of a column's rows, from its next arrays."""
+    array = next(arrays)
+    if column.kind != "ragged" or column.is_text:
+        array.set_shape([None, *column.shape])
+        return array
+    lengths = next(arrays)
+    array.set_shape([None, *column.shape])
+    lengths.set_shape([None])
+    return tf.RaggedTensor.from_row_lengths(array, lengths, validate=False)
+
+
+def _of_rows(array: Any, rows: int | None) -> Any:
+    """`array`, known to have so many rows."""
+    if rows is None or isinstance(array, tf.RaggedTensor):
+        return array
+    return tf.ensure_shape(array, [rows, *array.shape[1:]])
+
+
+def _padded(shards: ShardSet, source: HDF5Input, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A batch whose ragged columns are padded, each to its longest row or to the length given."""
+
+    def padded(columns: Sequence[Column], tensors: Any) -> Any:
+        if isinstance(tensors, dict):
+            return {column.key: one(column, tensors[column.key]) for column in columns}
+        return one(columns[0], tensors)
+
+    def one(column: Column, tensor: Any) -> Any:
+        if column.name not in source.pad:
+            return tensor
+        value, length = padding_of(source.pad[column.name])
+        return tensor.to_tensor(tf.cast(value, tensor.dtype), shape=[None, length, *column.shape])
+
+    return tuple(padded(*pair) for pair in zip((shards.features, shards.labels), batch, strict=False))
 
 
 def _tensor_or_dict(columns: Sequence[Column], arrays: list[Any]) -> Any:

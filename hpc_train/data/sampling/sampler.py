@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hpc_train.data.sampling.buckets import Buckets
 from hpc_train.data.sampling.dealing import Blocks, Deal, Line, Piece, line_of, pieces_of
 from hpc_train.data.sampling.shuffle import derive_seed, permutation_slice
 
@@ -106,6 +107,7 @@ class Sampler:
         seed: Of the job's data order, 64 bits.
         progress: Where the job goes on from; the beginning, where it is left out.
         blocks: What block mode permutes.
+        buckets: Puts rows of like length together, in block mode; None: nothing does.
     """
 
     rows: int
@@ -116,6 +118,7 @@ class Sampler:
     shuffle: ShuffleMode = "global"
     progress: DataProgress = DataProgress()
     blocks: Blocks | None = None
+    buckets: Buckets | None = None
 
     def progress_at(self, step: int, batches: int | None = None) -> DataProgress:
         """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks.
@@ -207,8 +210,18 @@ class Sampler:
             epoch, piece, place, _ = self._find(first)
             low, high, seed = self._window_bounds(epoch, piece, place)
             stop = min(place + end - first, piece.stop, high)
-            inside = permutation_slice(high - low, seed, place - low, stop - low)
-            yield self._line(epoch).rows_at(piece.low + low + inside)
+            line, start = self._line(epoch), piece.low + low
+            if self.buckets is None:
+                inside = permutation_slice(high - low, seed, place - low, stop - low)
+            else:
+                inside = self.buckets.slice(
+                    high - low,
+                    seed,
+                    place - low,
+                    stop - low,
+                    lambda places, line=line, start=start: line.rows_at(start + places),  # type: ignore[misc]
+                )
+            yield line.rows_at(start + inside)
             first += stop - place
 
     def _find(self, place: int) -> tuple[int, Piece, int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from hpc_train.data.memory import available_bytes
 from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.split import hint
-from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, in_order, piece_rows
+from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Rows, in_order, piece_rows
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
 from hpc_train.text import listed
@@ -32,17 +32,27 @@ class Array:
         dtype: As stored; blocks have this machine's byte order.
         shape: `[rows, ...]`.
         random: Whether `gather` works.
+        ragged: Whether rows have different lengths: then `row_shape` and `mean_bytes` are those of a Field.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     random = False
+    ragged = False
+    row_shape: tuple[int, ...] = ()
+    mean_bytes = 0
 
-    def reader(self, start: int) -> Callable[[int], np.ndarray]:
+    @property
+    def field(self) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+        """What a Field has beside its name."""
+        shape = self.row_shape if self.ragged else tuple(self.shape[1:])
+        return self.dtype.newbyteorder("="), shape, self.ragged, self.mean_bytes
+
+    def reader(self, start: int) -> Callable[[int], Rows]:
         """From row `start` on, a function that gives the next n rows; called with 0 at the end of all rows."""
         position = start
 
-        def read(count: int) -> np.ndarray:
+        def read(count: int) -> Rows:
             nonlocal position
             position += count
             return native(self._slice(position - count, count))
@@ -52,7 +62,7 @@ class Array:
     def _slice(self, first: int, count: int) -> np.ndarray:
         raise NotImplementedError
 
-    def gather(self, rows: np.ndarray) -> np.ndarray:
+    def gather(self, rows: np.ndarray) -> Rows:
         """The rows numbered `rows`, ascending."""
         raise NotImplementedError
 
@@ -177,7 +187,7 @@ class Stream(Array):
 
 
 class Arrays(Part):
-    """What a file, or memory, that holds whole columns has; of `arrays`, those that hold numbers in rows.
+    """What a file, or memory, that holds whole columns has; of `arrays`, those that hold numbers or texts in rows.
 
     Args:
         refused: What it has beside, and why that is no column.
@@ -186,14 +196,13 @@ class Arrays(Part):
     def __init__(self, name: str, arrays: Mapping[str, Array], refused: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._arrays, others = {}, dict(refused or {})
-        self.texts = [column for column, array in arrays.items() if array.dtype.kind in "SUTO"]
         for column, array in arrays.items():
-            if not array.shape or array.dtype.kind not in "buifc" or 0 in array.shape[1:]:
-                others[column] = f"{array.dtype} {list(array.shape)} does not hold numbers in rows"
+            if not array.ragged and (not array.shape or array.dtype.kind not in "buifc" or 0 in array.shape[1:]):
+                others[column] = f"{array.dtype} {list(array.shape)} does not hold numbers or texts in rows"
             else:
                 self._arrays[column] = array
         self.refused, self.names = others, (*self._arrays, *others)
-        self.fields = {n: Field(n, a.dtype.newbyteorder("="), tuple(a.shape[1:])) for n, a in self._arrays.items()}
+        self.fields = {name: Field(name, *array.field) for name, array in self._arrays.items()}
 
     def rows_of(self, names: Sequence[str]) -> int | None:
         lengths = {name: self._arrays[name].shape[0] for name in names}

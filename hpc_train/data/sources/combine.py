@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from hpc_train.arguments import shown
+from hpc_train.data.ragged import joined
 from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, check_name, convert
-from hpc_train.data.sources.table import Block, Field, Rows, Table, in_order, numbered
+from hpc_train.data.sources.table import Block, Field, Numbers, Table, in_order, numbered
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.text import LISTED, listed
-
-TEXT_PAGE = "docs/data_format.md#text-and-tables shows one"
 
 
 def combine(parts: Sequence[Part], recipe: Recipe) -> list[JoinedTable]:
@@ -126,7 +125,8 @@ def _reasons(part: Part, refused: Mapping[str, str], good: Sequence[str]) -> str
     """Which columns cannot be written, why, and what to do."""
     reasons = listed((f"{shown(name)} ({reason})" for name, reason in refused.items()), "; ")
     remedy = f". --columns {','.join(good)} leaves that out" if good and len(good) <= LISTED else "; see --columns"
-    text = f"; for text, give an input_fn: {TEXT_PAGE}" if any(name in part.texts for name in refused) else ""
+    texts = [name for name in refused if name in part.texts]
+    text = f"; --dtype {texts[0]}=text writes text as it is" if texts else ""
     return f"{reasons}{remedy}{text}"
 
 
@@ -169,15 +169,17 @@ class JoinedTable(Table):
                 for part, first, a, b in zip(self._parts, self._starts, bounds, bounds[1:], strict=False)
                 if b > a
             ]
-            return {name: np.concatenate([block[name] for block in found]) for name in self.fields}
+            return {name: joined([block[name] for block in found]) for name in self.fields}
 
         return in_order(rows, read)
 
 
 def _common(a: Field, b: Field, first: PreparedTable, part: PreparedTable) -> Field:
     numbers = {a.dtype, b.dtype} == {np.dtype(np.int64), np.dtype(np.float64)}
-    if a.shape == b.shape and (a.dtype == b.dtype or (numbers and first.rows is None and part.rows is None)):
-        return a if a.dtype.kind == "f" else b
+    if (a.shape, a.ragged) == (b.shape, b.ragged) and (
+        a.dtype == b.dtype or (numbers and first.rows is None and part.rows is None)
+    ):
+        return replace(a if a.dtype.kind == "f" else b, mean_bytes=max(a.mean_bytes, b.mean_bytes))
     raise UserError(
         f"{part.name}: column {b.name!r} is {b}, but {a} in {first.name}; files that follow each other need the same"
     )
@@ -191,7 +193,7 @@ class ConvertedTable(Table):
         wanted = {name: kinds.get(field.dtype.kind.replace("u", "i")) for name, field in table.fields.items()}
         self._dtypes = {n: dtype for n, dtype in wanted.items() if dtype is not None and n not in fixed}
         self.name, self.rows, self.random = table.name, table.rows, table.random
-        self.fields = {n: Field(n, self._dtypes.get(n, f.dtype), f.shape) for n, f in table.fields.items()}
+        self.fields = {n: replace(f, dtype=self._dtypes.get(n, f.dtype)) for n, f in table.fields.items()}
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         for rows, block in numbered(self._table.blocks(start), start):
@@ -200,7 +202,7 @@ class ConvertedTable(Table):
     def gather(self, rows: np.ndarray) -> Block:
         return self._convert(self._table.gather(rows), rows)
 
-    def _convert(self, block: Block, rows: Rows) -> Block:
+    def _convert(self, block: Block, rows: Numbers) -> Block:
         return {
             name: convert(array, self._dtypes.get(name, array.dtype), self.name, name, rows)
             for name, array in block.items()

@@ -1,4 +1,4 @@
-"""CSV files, plain or gzipped: numbers only, read in blocks of lines and parsed by pyarrow.
+"""CSV files, plain or gzipped: numbers, and text where it is asked for, read in blocks of lines and parsed by pyarrow.
 
 A column of whole numbers is int64, any other float64. Which it is shows in the first lines; a column that turns out
 not to be whole after all comes as float64 from there on, and the spool makes it float64 from the start.
@@ -21,8 +21,10 @@ import pyarrow as pa
 from pyarrow import compute, csv
 
 from hpc_train.arguments import shown
+from hpc_train.data.ragged import TEXT
+from hpc_train.data.sources.arrow import texts_of_arrow
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import Block, Field, open_unzipped
+from hpc_train.data.sources.table import Block, Field, Rows, open_unzipped
 from hpc_train.errors import UserError
 
 BLOCK_BYTES = 4 << 20
@@ -32,7 +34,8 @@ MAX_COLUMNS = 1 << 18
 
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = r"(?i)^\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)\s*$"
-_TYPES = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64()}
+_TYPES = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64(), TEXT.str: pa.binary()}
+_KINDS = {"f": "f8", "S": TEXT.str}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -68,8 +71,11 @@ class CSV(Part):
         self._kinds: dict[str, str] = {}
         self.refused = self._infer(rest if self._header else first, targets)
         self.fields: Mapping[str, Field] = {
-            name: Field(name, np.dtype(self._kinds[name])) for name in self.names if name not in self.refused
+            name: self._field(name, np.dtype(self._kinds[name])) for name in self.names if name not in self.refused
         }
+
+    def _field(self, name: str, dtype: np.dtype) -> Field:
+        return Field(name, dtype, (), True, self._text_bytes) if dtype == TEXT else Field(name, dtype)
 
     def _check_header(self, cells: Sequence[str], rest: bytes) -> None:
         """Refuses a first line that looks like a row: it has numbers, and they do not count the columns."""
@@ -142,12 +148,15 @@ class CSV(Part):
         self.texts: list[str] = []
         for name in self.names:
             wanted = targets[name].dtype if name in targets else np.dtype(np.int64)
-            self._kinds[name] = "f8" if wanted.kind == "f" else "u8" if wanted.name == "uint64" else "i8"
+            self._kinds[name] = _KINDS.get(wanted.kind, "u8" if wanted.name == "uint64" else "i8")
+        self._text_bytes = max(1, len(text) // max(1, text.count(b"\n")) // len(self.names))
         if not text.strip(b"\r\n"):
             return refused
         table = self._table(text, dict.fromkeys(self.names, pa.binary()), 1 + self._header)
         for name in self.names:
             values = table.column(name)
+            if self._kinds[name] == TEXT.str:
+                continue
             if _first_unlike(values, _WHOLE) is not None:
                 self._kinds[name] = "f8"
             if (row := _first_unlike(values, _NUMBER)) is not None:
@@ -163,14 +172,18 @@ class CSV(Part):
         if not might_be_hexadecimal:  # which pyarrow takes for whole numbers
             with suppress(UserError):
                 table = self._table(text, {name: _TYPES[kind] for name, kind in kinds.items()}, line)
-                return {name: table.column(name).to_numpy() for name in names}
+                return {name: _values(table.column(name)) for name in names}
         table = self._table(text, dict.fromkeys(names, pa.binary()), line)
-        faults = [(row, name) for name in names if (row := _first_unlike(table.column(name), _NUMBER)) is not None]
+        numbers = [name for name in names if kinds[name] != TEXT.str]
+        faults = [(row, name) for name in numbers if (row := _first_unlike(table.column(name), _NUMBER)) is not None]
         if faults:
             row, name = min(faults)
             where = f"{self.name}: line {_line_of(text, row, line)}: column {name!r}"
             raise UserError(f"{where} has {_shown(table.column(name)[row])}, not a number")
-        return {name: self._numbers(name, table.column(name), text, line) for name in names}
+        return {
+            name: self._numbers(name, values, text, line) if name in numbers else texts_of_arrow(values)
+            for name, values in ((name, table.column(name)) for name in names)
+        }
 
     def _numbers(self, name: str, values: pa.ChunkedArray, text: bytes, line: int) -> np.ndarray:
         """The numbers that a column's cells in a block of lines hold; it becomes float64 where they are not whole."""
@@ -227,6 +240,10 @@ def _first_unlike(values: pa.ChunkedArray, pattern: str) -> int | None:
     """The first row whose cell (bytes) does not match `pattern` as a whole; None where all do."""
     row = compute.index(compute.match_substring_regex(values, pattern), False).as_py()
     return None if row < 0 else int(row)
+
+
+def _values(column: pa.ChunkedArray) -> Rows:
+    return texts_of_arrow(column) if pa.types.is_binary(column.type) else np.asarray(column.to_numpy())
 
 
 def _is_number(cell: str) -> bool:

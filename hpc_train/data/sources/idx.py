@@ -27,7 +27,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     try:
         part = open_idx(Path(path), "values")
-        blocks = [block["values"] for block in part.blocks(["values"], 0)]
+        blocks = [np.asarray(block["values"]) for block in part.blocks(["values"], 0)]
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     field = part.fields["values"]

@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO, cast
 import numpy as np
 
 from hpc_train.data.sources.arrays import Array, Arrays, InFile, Slices, Stream
+from hpc_train.data.sources.texts import Texts
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
 
@@ -56,7 +57,7 @@ def open_npz(path: Path) -> Arrays:
                     with archive.open(member) as stream:
                         shape, fortran, dtype = _header(stream)
                         header_bytes = stream.tell()
-                    if dtype.kind in "buifc" and member.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
+                    if dtype.kind in "buifcSU" and member.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
                         raise ValueError(f"it has {member.file_size:,} bytes, not those of its shape {shape}")
                     if member.compress_type == zipfile.ZIP_STORED:
                         offset = _data_offset(path, member) + header_bytes
@@ -67,7 +68,8 @@ def open_npz(path: Path) -> Arrays:
                             "numpy.ascontiguousarray of it, or save it with numpy.savez"
                         )
                     else:
-                        arrays[name] = Stream(f"{path}: {name}", _opener(path, member.filename), dtype, shape)
+                        stored = Stream(f"{path}: {name}", _opener(path, member.filename), dtype, shape)
+                        arrays[name] = Texts(stored) if dtype.kind in "SU" and shape else stored
                 except (ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
                     refused[name] = str(error)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error) as error:
@@ -94,13 +96,13 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _in_file(path: Path, offset: int, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind not in "buifc" or not shape:
+    if dtype.kind not in "buifcSU" or not shape:
         return Slices(np.broadcast_to(np.zeros((), dtype), shape))  # refused by its dtype or shape, never read
-    array = InFile(path, offset, dtype, shape)
-    if not fortran:
-        return array
-    with open_to_read(path, follow=True) as file:
-        return Slices(np.memmap(file, dtype, "r", offset, shape, order="F"))
+    array: Array = InFile(path, offset, dtype, shape)
+    if fortran:
+        with open_to_read(path, follow=True) as file:
+            array = Slices(np.memmap(file, dtype, "r", offset, shape, order="F"))
+    return Texts(array) if dtype.kind in "SU" else array
 
 
 def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:

@@ -1,8 +1,9 @@
-"""Parquet files, read with pyarrow: numbers, booleans, and lists of numbers of a fixed size."""
+"""Parquet files, read with pyarrow: numbers, booleans, texts, and lists of numbers."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from hpc_train.data.ragged import TEXT, Ragged
+from hpc_train.data.sources.arrow import texts_of_arrow
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import Block, Field, piece_rows
+from hpc_train.data.sources.table import Block, Field, Rows, piece_rows
 from hpc_train.errors import UserError
 from hpc_train.files import require_regular
 
@@ -28,7 +31,7 @@ class Parquet(Part):
     """A Parquet file.
 
     Args:
-        targets: The types asked for: a list whose size the file does not fix is read where a shape is given.
+        targets: The types asked for: lists whose size the file does not fix are of one length where a shape is given.
 
     Raises:
         UserError: Not a Parquet file.
@@ -45,9 +48,13 @@ class Parquet(Part):
                 raise UserError(
                     f"{path}: its groups of rows have {sum(groups):,} rows, but its header says {self._rows:,}"
                 )
-            schema = file.schema_arrow
+            schema, metadata = file.schema_arrow, file.metadata
         self.names = schema.names
+        sizes = self._mean_bytes(metadata)
         for column in schema:
+            if _is_text(column.type):
+                self.fields[column.name] = Field(column.name, TEXT, (), True, sizes.get(column.name, 0))
+                continue
             shape: tuple[int, ...] = ()
             kind = column.type
             if pa.types.is_fixed_size_list(kind):
@@ -55,16 +62,27 @@ class Parquet(Part):
             elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
                 given = targets[column.name].shape if column.name in targets else None
                 if given is None:
-                    self.refused[column.name] = (
-                        f"{kind}: lists of no fixed size; if all are as long, give --dtype {column.name}=TYPE[LENGTH]"
-                    )
+                    value = kind.value_type
+                    if pa.types.is_integer(value) or pa.types.is_floating(value):
+                        dtype = np.dtype(value.to_pandas_dtype())
+                        self.fields[column.name] = Field(column.name, dtype, (), True, sizes.get(column.name, 0))
+                    else:
+                        self.refused[column.name] = f"{kind}: no lists of numbers"
                     continue
                 shape, kind = (math.prod(given),), kind.value_type
             if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
                 self.fields[column.name] = Field(column.name, np.dtype(kind.to_pandas_dtype()), shape)
             else:
                 self.refused[column.name] = f"{column.type}: no numbers"
-        self.texts = [column.name for column in schema if _is_text(column.type)]
+
+    def _mean_bytes(self, metadata: Any) -> dict[str, int]:
+        """What a row of each column takes on average, decoded, as the file says."""
+        sizes: Counter[str] = Counter()
+        for group in range(metadata.num_row_groups):
+            for k in range(metadata.num_columns):
+                found = metadata.row_group(group).column(k)
+                sizes[found.path_in_schema.partition(".")[0]] += max(0, found.total_uncompressed_size)
+        return {name: -(-size // max(1, self._rows)) for name, size in sizes.items()}
 
     def _open(self) -> Any:
         try:
@@ -96,11 +114,19 @@ class Parquet(Part):
                 cause = getattr(error, "strerror", None) or "it is damaged"
                 raise UserError(f"{self.name}: cannot be read: {cause}") from None
 
-    def _values(self, array: Any, name: str, first: int) -> np.ndarray:
+    def _values(self, array: Any, name: str, first: int) -> Rows:
         field = self.fields[name]
         if array.null_count:
             row = first + array.is_null().index(True).as_py() + 1
             raise UserError(f"{self.name}: column {name!r} has no value in row {row}")
+        if field.is_text:
+            return texts_of_arrow(array.cast(pa.large_string()))
+        if field.ragged:
+            values = array.flatten()
+            if values.null_count:
+                raise UserError(f"{self.name}: column {name!r} has a list without some value after row {first + 1}")
+            counts = array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+            return Ragged(np.asarray(values.to_numpy(zero_copy_only=False)).astype(field.dtype, copy=False), counts)
         if field.shape:
             lengths = set(array.value_lengths().to_pylist())
             if lengths - {field.shape[0]}:

@@ -4,7 +4,7 @@
 - `--stack image=pixel1..pixel784`: one column `[rows, 784]` of all from pixel1 to pixel784, in the file's order;
   `--stack xy=x,y`: one column `[rows, 2]` of those named.
 - `--dtype image=uint8`: the column in another type, where each value is checked to fit;
-  `--dtype image=uint8[28,28]`: and its row in another shape;
+  `--dtype image=uint8[28,28]`: and its row in another shape; `--dtype kind=text`: as text, where a CSV file has it;
   `--dtype float32`: all columns of floats (or, with an integer type, of integers) in that type.
 
 So --stack names columns as the sources do, --columns has both names, and --dtype those of the shards.
@@ -17,7 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,7 +25,8 @@ import numpy as np
 
 from hpc_train.arguments import shown
 from hpc_train.data.memory import available_bytes, fits
-from hpc_train.data.sources.table import Block, Field, Rows, Table, numbered
+from hpc_train.data.ragged import TEXT, Ragged, first_invalid
+from hpc_train.data.sources.table import Block, Field, Numbers, Rows, Table, numbered
 from hpc_train.errors import UserError
 
 TYPES = (
@@ -48,6 +49,8 @@ class Target:
     shape: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
+        if self.dtype == TEXT:
+            return "text"
         return f"{self.dtype}{'' if self.shape is None else list(self.shape)}"
 
 
@@ -142,7 +145,7 @@ def parse_recipe(columns: str | None, stacks: Sequence[str], dtypes: Sequence[st
         kind = "f" if target.dtype.kind == "f" else "i"
         if named and name and name not in targets:
             targets[name] = target
-        elif not named and target.shape is None and target.dtype.kind != "b" and kind not in kinds:
+        elif not named and target.shape is None and target.dtype.kind not in "bS" and kind not in kinds:
             kinds[kind] = target.dtype
         else:
             raise UserError(
@@ -183,12 +186,14 @@ def check_name(name: str) -> None:
 
 def _target(option: str, text: str) -> Target:
     match = re.fullmatch(r"(\w+)(?:\[(\d+(?:,\d+)*)?\])?", text.replace(" ", ""))
+    if text == "text":
+        return Target(TEXT)
     if match is None or match[1] not in TYPES:
         near = get_close_matches(match[1] if match else text, TYPES, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise UserError(
             f"--dtype {option}: {text!r} is not TYPE or TYPE[SHAPE], as in uint8[28,28]; "
-            f"types are {', '.join(TYPES)}{hint}"
+            f"types are {', '.join(TYPES)}, text{hint}"
         )
     shape = tuple(map(int, (match[2] or "").split(","))) if match[2] else () if "[" in text else None
     if shape and 0 in shape:
@@ -239,11 +244,26 @@ class PreparedTable(Table):
         fields = [self._part.fields[name] for name in output.inputs]
         shape, dtype = fields[0].shape, fields[0].dtype
         if output.stacked:
-            if any(f.shape for f in fields):
+            if any(f.shape or f.ragged for f in fields):
                 raise UserError(f"{self.name}: column {output.name!r} can stack only columns of single numbers")
             shape, dtype = (len(fields),), np.result_type(*(f.dtype for f in fields))
+        ragged = fields[0]
+        if ragged.ragged:
+            if output.target is not None and (output.target.dtype == TEXT) != ragged.is_text:
+                raise UserError(
+                    f"{self.name}: column {output.name!r} is {ragged}, which --dtype {output.name}={output.target} "
+                    "cannot make of it"
+                )
+            if output.target is not None and output.target.shape is not None and not ragged.is_text:
+                raise UserError(
+                    f"{self.name}: column {output.name!r} has rows of different lengths, not of {output.target.shape}; "
+                    f"give --dtype {output.name}={output.target.dtype}"
+                )
+            return replace(ragged, name=output.name, dtype=output.target.dtype if output.target else dtype)
         if output.target is not None:
             wanted = output.target.shape
+            if output.target.dtype == TEXT:
+                raise UserError(f"{self.name}: column {output.name!r} is {fields[0]}, which is written as numbers")
             if dtype.kind == "c" and dtype != output.target.dtype:
                 raise UserError(f"{self.name}: column {output.name!r} is {dtype}: it stays complex, without --dtype")
             if wanted is not None and math.prod(wanted) != math.prod(shape):
@@ -260,6 +280,19 @@ class PreparedTable(Table):
             )
         return Field(output.name, dtype, shape)
 
+    def _checked(self, found: Ragged, output: Output, rows: Numbers) -> Rows:
+        """Rows of different lengths, in the type asked for, or texts that are UTF-8."""
+        if not self.fields[output.name].is_text:
+            return convert(found, self.fields[output.name].dtype, self.name, output.name, rows)
+        wrong = first_invalid(found.values, found.lengths)
+        if wrong is not None:
+            row = rows[wrong // max(1, math.prod(found.lengths.shape[1:]))] + 1
+            raise UserError(
+                f"{self.name}: column {output.name!r} has in row {row} what is not text in UTF-8; convert the source "
+                "to UTF-8, or leave the column out with --columns"
+            )
+        return found
+
     def blocks(self, start: int = 0) -> Iterator[Block]:
         for rows, block in numbered(self._part.blocks(self._inputs, start), start):
             yield self._make(block, rows)
@@ -270,20 +303,33 @@ class PreparedTable(Table):
     def gather(self, rows: np.ndarray) -> Block:
         return self._make(self._part.gather(self._inputs, rows), rows)
 
-    def _make(self, block: Block, rows: Rows) -> Block:
+    def _make(self, block: Block, rows: Numbers) -> Block:
         made: Block = {}
         for output in self._outputs:
             array = block[output.inputs[0]]
+            if isinstance(array, Ragged):
+                made[output.name] = self._checked(array, output, rows)
+                continue
             if output.stacked:
-                array = np.stack([block[name] for name in output.inputs], axis=1)
+                array = np.stack([np.asarray(block[name]) for name in output.inputs], axis=1)
             if output.target is not None:
-                array = convert(array, output.target.dtype, self.name, output.name, rows)
+                array = convert_array(array, output.target.dtype, self.name, output.name, rows)
                 array = array.reshape(len(array), *self.fields[output.name].shape)
             made[output.name] = array
         return made
 
 
-def convert(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, rows: Rows) -> np.ndarray:
+def convert(found: Rows, dtype: np.dtype[Any], where: str, column: str, rows: Numbers) -> Rows:
+    """As convert_array, also of rows of different lengths."""
+    if not isinstance(found, Ragged):
+        return convert_array(found, dtype, where, column, rows)
+    if found.dtype == dtype:
+        return found
+    of_value = np.repeat(np.asarray(rows), found.lengths)
+    return Ragged(convert_array(found.values, dtype, where, column, of_value), found.lengths)
+
+
+def convert_array(array: np.ndarray, dtype: np.dtype[Any], where: str, column: str, rows: Numbers) -> np.ndarray:
     """`array` `[n, ...]`, the rows numbered `rows`, as `dtype`.
 
     Raises:

@@ -9,19 +9,23 @@ import gzip
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from hpc_train.data.ragged import TEXT, Ragged
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
 
-Block = dict[str, np.ndarray]
-"""Some rows that follow each other: an array `[n, ...]` a column."""
+Rows = np.ndarray | Ragged
+"""Some rows of a column: an array `[n, ...]`, or rows of different lengths."""
 
-Rows = range | np.ndarray
+Block = dict[str, Rows]
+"""Some rows that follow each other, by column."""
+
+Numbers = range | np.ndarray
 """Numbers of rows, int64 `[n]`."""
 
 Order = Callable[[np.ndarray], np.ndarray]
@@ -33,17 +37,31 @@ PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Field:
-    """A column: `[rows, *shape]` of `dtype`, in this machine's byte order."""
+    """A column: `[rows, *shape]` of `dtype`, in this machine's byte order.
+
+    Attributes:
+        ragged: Rows have different lengths, each `[length, *shape]`; or are texts of `shape`, and `dtype` is TEXT.
+        mean_bytes: What such a row takes, about, on average.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
+    ragged: bool = False
+    mean_bytes: int = field(default=0, compare=False)
+
+    @property
+    def is_text(self) -> bool:
+        return self.dtype == TEXT
 
     @property
     def row_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return max(1, self.mean_bytes) if self.ragged else math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
+        if self.ragged:
+            first = ["rows"] if self.is_text else ["rows", "any"]
+            return f"{'text' if self.is_text else self.dtype} [{', '.join(map(str, [*first, *self.shape]))}]"
         return f"{self.dtype} [rows{''.join(f', {n}' for n in self.shape)}]"
 
 

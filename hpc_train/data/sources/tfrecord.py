@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.data.ragged import TEXT, Ragged
 from hpc_train.data.sources.recipe import Part, Target
-from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, is_gzipped, open_unzipped
+from hpc_train.data.sources.table import PIECE_BYTES, Block, Field, Rows, is_gzipped, open_unzipped
 from hpc_train.errors import UserError
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -70,12 +71,19 @@ class TFRecord(Part):
             found = [example.features.feature[name] for example in examples if name in example.features.feature]
             kinds = {feature.WhichOneof("kind") or "nothing" for feature in found}
             lengths = {len(getattr(f, kind).value) for f in found for kind in kinds if kind != "nothing"}
+            kinds -= {"nothing"}
+            mean = sum(feature.ByteSize() for feature in found) // len(examples)
             if len(found) < len(examples):
                 self.refused[name] = "not all records have it"
-            elif len(kinds) > 1 or "nothing" in kinds or len(lengths) != 1 or 0 in lengths:
+            elif len(kinds) != 1:
+                self.refused[name] = "its values are not of one kind in all records"
+            elif kinds == {"bytes_list"} and lengths != {1}:
                 self.refused[name] = "its number of values is not the same in all records"
+            elif len(lengths) != 1 or 0 in lengths:
+                dtype = np.dtype(np.int64 if kinds == {"int64_list"} else np.float32)
+                self.fields[name] = Field(name, dtype, (), True, max(dtype.itemsize, 4 * mean))
             elif kinds == {"bytes_list"}:
-                self._add_bytes(name, found[0].bytes_list.value[0], targets.get(name))
+                self._add_bytes(name, found[0].bytes_list.value[0], targets.get(name), mean)
             else:
                 (kind,), (length,) = kinds, lengths
                 dtype = np.dtype(np.int64 if kind == "int64_list" else np.float32)
@@ -100,7 +108,10 @@ class TFRecord(Part):
                 stream.seek(length + FRAME_BYTES - _LENGTH.size, os.SEEK_CUR)
         return max(1, len(lengths))
 
-    def _add_bytes(self, name: str, first: bytes, target: Target | None) -> None:
+    def _add_bytes(self, name: str, first: bytes, target: Target | None, mean: int) -> None:
+        if target is not None and target.dtype == TEXT:
+            self.fields[name] = Field(name, TEXT, (), True, mean)
+            return
         image = next((kind for magic, kind in IMAGES.items() if first.startswith(magic)), None)
         field = Field(name, target.dtype, target.shape or ()) if target else None
         if field and field.row_bytes == len(first):
@@ -115,7 +126,8 @@ class TFRecord(Part):
             self.refused[name] = f"{len(first)} bytes in the first record, which is not {target}"
         else:
             self.refused[name] = (
-                f"{len(first)} bytes in the first record; say what they are, as in --dtype {name}=uint8[28,28]"
+                f"{len(first)} bytes in the first record; say what they are, as in --dtype {name}=uint8[28,28] or "
+                f"{name}=text"
             )
 
     def _records(self, tf: Any) -> Any:
@@ -127,12 +139,7 @@ class TFRecord(Part):
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         assert start == 0, "rows that are not counted are read from the first"
         tf = _tensorflow()
-        schema = {
-            name: tf.io.FixedLenFeature([], tf.string)
-            if name in self._bytes
-            else tf.io.FixedLenFeature(self.fields[name].shape, tf.as_dtype(self.fields[name].dtype))
-            for name in names
-        }
+        schema = {name: self._feature(tf, name) for name in names}
 
         def parse(serialized: Any) -> Any:
             parsed = tf.io.parse_example(serialized, schema)
@@ -146,15 +153,29 @@ class TFRecord(Part):
         try:
             for parsed, read_bytes in self._records(tf).batch(batch).map(parse).prefetch(1):
                 self._read_bytes += int(read_bytes)
-                block = {name: self._values(parsed[name].numpy(), name) for name in names}
+                block: Block = {name: self._values(parsed[name], name) for name in names}
                 first += len(block[names[0]])
                 yield block
         except (tf.errors.OpError, ValueError) as error:
             raise UserError(self._explain(tf, schema, first, batch, error)) from None
 
-    def _values(self, array: np.ndarray, name: str) -> np.ndarray:
+    def _feature(self, tf: Any, name: str) -> Any:
+        """How TensorFlow parses a feature."""
+        field = self.fields[name]
+        if field.ragged and not field.is_text:
+            return tf.io.RaggedFeature(tf.as_dtype(field.dtype), row_splits_dtype=tf.int64)
+        if name in self._bytes or field.is_text:
+            return tf.io.FixedLenFeature([], tf.string)
+        return tf.io.FixedLenFeature(field.shape, tf.as_dtype(field.dtype))
+
+    def _values(self, found: Any, name: str) -> Rows:
+        if self.fields[name].is_text:
+            return Ragged.of_texts(found.numpy().tolist())
+        if self.fields[name].ragged:
+            return Ragged(found.values.numpy(), found.row_lengths().numpy())
+        array = found.numpy()
         if name not in self._bytes:
-            return array
+            return np.asarray(array)
         field = self.fields[name]
         little = field.dtype.newbyteorder("<")
         values: np.ndarray = np.ascontiguousarray(array).view(little).astype(field.dtype, copy=False)

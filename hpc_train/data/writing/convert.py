@@ -35,7 +35,7 @@ from hpc_train.data.sources.split import (
 from hpc_train.data.sources.spool import Report, Spool
 from hpc_train.data.sources.table import Field, ShuffledTable, Table
 from hpc_train.data.writing import resume_plan
-from hpc_train.data.writing.shard_file import Storage
+from hpc_train.data.writing.storage import Storage
 from hpc_train.data.writing.writer import check_rows, nothing, ordered, rows_of, spooled, write_tables
 from hpc_train.errors import UserError
 from hpc_train.files import is_ours

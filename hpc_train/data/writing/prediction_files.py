@@ -21,10 +21,13 @@ import h5py
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.file_table import describe
 from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.hdf5.reader import Reader
-from hpc_train.data.hdf5.shards import Column, ShardSet, find_shards, matches
+from hpc_train.data.hdf5.shards import ShardSet, find_shards, matches
+from hpc_train.data.ragged import Ragged
 from hpc_train.data.sampling.work_split import Piece, part_path
 from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Field, piece_rows
@@ -66,7 +69,7 @@ class InputSpec:
 
     def __str__(self) -> str:
         shape = "" if self.shape is None else "".join(f", {'any' if n is None else n}" for n in self.shape)
-        return f"{self.dtype} [rows{shape}]"
+        return f"{'texts' if self.dtype == 'object' else self.dtype} [rows{shape}]"
 
 
 def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec]) -> ShardSet:
@@ -90,24 +93,27 @@ def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
         with InputFile(path) as file:
             names = file.names
             for name, input_ in wanted.items():
-                found = file.dataset(name) if name in names else None
+                found = describe(file, name) if name in names else None
                 if found is None:
                     has = ", ".join(names) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
-                elif found.shape and not _takes(input_, found):
-                    own = Column(name, found.shape[1:], found.dtype.newbyteorder("=").name)
-                    problems.append(f"{path}: dataset {name!r} is {own}, but the export takes {input_}")
+                elif found.column is not None and not _takes(input_, found.column):
+                    ragged = found.column.kind == "ragged" and not found.column.is_text
+                    way = "; write its rows in one length to predict them" if ragged else ""
+                    problems.append(f"{path}: dataset {name!r} is {found.column}, but the export takes {input_}{way}")
     except HDF5_ERRORS:
         return []  # find_shards reports it
     return problems
 
 
-def _takes(wanted: InputSpec, dataset: Any) -> bool:
-    """Whether the input takes the dataset as it is, or in a wider dtype that holds all of its values."""
+def _takes(wanted: InputSpec, column: Column) -> bool:
+    """Whether the input takes the column as it is, or in a wider dtype that holds all of its values."""
     dtype = np.dtype(wanted.dtype)
-    if dtype.kind == "O" or not np.can_cast(dataset.dtype, dtype, "safe"):
+    if (dtype.kind == "O") != column.is_text or (column.kind == "ragged" and not column.is_text):
         return False
-    shape = dataset.shape[1:]
+    if not column.is_text and not np.can_cast(np.dtype(column.dtype), dtype, "safe"):
+        return False
+    shape = column.shape
     return wanted.shape is None or (
         len(shape) == len(wanted.shape) and all(n in (None, own) for n, own in zip(wanted.shape, shape, strict=True))
     )
@@ -125,7 +131,7 @@ def read_batches(
 
     coming = ahead.submit(reader.read, rows(firsts[0]))
     for first in firsts:
-        batch = coming.result()
+        batch = [rows.texts() if isinstance(rows, Ragged) else rows for rows in coming.result()]
         if first + batch_size < piece.end:
             coming = ahead.submit(reader.read, rows(first + batch_size))
         yield batch

@@ -150,8 +150,8 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
 def clean(prefix: Path, *, spools: bool = True, plan: bool = False) -> None:
     """Removes temporary files that killed runs left behind; also `spools` that are whole, and the `plan`."""
     name = re.escape(prefix.name)
-    patterns = [rf"\.{{1,2}}{name}(-\d{{5}}\.h5|\.spool-\d+|\.plan\.json)\.\w+\.tmp"]
-    patterns += [rf"\.{name}\.spool-\d+"] if spools else []
+    patterns = [rf"\.{{1,2}}{name}(-\d{{5}}\.h5|\.spool-\d+(\.\d+)?|\.plan\.json)\.\w+\.tmp"]
+    patterns += [rf"\.{name}\.spool-\d+(\.\d+)?"] if spools else []
     patterns += [rf"\.{name}\.plan\.json"] if plan else []
     for path in _matching(prefix.parent, "|".join(patterns)):
         remove(path, missing_ok=True)

@@ -6,8 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,81 +14,32 @@ import h5py
 import numpy as np
 
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
+from hpc_train.data.hdf5.file_table import describe
 from hpc_train.data.hdf5.input_file import InputFile
+from hpc_train.data.ragged import Ragged
 from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Cursor, Field
+from hpc_train.data.writing.ragged_writer import RaggedWriter
+from hpc_train.data.writing.storage import Storage
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read, unforeseen
 from hpc_train.folders import held, remove, rename
 
 SCHEMA_ATTRIBUTE = "hpc_train_schema"
-PLUGIN = ("zstd", "lz4", "blosc")
-COMPRESSIONS = ("none", "gzip", *(f"gzip-{level}" for level in range(1, 10)), "lzf", *PLUGIN)
 ALIGNMENT_BYTES = 4096
-CHUNK_BYTES = 256 << 10
-ALL_CHUNKS_BYTES = 16 << 20
-MAX_CHUNK_BYTES = 2**32 - 1
-"""HDF5's own limit."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How datasets lie in a shard: contiguous and aligned, or in chunks of whole rows, compressed or not.
-
-    Attributes:
-        compression: One of COMPRESSIONS; zstd, lz4 and blosc need hdf5plugin.
-        chunk_rows: Rows of a chunk; None for contiguous where there is no compression, else about CHUNK_BYTES.
-    """
-
-    compression: str = "none"
-    chunk_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.compression not in COMPRESSIONS:
-            raise UserError(f"compression {self.compression!r}: give one of {', '.join(COMPRESSIONS)}")
-        if self.chunk_rows is not None and self.chunk_rows < 1:
-            raise UserError(f"chunk_rows {self.chunk_rows}: give 1 or more")
-        if self.compression in PLUGIN:
-            _hdf5plugin()
-
-    def options(self, field: Field, rows: int, columns: int) -> dict[str, Any]:
-        """What h5py's `create_dataset` is given for one of `columns` columns of `rows` rows."""
-        if self.compression == "none" and self.chunk_rows is None:
-            return {}
-        wanted = self.chunk_rows or min(CHUNK_BYTES, ALL_CHUNKS_BYTES // columns) // max(1, field.row_bytes)
-        chunk = max(1, min(wanted, rows))
-        if chunk * field.row_bytes > MAX_CHUNK_BYTES:
-            raise UserError(
-                f"column {field.name!r}: {chunk} rows are {chunk * field.row_bytes} bytes, but a chunk of HDF5 has "
-                f"less than 4 GiB: give --chunk-rows of at most {MAX_CHUNK_BYTES // field.row_bytes}"
-            )
-        shuffled = field.dtype.itemsize > 1
-        options: dict[str, Any] = {"chunks": (chunk, *field.shape)}
-        if self.compression in PLUGIN:
-            plugin = _hdf5plugin()
-            if self.compression == "blosc":  # shuffles itself, faster than HDF5
-                return options | dict(plugin.Blosc(shuffle=plugin.Blosc.SHUFFLE if shuffled else 0))
-            options |= dict(plugin.Zstd() if self.compression == "zstd" else plugin.LZ4())
-        elif self.compression != "none":
-            kind, _, level = self.compression.partition("-")
-            options |= {"compression": kind, "compression_opts": int(level)} if level else {"compression": kind}
-        return options | {"shuffle": shuffled and self.compression != "none"}
-
-
-def _hdf5plugin() -> Any:
-    try:
-        import hdf5plugin
-    except ImportError:
-        raise UserError("zstd, lz4 and blosc need hdf5plugin: pip install 'hpc_train[filters]'") from None
-    return hdf5plugin
 
 
 def check_shard(path: Path, fields: Sequence[Field], rows: int) -> None:
     """Raises UserError where the file is not a whole shard of these columns and rows."""
-    wanted = {field.name: ((rows, *field.shape), field.dtype) for field in fields}
+    wanted: dict[str, Any] = {f.name: ((rows, *f.shape), f.dtype) for f in fields if not f.ragged}
+    wanted |= {f.name: (rows, f.shape, f.dtype) for f in fields if f.ragged}
     try:
         with InputFile(path) as file:
-            found = {name: (dataset.shape, dataset.dtype) for name, dataset in file.datasets()}
+            found: dict[str, Any] = {name: (dataset.shape, dataset.dtype) for name, dataset in file.datasets()}
+            for name in file.names:
+                entry = describe(file, name) if name not in found else None
+                if entry is not None and entry.column is not None:
+                    found[name] = (entry.rows, entry.column.shape, np.dtype(entry.column.dtype))
     except HDF5_ERRORS:  # and what UserError says
         found = {}
     if found != wanted:
@@ -109,22 +59,28 @@ def write_shard(
     Raises:
         OSError: The file cannot be written; the message is a sentence with path and cause.
     """
-    options = {field.name: storage.options(field, rows, len(fields)) for field in fields}
-    chunks = [math.prod(o["chunks"]) * f.dtype.itemsize for f in fields if "chunks" in (o := options[f.name])]
+    plain = [field for field in fields if not field.ragged]
+    options = {field.name: storage.options(field, rows, len(fields)) for field in plain}
+    chunks = [math.prod(o["chunks"]) * f.dtype.itemsize for f in plain if "chunks" in (o := options[f.name])]
     # Aligned data is copied two to three times as fast; small objects are left where they are. A chunk that is
     # written in two parts stays in a cache of two chunks meanwhile.
     alignment = ALIGNMENT_BYTES if storage.compression == "none" else 1
     how = {"alignment_threshold": alignment, "alignment_interval": alignment}
     how["rdcc_nbytes"] = max(1 << 20, 2 * max(chunks, default=0))
     nbytes = sum(math.prod(field.shape) * field.dtype.itemsize for field in fields) * rows
-    whole, written = nbytes if storage.compression == "none" else None, 0
-    with new_file(path, **how) as file:
+    whole, written = nbytes if storage.compression == "none" and len(plain) == len(fields) else None, 0
+    with new_file(path, **how) as file, ExitStack() as opened:
         with writing(path):
-            columns = {field.name: {"shape": list(field.shape), "dtype": field.dtype.name} for field in fields}
+            columns = {field.name: _schema(field) for field in fields}
             file.attrs[SCHEMA_ATTRIBUTE] = json.dumps({"version": 1, "rows": rows, "columns": columns})
             # Kept open meanwhile: closing one would write the chunk that is not full yet.
             datasets = {
-                f.name: file.create_dataset(f.name, (rows, *f.shape), f.dtype, **options[f.name]) for f in fields
+                f.name: file.create_dataset(f.name, (rows, *f.shape), f.dtype, **options[f.name]) for f in plain
+            }
+            ragged = {
+                f.name: opened.enter_context(RaggedWriter(path, file, f, rows, storage, len(fields)))
+                for f in fields
+                if f.ragged
             }
         for cursor in cursors:
             position = 0
@@ -132,10 +88,22 @@ def write_shard(
                 length, block = cursor.take(rows - position)
                 with writing(path, whole - written if whole is not None else None):
                     for name, array in block.items():
+                        if isinstance(array, Ragged):
+                            ragged[name].append(array)
+                            continue
                         datasets[name][position : position + length] = np.ascontiguousarray(array)
                 position += length
                 written += sum(array.nbytes for array in block.values())
                 count(written)
+        for writer in ragged.values():
+            with writing(path):
+                writer.finish()
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    """What the attribute SCHEMA_ATTRIBUTE says of a column."""
+    dtype = "text" if field.is_text else field.dtype.name
+    return {"shape": list(field.shape), "dtype": dtype, **({"ragged": True} if field.ragged else {})}
 
 
 @contextmanager

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.data.sampling.shuffle import Shuffle
-from hpc_train.data.sources.arrays import Arrays, Slices
+from hpc_train.data.sources.arrays import Array, Arrays, Slices
 from hpc_train.data.sources.combine import JoinedTable, combine
 from hpc_train.data.sources.recipe import Recipe, check_name
 from hpc_train.data.sources.split import hint
 from hpc_train.data.sources.spool import Report, Spool, fill
 from hpc_train.data.sources.table import Cursor, ShuffledTable, Table
+from hpc_train.data.sources.texts import Listed, Texts
 from hpc_train.data.writing import resume_plan
-from hpc_train.data.writing.shard_file import Storage, check_shard, write_shard
+from hpc_train.data.writing.shard_file import check_shard, write_shard
+from hpc_train.data.writing.storage import Storage
 from hpc_train.errors import UserError
 from hpc_train.telemetry.units import counted
 from hpc_train.text import listed
@@ -39,7 +41,8 @@ def write_shards(
     Args:
         prefix: Folder and beginning of the file names; the folder is made where it is missing.
         columns: Arrays `[rows, ...]` by dataset name, all with as many rows: numpy arrays, memory maps or HDF5
-            datasets. They are read piece by piece, never whole.
+            datasets, of numbers or texts. They are read piece by piece, never whole. Or lists: of texts (str, or
+            bytes in UTF-8), or of rows of numbers of different lengths, each an array or list `[length, ...]`.
         shards: Number of files.
         shuffle: Whether rows are written in another order, a permutation of all rows chosen by `seed`.
         seed: Chooses the permutation, from 0.
@@ -52,8 +55,8 @@ def write_shards(
         `shape` without the rows and its `dtype`.
 
     Raises:
-        UserError: Columns without numbers or of different lengths, more shards than rows, or shards of that prefix
-            already there (reading would mix old and new rows).
+        UserError: Columns of neither numbers nor texts, or of different lengths, more shards than rows, or shards of
+            that prefix already there (reading would mix old and new rows).
         OSError: The files cannot be written; the message is a sentence with path and cause.
     """
     prefix, storage = Path(prefix), Storage(compression, chunk_rows)
@@ -61,7 +64,7 @@ def write_shards(
         check_name(name)
     if not columns:
         raise UserError("no columns to write")
-    part = Arrays(str(prefix), {name: Slices(array) for name, array in columns.items()})
+    part = Arrays(str(prefix), {name: _array(name, array) for name, array in columns.items()})
     for name, reason in part.refused.items():
         raise UserError(f"column {name!r}: {reason}")
     (table,) = combine([part], Recipe())
@@ -76,6 +79,14 @@ def write_shards(
             return write_tables(prefix, tables, shards, storage)
         finally:
             resume_plan.clean(prefix)
+
+
+def _array(name: str, given: Any) -> Array:
+    """What is given as a column: an array of numbers or texts, or a list of texts or rows."""
+    kind = given.dtype.kind if hasattr(given, "dtype") else "O"
+    if isinstance(given, list | tuple) or kind in "OT":  # h5py gives texts and rows of any length as objects
+        return Listed(name, given)
+    return Texts(Slices(given)) if kind in "SU" and given.shape else Slices(given)
 
 
 def spooled(table: JoinedTable, prefix: Path, number: int, shuffle: bool, report: Report) -> JoinedTable | Spool:

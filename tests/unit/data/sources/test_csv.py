@@ -47,7 +47,7 @@ def test_csv_tables(tmp_path: Path) -> None:
     assert refusal_of_text(tmp_path).startswith(
         "a.csv: cannot write 'name' (line 2 has the text 'a, b'). --columns label,"
         + ",".join(f"p{i}" for i in range(12))
-        + ",late leaves that out; for text, give an input_fn: docs/data_format.md#text-and-tables shows one"
+        + ",late leaves that out; --dtype name=text writes text as it is"
     )
 
 

@@ -119,7 +119,7 @@ def test_what_arrays_are_refused(arrays: Path) -> None:
         file["x"], file["y"] = np.arange(3), np.arange(4)
     (arrays / "cut.h5").write_bytes((arrays / "plain.h5").read_bytes()[:-100])
     for sources, said in (
-        (["objects.npz"], "objects.npz: cannot write 'names' (<U1 [2] does not hold numbers in rows); 'o' (object"),
+        (["objects.npz"], "objects.npz: cannot write 'o' (object [2] does not hold numbers or texts in rows); 'n' ("),
         (["fortran.npz"], "fortran.npz: cannot write 'x' (it is compressed in Fortran order"),
         (["x=cut.npy"], "cut.npy: cut short: 1 bytes are missing"),
         (["cut.npz"], "cut.npz: cannot be read: File is not a zip file"),
@@ -164,14 +164,15 @@ def test_parquet(tmp_path: Path) -> None:
             "label": LABELS,
             "half": LABELS.astype(np.float16),
             "even": LABELS % 2 == 0,
-            "name": ["a"] * 60,
+            "name": [f"né{k % 3}" for k in range(60)],
         }
     )
     pq.write_table(table.slice(0, 40), tmp_path / "a.parquet", row_group_size=7)
     pq.write_table(table.slice(40), tmp_path / "b.parquet")
-    said = refusal(tmp_path, "a.parquet")
-    assert "'list' (list<element: int64>: lists of no fixed size; if all are as long, give --dtype list=TYPE" in said
-    assert "'name' (string: no numbers). --columns image,label,half,even leaves that out" in said
+    whole = write(tmp_path, "*.parquet")
+    assert whole["name"].tolist() == [f"né{k % 3}" for k in range(60)]
+    assert whole["list"].tolist() == IMAGES.reshape(60, 12).tolist()
+    (tmp_path / "out").rename(tmp_path / "whole")
     columns = "image,list,label,half,even"
     for shuffle in (False, True):
         found = write(
@@ -206,6 +207,7 @@ def features(i):
         "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[i])),
         "jpeg": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"\\xff\\xd8\\xff" + b"0" * (i % 3)])),
         "words": tf.train.Feature(int64_list=tf.train.Int64List(value=range(i % 4))),
+        "said": tf.train.Feature(bytes_list=tf.train.BytesList(value=[f"n° {i}".encode()])),
     }
 
 def write(path, rows, options=None, **others):
@@ -222,7 +224,7 @@ def refusal(*sources, **options):
 
 write("a.tfrecord-00000-of-00002", range(100))
 write("a.tfrecord-00001-of-00002", range(100, 150), "GZIP")
-decode = {"columns": "image,x,label", "dtype": ["image=uint16[2,3]"]}
+decode = {"columns": "image,x,label,words,said", "dtype": ["image=uint16[2,3]", "said=text"]}
 convert("plain/t", ["a.tfrecord-*"], Options(**decode))
 convert("shuffled/t", ["a.tfrecord-*"], Options(shuffle=True, **decode))
 write("b.tfrecord", range(100))
@@ -252,11 +254,13 @@ def test_tfrecord(tmp_path: Path) -> None:
         assert sorted(label) == list(range(150))
         assert (found["image"].dtype, found["image"].shape) == (np.uint16, (150, 2, 3))
         assert (found["image"] == label[:, None, None]).all()
+        assert found["words"].tolist() == [list(range(k % 4)) for k in label]
+        assert found["said"].tolist() == [f"n° {k}" for k in label]
         assert (found["x"] == np.stack([label, label / 2], axis=1).astype(np.float32)).all()
     whole, decoded, bad, cut = done.stdout.splitlines()
     assert "b.tfrecord: cannot write 'image' (12 bytes in the first record; say what they are, as in --dtype" in whole
     assert "'jpeg' (JPEG images; decode them with tf.io.decode_image" in whole
-    assert "'words' (its number of values is not the same in all records). --columns label,x leaves" in whole
+    assert "--columns label,words,x leaves" in whole
     assert "'image' (12 bytes in the first record, which is not uint8[2, 3])" in decoded
     assert "bad.tfrecord: record 81: feature 'image' has 3 bytes, not 12" in bad
     assert "cut.tfrecord: record 100 cannot be read: " in cut

@@ -53,6 +53,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
         "read_by": "parallel chunks",
         "reason": None,
         "outside": [],
+        "lengths": False,
     }
 
 
@@ -60,7 +61,9 @@ def test_what_is_not_on_the_fast_path_says_why(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["big"] = np.arange(3, dtype=">i4")
         file.create_dataset("bz", data=np.arange(3.0), chunks=(2,), scaleoffset=2)
-        file["text"] = [b"a", b"b", b"c"]
+        file["text"] = np.array([b"a", b"b", b"c"])
+        file["texts"] = ["a", "bc", "déf"]
+        file["ragged/values"], file["ragged/ends"] = np.arange(5.0), np.array([1, 1, 5])
         file["scalar"] = 3
         file.create_dataset("never", (3,), "i4")
         file.create_group("group")
@@ -71,11 +74,15 @@ def test_what_is_not_on_the_fast_path_says_why(tmp_path: Path) -> None:
         "bz": "through HDF5",
         "never": "through HDF5",
         "scalar": "not at all",
-        "text": "not at all",
+        "text": "memory map",
+        "texts": "heaps",
+        "ragged": "memory map",
     }
     reasons = {d.name: d.reason for d in report.datasets}
     assert "scaleoffset" in (reasons["bz"] or "")
-    assert reasons["text"] == reasons["scalar"] == "it does not hold numbers in rows"
+    assert reasons["scalar"] == "it does not hold numbers or texts in rows"
+    rows = {d.name: d.row for d in report.datasets}
+    assert (rows["text"], rows["texts"], rows["ragged"]) == ("S1 [] ", "text [] ", "float64 [any] little")
     assert next(d.byte_order for d in report.datasets if d.name == "big") == "big"
 
 
@@ -109,7 +116,7 @@ def test_problems_are_told_per_file(tmp_path: Path) -> None:
         "g-shape.h5: dataset 'x' is uint8 [rows, 27, 28], but uint8 [rows, 28, 28] in a-00000.h5",
         "h-rows.h5: has no rows",
         "i-missing.h5: dataset 'gone' leads to nothing: i-missing.h5 has no 'nowhere'",
-        "j-none.h5: has no dataset of numbers in rows at its top level",
+        "j-none.h5: has no dataset of numbers or texts in rows at its top level",
         "k: is a folder",
     ):
         assert said in told, done.stderr

@@ -22,7 +22,7 @@ from hpc_train.data.hdf5.layout import Chunked, Contiguous, layout_of
 from hpc_train.data.sources.split import BY_NAMES
 from hpc_train.data.writing import resume_plan, writer
 from hpc_train.data.writing.convert import Options, convert
-from hpc_train.data.writing.shard_file import COMPRESSIONS
+from hpc_train.data.writing.storage import COMPRESSIONS
 from tests.support import LIMIT_SECS, environment, examples
 
 COMMAND = [sys.executable, "-m", "hpc_train", "shard"]
@@ -34,20 +34,37 @@ def shard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600)
 
 
+def rows_of(group: h5py.Group) -> np.ndarray:
+    """Rows of different lengths, as objects: texts as str, numbers as lists."""
+    values, ends = group["values"][()], group["ends"][()].reshape(-1).tolist()
+    rows = [values[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+    found = np.empty(len(rows), object)
+    found[:] = [row.tobytes().decode() if values.dtype.kind == "S" else row.tolist() for row in rows]
+    return found.reshape(group["ends"].shape)
+
+
 def joined(folder: Path, prefix: str = "train") -> dict[str, np.ndarray]:
     """All rows of the shards of a prefix."""
     parts: dict[str, list[np.ndarray]] = {}
     for path in sorted(folder.glob(f"{prefix}-*.h5")):
         with h5py.File(path) as file:
             for name, dataset in file.items():
-                parts.setdefault(name, []).append(dataset[()])
+                group = isinstance(dataset, h5py.Group)
+                parts.setdefault(name, []).append(rows_of(dataset) if group else dataset[()])
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def contents(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Everything in a shard, to the bit."""
     with h5py.File(path) as file:
-        return {name: (item.dtype.str, item.shape, item[()].tobytes()) for name, item in file.items()}
+        found: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+
+        def note(name: str, item: h5py.Dataset | h5py.Group) -> None:
+            if isinstance(item, h5py.Dataset):
+                found[name] = (item.dtype.str, item.shape, item[()].tobytes())
+
+        file.visititems(note)
+        return found
 
 
 def test_shards_are_written_whole_with_a_schema(tmp_path: Path) -> None:
@@ -70,7 +87,10 @@ def test_shards_are_written_whole_with_a_schema(tmp_path: Path) -> None:
         ({}, {}, "no columns"),
         ({"x": np.zeros(3), "y": np.zeros(4)}, {}, "different lengths: x has 3 rows, y has 4 rows"),
         ({"x": np.zeros(3)}, {"shards": 4}, "cannot write 3 rows to 4 shards"),
-        ({"x": np.array(["a"])}, {}, "does not hold numbers"),
+        ({"x": ["a", 1]}, {}, "column 'x': row 1 is int, not a text"),
+        ({"x": [[1], "a"]}, {}, "column 'x': row 1 is str; a list has texts, or rows of numbers"),
+        ({"x": [[1], [[2]]]}, {}, "column 'x': row 1 is int64 .1, 1.; the first ones are int64 .any"),
+        ({"x": [b"caf\xe9"]}, {}, "column 'x' has in row 1 what is not text in UTF-8"),
         ({"x": np.array(3.0)}, {}, "does not hold numbers"),
         ({"a/b": np.zeros(3)}, {}, "no '/'"),
         ({"x": np.zeros(3)}, {"compression": "gzip-10"}, "give one of none, gzip"),
