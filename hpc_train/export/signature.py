@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
+from hpc_train.model.own_steps import has_own_predict_step
 
 ALONE = "output_0"
 """An output without a name."""
@@ -114,12 +115,16 @@ def _paths(x: Any, at: tuple[Any, ...] = ()) -> list[str]:
 
 
 def default_serving(model: keras.Model, signature: Signature) -> Callable[..., Any]:
-    """A tf.function that calls `model` for inference by `signature`, and gives a dict of outputs by name."""
+    """A tf.function that calls `model` for inference by `signature`, and gives a dict of outputs by name.
+
+    By its predict_step, where that is the user's own, else by its call.
+    """
 
     def serve(inputs: dict[str, Any]) -> dict[str, Any]:
         names = tf.nest.flatten(signature.structure)
         x = tf.nest.pack_sequence_as(signature.structure, [inputs[name] for name in names])
-        return named_outputs(model, model(x, training=False))
+        outputs = model.predict_step((x,)) if has_own_predict_step(model) else model(x, training=False)
+        return named_outputs(model, outputs)
 
     function: Callable[..., Any] = tf.function(serve, input_signature=[signature.inputs], autograph=False)
     return function

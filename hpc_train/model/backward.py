@@ -179,6 +179,8 @@ class _Pieces:
 def loss_of(model: keras.Model, batch: Any, training: bool, terms: LossTerms | None = None) -> tf.Tensor:
     """The loss of a batch as Keras's train_step and test_step compute it."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if terms:
+        terms.rows = tf.nest.flatten(x)[0].shape[0]
     with terms.recorded() if terms else nullcontext():
         predicted = model(x, training=training) if _takes(model.call, "training") else model(x)
         extra = {"training": training} if _takes(model.compute_loss, "training") else {}

@@ -15,7 +15,7 @@ from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.model.batch import example
 from hpc_train.model.layer_states import from_zero
-from hpc_train.model.mismatch import in_own_code, mismatch
+from hpc_train.model.mismatch import failed_metric, in_own_code, mismatch
 from hpc_train.model.notes import xla_asked_for
 from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
 
@@ -34,8 +34,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
 
     Raises:
         UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
-            train, or one that replaces the training step, computes in another precision than the one asked for, or
-            does not take the rows of `dataset`.
+            train, or one that computes in another precision than the one asked for, does not take the rows of
+            `dataset`, or has a metric that does not.
         Whatever `model_fn` or the model raise.
     """
     rng_state.seed_all(estimator.config.tf_random_seed)
@@ -45,7 +45,11 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
             try_out(model, dataset)
-        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+        except Exception as error:
+            if (failed := failed_metric(error)) is not None:
+                raise UserError(f"{name}: {failed}") from None
+            if not isinstance(error, ValueError | TypeError | tf.errors.InvalidArgumentError):
+                raise
             if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
                 raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
             if isinstance(error, UserError) or in_own_code(error):
@@ -53,7 +57,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
             raise UserError(mismatch(name, model, dataset, error)) from None
     if asked:
         log.warning(f"{name}: jit_compile=True has no effect: ranks exchange what XLA cannot compile")
-    if not model.trainable_variables:
+    if not model.trainable_variables and not has_own_train_step(model):  # which may make them
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     if precision is not None:
         _check_precision(model, precision, name)

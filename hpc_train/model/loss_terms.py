@@ -61,7 +61,8 @@ class LossTerms:
 
     Attributes:
         own: Terms that divide by numbers of their own. sums: terms that divide by nothing.
-        numbers: Terms that were one number when Keras got them. fixed: how many divide by what is the same for all.
+        numbers: Terms that were one number when Keras got them, or some that are not of rows (one for each class).
+        fixed: How many divide by what is the same for all. rows: of the batch; None: not known.
         at_once: Where given, values themselves are weighed, and denominators exchanged as terms come: for a step that
             takes gradients by itself.
     """
@@ -72,6 +73,7 @@ class LossTerms:
     sums: list[_Weighed] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
     fixed: int = 0
+    rows: int | None = None
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -90,7 +92,7 @@ class LossTerms:
             if reduction in (None, "none") or keras.utils.is_keras_tensor(loss) or loss.shape.rank != 0:
                 return loss
             values = tf.convert_to_tensor(values)
-            if values.shape.rank == 0:
+            if values.shape.rank == 0 or (self.rows and values.shape[0] and values.shape[0] % self.rows):
                 return self._number(loss)
             if reduction == "sum":
                 return self._sum(loss)

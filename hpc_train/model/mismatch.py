@@ -18,12 +18,25 @@ _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArgu
 
 def in_own_code(error: BaseException) -> bool:
     """Whether code of the user's own was running, such as that of a layer: then the traceback is of use."""
+    return any(_is_own(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _is_own(file: str) -> bool:
     places = [_PACKAGE, *(str(Path(str(module.__file__)).parent) for module in (keras, tf))]
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return any(
+    return (
         not file.startswith(tuple(places)) and "site-packages" not in file and "__autograph_generated_file" not in file
-        for file in files
     )
+
+
+def failed_metric(error: BaseException) -> str | None:
+    """What a metric of the user's own has raised, and where; None where it was something else."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [k for k, frame in enumerate(frames) if frame.name in ("compute_metrics", "get_metrics_result")]
+    own = [frame for frame in frames[places[0] :] if _is_own(frame.filename)] if places else []
+    if not own:
+        return None
+    what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
+    return f"a metric raises {_COLOURS.sub('', what)} ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})"
 
 
 def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exception) -> str:

@@ -30,11 +30,13 @@ def xla_asked_for() -> Iterator[list[bool]]:
         trainer.compile = compile_
 
 
-def notes_on(model: keras.Model, updates: Updates, ranks: int, asynchronous: bool, name: str) -> list[str]:
+def notes_on(
+    model: keras.Model, updates: Updates, ranks: int, asynchronous: bool, precision: str | None, name: str
+) -> list[str]:
     """Lines to be logged, once.
 
     Args:
-        ranks: How many train. name: what to call the model.
+        ranks: How many train. precision: run.mixed_precision. name: what to call the model.
     """
     notes = []
     if model.run_eagerly:
@@ -50,6 +52,12 @@ def notes_on(model: keras.Model, updates: Updates, ranks: int, asynchronous: boo
                 f"{name}: train_step of {kind} is called on each of {ranks} ranks with its own rows, and gradients are "
                 "averaged over ranks before each update; a loss that compares rows with each other compares a rank's "
                 "own, unless they are brought together by ht.all_gather"
+            )
+        scaling = [o for o, _ in updates.optimizers if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+        if precision == "float16" and not scaling:
+            notes.append(
+                f"{name}: run.mixed_precision: float16: train_step of {kind} has no loss scale, which its gradients "
+                "need; wrap its optimizers in keras.optimizers.LossScaleOptimizer, or take bfloat16"
             )
         for (optimizer, _), times in zip(updates.optimizers, updates.times, strict=True):
             if times > 1:

@@ -80,6 +80,11 @@ def has_own_test_step(model: keras.Model) -> bool:
     return getattr(model.test_step, "__func__", None) is not keras.Model.test_step
 
 
+def has_own_predict_step(model: keras.Model) -> bool:
+    """The same of its predict_step."""
+    return getattr(model.predict_step, "__func__", None) is not keras.Model.predict_step
+
+
 def own_train_step(model: keras.Model) -> Callable[[Any], Any]:
     """The model's train_step as Python, also where it is a tf.function: it becomes part of a larger one."""
     step: Callable[[Any], Any] = getattr(model.train_step, "python_function", model.train_step)
@@ -138,6 +143,8 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
         raise UserError(
             f"{whose} applies no gradients{where}: call optimizer.apply(gradients, variables) of a Keras optimizer"
         )
+    if not any(variables for _, variables in found):
+        raise UserError(f"{whose} has nothing to train: it applies gradients to no variables")
     times = Counter(id(optimizer) for optimizer, _ in found)
     first = {id(optimizer): (optimizer, tuple(variables)) for optimizer, variables in reversed(found)}
     order = list(dict.fromkeys(id(optimizer) for optimizer, _ in found))

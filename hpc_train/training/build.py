@@ -190,7 +190,9 @@ def _build_model(
     updates = world.each(lambda: updates_of(model, dataset, name))
     shared = strategy.sharers(plan.roles, job.config)
     if world.is_chief:
-        for note in notes_on(model, updates, plan.roles.readers, plan.roles.servers > 0, name):
+        for note in notes_on(
+            model, updates, plan.roles.readers, plan.roles.servers > 0, job.config.mixed_precision, name
+        ):
             log.info(note)
     loss = plan_loss(world, model, dataset, shared, job.config, name)
     own = {f"optimizer_{n}": optimizer_settings(o) for n, (o, _) in enumerate(updates.optimizers[1:], start=2)}

@@ -231,3 +231,12 @@ def test_asynchronous_workers_exchange_one_divisor_at_most() -> None:
     batch = tensors(model)
     with pytest.raises(UserError, match="take strategy: sync"):
         loss_and_gradients(model, batch, 1, planned(model, batch, 2, 1), None)
+
+
+def test_numbers_that_are_not_of_rows_are_tried_out(caplog: pytest.LogCaptureFixture) -> None:
+    def overlap_of_classes(y: Any, predicted: Any) -> Any:  # one for each class
+        return 1 - tf.reduce_sum(predicted, [0, 1]) / tf.reduce_sum(predicted**2, [0, 1])
+
+    model = plain(overlap_of_classes)
+    assert planned(model, tensors(model), 3, 1).numbers == ("mean",)  # of 4 rows, and 6 numbers
+    assert "ht.all_gather" in caplog.text

@@ -18,6 +18,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.own_train_step import make_own_train_step
 from hpc_train.engine.step_report import Flags, TrainStep
 from hpc_train.errors import UserError
+from hpc_train.export.signature import default_serving, signature_of
 from hpc_train.model.builder import build_model
 from hpc_train.model.loss_terms import LossPlan
 from hpc_train.model.model_state import ModelState
@@ -219,3 +220,32 @@ def test_what_fit_alone_would_call_is_refused() -> None:
 
     with pytest.raises(UserError, match="make_train_function of its own"):
         build_model(Estimator(build, RunConfig("x")), dataset())
+
+
+def test_exports_call_a_predict_step_of_ones_own() -> None:
+    class Doubled(keras.Sequential):
+        def predict_step(self, batch: Any) -> Any:
+            return 2 * self(batch[0])
+
+    keras.utils.set_random_seed(1)
+    model = Doubled([keras.Input((3,), name="x"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = batches(1)[0]
+    serve = default_serving(model, signature_of(model, (tf.TensorSpec([None, 3]),)))
+    (served,) = serve({"x": x}).values()
+    np.testing.assert_allclose(served, 2 * model(x), rtol=1e-6)
+
+
+def test_a_metric_that_raises_is_named_with_its_line() -> None:
+    class Failing(keras.metrics.Mean):
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            raise RuntimeError("no such class")
+
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Failing()])
+        return model
+
+    data = tf.data.Dataset.from_tensors((batches(1)[0], tf.zeros([6, 1])))
+    with pytest.raises(UserError, match=r"a metric raises RuntimeError: no such class \(.*test_own_steps.py, line \d+"):
+        build_model(Estimator(build, RunConfig("x")), data)
