@@ -11,7 +11,8 @@ import numpy as np
 
 from hpc_train.arguments import shown
 from hpc_train.data.ragged import joined
-from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, check_name, convert
+from hpc_train.data.sources.conversion import convert
+from hpc_train.data.sources.recipe import Output, Part, PreparedTable, Range, Recipe, check_name
 from hpc_train.data.sources.table import Block, Field, Numbers, Table, in_order, numbered
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.text import LISTED, listed

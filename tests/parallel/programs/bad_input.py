@@ -69,6 +69,7 @@ if world.is_chief:
     write("wide_label.h5", y=np.zeros((64, 4), np.int64))
     write("uneven.h5", y=np.zeros(63, np.int64))
     write("text.h5", x=np.array([b"text"] * 64))
+    write("pairs.h5", x=np.zeros(64, [("a", "f4"), ("b", "f4")]))
     write("high_label.h5", y=np.arange(64) % 5)
     write("huge_label.h5", y=np.full(64, 2**63, np.uint64))
     write("narrow.h5", rows=63)
@@ -94,7 +95,8 @@ CASES = [
     (dict(train="good.h5 other_dtype.h5"), "other_dtype.h5: dataset 'x' is float64"),
     (dict(train="good.h5 no_label.h5"), "no_label.h5: has no dataset 'y'"),
     (dict(train="uneven.h5"), "uneven.h5: dataset 'y' has 63 rows, but 'x' has 64"),
-    (dict(train="text.h5"), "text.h5: dataset 'x' does not hold numbers"),
+    (dict(train="pairs.h5"), "pairs.h5: dataset 'x' does not hold numbers or texts"),
+    (dict(train="text.h5"), "good.h5: feature 'x' is float32 .*, but training has 'x', texts of 4 bytes"),
     (dict(features="z"), "good.h5: has no dataset 'z'; it has x"),
     (dict(evaluation="other_shape.h5"), "other_shape.h5: feature 'x' is float32 .rows, 9., but training"),
     (dict(batch_size=65), "64 rows are fewer than one global batch: batch_size 65 x"),
