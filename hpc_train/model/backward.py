@@ -137,7 +137,8 @@ class _Pieces:
         piece = tf.nest.map_structure(lambda tensor: tensor[start:stop], self._batch)
         if self._whole:
             for part, tensor in zip(tf.nest.flatten(piece), tf.nest.flatten(self._batch), strict=True):
-                part.set_shape([self._whole, *tensor.shape[1:]])
+                if isinstance(part, tf.Tensor):  # and not rows of different lengths
+                    part.set_shape([self._whole, *tensor.shape[1:]])
         terms = LossTerms(plan)
         loss, scaled, tape = _forward(model, piece, terms, persistent=self._apart)
         if len(terms.own) != plan.divisors or bool(terms.sums) != plan.sums:
