@@ -27,6 +27,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.step_report import Flags
 from hpc_train.engine.train_step import make_train_step
 from hpc_train.model.model_state import ModelState
+from hpc_train.model.own_steps import updates_of
 
 if TYPE_CHECKING:
     import keras
@@ -79,8 +80,7 @@ def make_subject(size: Size) -> Subject:
     hidden = [keras.layers.Dense(size.width, activation="relu") for _ in range(size.layers - 1)]
     model = keras.Sequential([keras.Input((FEATURES,)), *hidden, keras.layers.Dense(CLASSES)])
     model.compile(keras.optimizers.Adam(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.optimizer.build(model.trainable_variables)
-    state = ModelState(model, World(None, local_rank=0, local_size=1))
+    state = ModelState(model, World(None, local_rank=0, local_size=1), updates_of(model, None, "model"))
     state.reserve()
     step = make_train_step(model, GradientAllreduce(OneRank()), state.carried, undo=False)
     random = np.random.default_rng(1)

@@ -34,7 +34,8 @@ def example(dataset: tf.data.Dataset, model: keras.Model) -> Any:
     """
     specs = specs_of(dataset)
     if all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[1:].is_fully_defined() for spec in specs):
-        rows = fixed_rows(model) or 1
+        known = [spec.shape[0] for spec in specs if spec.shape[0]]
+        rows = known[0] if known else fixed_rows(model) or 1
         return tf.nest.map_structure(
             lambda spec: zeros([spec.shape[0] or rows, *spec.shape[1:]], spec.dtype), dataset.element_spec
         )

@@ -55,16 +55,17 @@ NO_UPDATES = Updates(())
 """Of a model whose train_step cannot be traced for want of data."""
 
 
-def updates_of(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
+def updates_of(model: keras.Model, dataset: tf.data.Dataset | None, name: str) -> Updates:
     """What a training step of `model` updates; its optimizers are built. Local.
 
-    A train_step of its own is traced with a batch of `dataset`. `name`: what to call the model.
+    A train_step of its own is traced with a batch of `dataset`, which only that needs. `name`: what to call the model.
 
     Raises:
         UserError: It applies no gradients, or applies them where ranks cannot average them, or returns no number.
         Whatever it raises.
     """
     if has_own_train_step(model):
+        assert dataset is not None, "there is a batch to trace train_step with"
         return _found(model, dataset, name)
     variables = build(model.optimizer, model.trainable_variables)
     return Updates(((model.optimizer, tuple(model.trainable_variables)),), (1,), variables)
@@ -124,6 +125,7 @@ def applied_by(applied: Applied) -> Iterator[None]:
 
 def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
     found: list[tuple[Any, list[Any]]] = []
+    returned: list[Any] = []
     whose = f"{name}: train_step of {type(model).__name__}"
 
     def noted(optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
@@ -131,7 +133,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
 
     def step(batch: Any) -> Any:
         found.clear()  # where it makes variables, TensorFlow traces it twice
-        return logs_of(own_train_step(model)(batch), whose)
+        returned.append(own_train_step(model)(batch))
 
     with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):
         specs = tf.nest.map_structure(tf.type_spec_from_value, example(dataset, model))
@@ -143,6 +145,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
         raise UserError(
             f"{whose} applies no gradients{where}: call optimizer.apply(gradients, variables) of a Keras optimizer"
         )
+    _check_logs(returned[-1], whose)
     if not any(variables for _, variables in found):
         raise UserError(f"{whose} has nothing to train: it applies gradients to no variables")
     times = Counter(id(optimizer) for optimizer, _ in found)
@@ -157,10 +160,13 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
 
 def logs_of(returned: Any, whose: str) -> dict[str, Any]:
     """The numbers that a train_step or test_step has returned, by name; UserError where there are none."""
-    logs = {} if returned is None else returned
-    if not isinstance(logs, dict) or not logs:
+    _check_logs(returned, whose)
+    return {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in _flat(returned)}
+
+
+def _check_logs(returned: Any, whose: str) -> None:
+    if not isinstance(returned, dict) or not returned:
         raise UserError(f"{whose} returns {type(returned).__name__}, and no numbers by name; return {{'loss': loss}}")
-    return {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in _flat(logs)}
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

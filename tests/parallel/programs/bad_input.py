@@ -103,7 +103,7 @@ CASES = [
     (dict(model=model_of(compiled=False)), "uncompiled model; call model.compile"),
     (dict(model=model_of(third=["accuracy"])), r"got 'accuracy' as loss_weights.*metrics=\['accuracy'\]"),
     (dict(model=lambda params: "model"), "returned str; it must return a compiled keras.Model"),
-    (dict(model=model_of(own_step=True)), "train_step of its own"),
+    (dict(model=model_of(own_step=True)), "train_step of Own applies no gradients: call"),
     (dict(model=model_of(loss=False)), "without a loss"),
     (dict(model=model_of(trainable=False)), "nothing to train"),
     (dict(evaluation="wide_label.h5"), "wide_label.h5: label 'y' is int64 .rows, 4., but training has 'y', int64"),

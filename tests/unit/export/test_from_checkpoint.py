@@ -22,10 +22,10 @@ from tests.support import FINAL, MODEL, make_job_in
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hpc_train.distributed.optimizer_variables import build as build_optimizer  # noqa: E402
 from hpc_train.export.from_checkpoint import export_checkpoint  # noqa: E402
 from hpc_train.model.job_model import load_function  # noqa: E402
 from hpc_train.model.model_state import ModelState  # noqa: E402
+from hpc_train.model.own_steps import updates_of  # noqa: E402
 
 AVERAGED = MODEL.replace('Adam(params.get("learning_rate", 0.01))', "Adam(0.01, use_ema=True, ema_momentum=0.5)")
 
@@ -38,9 +38,8 @@ def job_dir(tmp_path_factory) -> Path:
     config = load_job(job.file)
     (job.job_dir / "job.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     model = load_function(config.model, job.folder)({})
-    build_optimizer(model.optimizer, model.trainable_variables)
     manager = CheckpointManager(job.job_dir / "checkpoints", Retention())
-    state = ModelState(model, World.alone())
+    state = ModelState(model, World.alone(), updates_of(model, None, "model"))
     for step in (10, 20):
         for number, variable in enumerate(v for v in model.optimizer.variables if "average" in v.path):
             variable.assign(np.full(variable.shape, step + number, np.float32))
