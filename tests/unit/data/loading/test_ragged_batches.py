@@ -127,6 +127,6 @@ def test_a_single_feature_is_a_tensor_and_labels_are_padded_too(shards: str) -> 
     with open_training(given, find_shards(given), InputContext(0, 1, 0)) as opened:
         words, tokens = next(iter(opened.dataset))
         assert opened.dataset.element_spec[0].dtype.name == "string"
-        assert opened.dataset.element_spec[1].shape.as_list() == [None, None]
+        assert opened.dataset.element_spec[1].shape.as_list() == [4, None]
     assert words.numpy().tolist() == [word.encode() for word in WORDS[:4]]
     assert tokens.numpy()[1].tolist()[:7] == TOKENS[1].tolist()
