@@ -17,7 +17,7 @@ MakeJob = Callable[..., Job]
 SCALED = MODEL.replace(
     'optimizer=keras.optimizers.Adam(params.get("learning_rate", 0.01))',
     "optimizer=keras.optimizers.LossScaleOptimizer("
-    "keras.optimizers.Adam(0.01), initial_scale=2.0**20, dynamic_growth_steps=3)",
+    "keras.optimizers.Adam(0.01), initial_scale=2.0**24, dynamic_growth_steps=3)",
 )
 """The loss scale is too large at first, and is doubled after every third good step."""
 
@@ -73,7 +73,7 @@ def test_jobs_learn_and_go_on_to_the_bit(make_job: MakeJob) -> None:
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)
     for step in (10, 20):
         (scale,) = [a for name, a in variables(straight.job_dir, step).items() if name.endswith("dynamic_scale")]
-        assert 0 < scale != 2.0**20, "the loss scale moves"
+        assert 0 < scale != 2.0**24, "the loss scale moves"
 
     shown = learning[0].job_dir / "train"
     assert list(shown.glob("plugins/profile/*/*.xplane.pb"))

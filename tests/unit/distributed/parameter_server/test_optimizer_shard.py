@@ -11,7 +11,14 @@ import pytest
 from hpc_train.distributed.optimizer_variables import build, refuse_loss_scale, refuse_uncuttable, takes_rows
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
-from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows, ServerLayout, mailboxes, server_layout
+from hpc_train.distributed.parameter_server.window_layout import (
+    WEIGHT,
+    Mailbox,
+    Rows,
+    ServerLayout,
+    mailboxes,
+    server_layout,
+)
 from hpc_train.distributed.tensors import aligned_zeros
 from hpc_train.errors import UserError
 from hpc_train.optimizers.fused import fused_updates
@@ -74,6 +81,7 @@ class Served:
 
     def put(self, gradients: list[Any], worker: int = 0) -> None:
         for server, boxes in enumerate(self.boxes):
+            boxes[worker].header.view(np.float64)[WEIGHT] = 1.0
             for piece, place in zip(self.plan.pieces(server), boxes[worker].gradients, strict=True):
                 gradient = gradients[piece.variable]
                 if isinstance(place, Rows):
