@@ -63,10 +63,10 @@ def loss_and_gradients(
             or none. They are computed one after the other, so that only one's activations are in memory. All gradients
             are dense then.
         plan: None: the batch is this rank's alone, and computed at once.
-        exchange: None: ranks exchange nothing but gradients.
+        exchange: For the numbers that travel apart from gradients; may be None where the batch is this rank's alone.
 
     Raises:
-        UserError: Numbers would have to be exchanged, and cannot be.
+        UserError: The loss has other terms in a piece than in a whole batch.
     """
     plan = plan or LossPlan()
     if pieces > 1:
@@ -208,12 +208,7 @@ def shares_scale(model: keras.Model) -> bool:
 def _mean(divisors: Any, plan: LossPlan, exchange: Exchange | None) -> Any:
     if plan.parts == 1:
         return divisors
-    if exchange is None:
-        raise UserError(
-            "run.max_staleness: 0: terms of the loss divide by numbers of their own (masks, ignore_class, "
-            "mean_with_sample_weight), or by none (sum) beside such a term; workers of an asynchronous job exchange no "
-            "more than one such number; take strategy: sync"
-        )
+    assert exchange is not None, "ranks that share a batch exchange what its loss divides by"
     return exchange(divisors)
 
 

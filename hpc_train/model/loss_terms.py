@@ -40,6 +40,11 @@ class LossPlan:
     uneven: bool = False
     along: bool = False
 
+    @property
+    def exchanged(self) -> int:
+        """How many numbers ranks exchange before gradients are computed."""
+        return 0 if self.parts == 1 or self.along else self.divisors
+
 
 @dataclass
 class _Weighed:

@@ -481,7 +481,7 @@ def test_a_script_with_an_input_of_its_own_that_ends_unevenly(tmp_path: Path) ->
     done = run_ranks(3, [PROGRAMS / "own_input_async.py", tmp_path], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("script done") == 3
-    assert done.stdout.count("(end of input)") == 2
+    assert done.stdout.count("(end of input)") == 3
     found = json.loads((tmp_path / "free" / "status.json").read_text())
     assert found["steps_by_rank"] == {"1": 7, "2": 11}
     lines = map(json.loads, (tmp_path / "free" / "metrics.jsonl").read_text().splitlines())

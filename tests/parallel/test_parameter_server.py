@@ -88,6 +88,15 @@ def test_servers_and_workers(case: Case, tmp_path: Path) -> None:
         assert sum(worker["read_again"] for worker in workers) > 0, "nobody met parameters that were being overwritten"
 
 
+@pytest.mark.parametrize("route", ["shared", "tcp"])
+def test_a_worker_that_leaves_does_not_keep_those_who_wait_for_its_numbers(route: str, tmp_path: Path) -> None:
+    done = run_ranks(4, [PROGRAM, 1, 0, 30, "early"], tmp_path, **ROUTES[route])
+    assert done.returncode == 0, done.stdout + done.stderr
+    server, *workers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda rank: rank["rank"])
+    assert server["version"] == 10
+    assert [worker["dismissed"] for worker in workers] == [False, True, True]
+
+
 def check_counts(case: Case, servers: list[dict[str, Any]], workers: list[dict[str, Any]]) -> None:
     """Each gradient was computed once and has been applied once, by each of the servers."""
     assert sorted(ticket for worker in workers for ticket in worker["tickets"]) == list(range(case.tickets))

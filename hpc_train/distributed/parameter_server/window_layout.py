@@ -37,6 +37,8 @@ SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUN
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed."""
+HAS_LEFT = 2**62
+"""The number of an exchange that a worker which has left took part in: it takes part in none."""
 GRADIENT, BAD, LEAVES = range(3)
 """Kinds of push: a gradient; one that is not finite and is not sent; the worker's last word."""
 
@@ -53,6 +55,7 @@ class ServerLayout:
         parameters: Of the two copies' heads; what they hold begins HEAD bytes later.
         rows: Of the counts of pieces whose gradient is rows, by piece, from the begin of a mailbox.
         carried: Of what the worker carries, from the begin of a mailbox.
+        exchange: Of what workers let each other know while they compute: see `numbers`.
     """
 
     workers: int
@@ -65,6 +68,8 @@ class ServerLayout:
     carried: int
     state: int
     nbytes: int
+    exchange: int = 0
+    exchanged: int = 0
 
     def word(self, number: int) -> int:
         """Of a control word."""
@@ -74,18 +79,28 @@ class ServerLayout:
         """Of a worker's header."""
         return self.headers + worker * HEADER_WORDS * WORD
 
+    def numbers(self, worker: int) -> int:
+        """Of what a worker lets the others know: float64; those of all lie after the words with exchanges' numbers."""
+        return self.exchange + (self.workers + worker * self.exchanged) * WORD
+
     def mailbox(self, worker: int) -> int:
         """Of a worker's mailbox."""
         return self.mailboxes + worker * self.mailbox_nbytes
 
 
 def server_layout(
-    partition: Partition, server: int, workers: int, carried_nbytes: int, state_nbytes: int
+    partition: Partition, server: int, workers: int, carried_nbytes: int, state_nbytes: int, exchanged: int = 0
 ) -> ServerLayout:
-    """The window of `server`; what workers carry goes to the first one, what servers hand over lies on the others."""
+    """The window of `server`; what workers carry goes to the first one, what servers hand over lies on the others.
+
+    Args:
+        exchanged: How many numbers each worker lets the others know, on the first server.
+    """
+    exchanged = exchanged if server == 0 else 0
     part = partition.nbytes_of(server)
     headers = aligned((APPLIED + workers) * WORD)
-    first = headers + workers * HEADER_WORDS * WORD
+    exchange = headers + workers * HEADER_WORDS * WORD
+    first = exchange + aligned(workers * (1 + exchanged) * WORD if exchanged else 0)
     second = first + HEAD + part
     boxes = second + HEAD + part
     rows: list[int | None] = []
@@ -108,6 +123,8 @@ def server_layout(
         carried,
         state,
         state + (aligned(state_nbytes) if server > 0 else 0),
+        exchange,
+        exchanged,
     )
 
 

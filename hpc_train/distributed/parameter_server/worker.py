@@ -38,7 +38,7 @@ class Worker:
 
     Attributes:
         arena: The parameters, uint8, as `pull` found them; versions: of each server.
-        pushed: Gradients pushed so far.
+        pushed: Gradients pushed so far. dismissed: whether another worker has left, so that `mean` has no answer.
     """
 
     def __init__(self, window: Window, layouts: Sequence[ServerLayout], partition: Partition, worker: int) -> None:
@@ -52,6 +52,7 @@ class Worker:
         self._header = np.zeros(at.HEADER_WORDS, np.int64)
         self._heads = aligned_zeros(len(layouts) * at.HEAD).view(np.int64).reshape(len(layouts), -1)
         self.pushed = 0
+        self.dismissed = False
 
     def take_ticket(self) -> int:
         """The number of the gradient that this worker may compute next: 0, 1, 2 …, each once among all workers."""
@@ -103,6 +104,33 @@ class Worker:
             self._window.add(server, self._layouts[server].word(at.HOLD), -1)
         return [int(head[1]) for head in self._heads]
 
+    def mean(self, numbers: np.ndarray) -> np.ndarray:
+        """The mean of what all workers give for the gradient that each computes now, so that they wait for each other.
+
+        Where one of them will not come any more, because the servers ask all to stop or it has left, this worker is
+        dismissed, and gets its own numbers back.
+
+        Args:
+            numbers: float64 `[n]`, n as many as the layout has room for.
+        """
+        layout, exchange, patience = self._layouts[FIRST], self.pushed + 1, Patience()
+        workers = layout.workers
+        with self._helped():
+            self._window.put(numbers.view(np.uint8), FIRST, layout.numbers(self._worker))
+            self._window.flush(FIRST)
+            self._window.replace(FIRST, layout.exchange + self._worker * at.WORD, exchange)
+            while (flags := self._window.words(FIRST, layout.exchange, workers)).min() < exchange:
+                if self._window.words(FIRST, layout.word(at.STOP))[0]:
+                    self.dismissed = True
+                    return numbers
+                patience.wait()
+            if flags.max() == at.HAS_LEFT:
+                self.dismissed = True
+                return numbers
+            found = self._window.words(FIRST, layout.numbers(0), workers * numbers.size)
+        mean: np.ndarray = found.view(np.float64).reshape(workers, -1).mean(axis=0)
+        return mean
+
     def push(
         self,
         gradients: Sequence[np.ndarray | tuple[np.ndarray, np.ndarray] | None],
@@ -141,7 +169,10 @@ class Worker:
         self._announce(at.BAD, loss, examples, spent)
 
     def leave(self) -> None:
-        """Informs the servers that this worker pushes no more."""
+        """Informs the servers, and workers that wait for its numbers, that this worker pushes no more."""
+        layout = self._layouts[FIRST]
+        if layout.exchanged:
+            self._window.replace(FIRST, layout.exchange + self._worker * at.WORD, at.HAS_LEFT)
         self._announce(at.LEAVES, 0.0, 0, None)
 
     def _put_rows(self, variable: int, numbers: np.ndarray, values: np.ndarray) -> None:

@@ -46,7 +46,8 @@ class GradientStep:
 
     Attributes:
         kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
-            change. only_reads: Whether all that it does to trainable variables is to read them whole.
+            change. only_reads: Whether all that it does to trainable variables is to read them whole. exchange: what
+            gives the mean over all workers of numbers (float64 `[n]`) that the loss divides by, where it needs that.
     """
 
     def __init__(
@@ -61,12 +62,17 @@ class GradientStep:
         self.kinds: list[Kind] = ["none" for _ in model.trainable_variables]
         self.changed: list[int] = []
         self.only_reads = True
+        self.exchange: Callable[[np.ndarray], np.ndarray] = lambda numbers: numbers
         optimizer, weighed = model.optimizer, plan is not None and plan.parts > 1
+
+        def mean(numbers: tf.Tensor) -> tf.Tensor:
+            found = tf.numpy_function(lambda own: self.exchange(own), [tf.cast(numbers, tf.float64)], tf.float64)
+            return tf.cast(tf.ensure_shape(found, numbers.shape), numbers.dtype)
 
         def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
             before = [tf.identity(variable.value) for variable in state]
             with alone("workers of an asynchronous job compute each in its own time"):
-                backward = loss_and_gradients(model, batch, accumulate_steps, plan)
+                backward = loss_and_gradients(model, batch, accumulate_steps, plan, mean)
             loss, gradients, weight = backward.loss, backward.gradients, tf.ones([])
             if backward.weight is not None:
                 weight = tf.cast(backward.weight, tf.float32)

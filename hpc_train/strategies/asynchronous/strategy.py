@@ -94,7 +94,9 @@ class Asynchronous:
         shard = world.each(lambda: _make_shard(parts, plan, pushed) if serves else None)
         state_nbytes = world.all_gather(shard.state_nbytes if shard else 0)
         layouts = [
-            server_layout(plan, server, roles.readers, carried_places(carried)[1], state_nbytes[server])
+            server_layout(
+                plan, server, roles.readers, carried_places(carried)[1], state_nbytes[server], parts.loss.exchanged
+            )
             for server in range(roles.servers)
         ]
         with opened_window(world, roles, layouts) as window:

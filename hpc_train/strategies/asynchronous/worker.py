@@ -67,6 +67,7 @@ class AsyncWorker:
     ) -> None:
         self._context, self._watchdog, self._hooks = context, context.watchdog, context.hooks
         self._worker, self._bound, self._gradients, self._carried = worker, bound, step, parts.carried
+        step.exchange = worker.mean
         mean, max_steps = context.config.max_staleness == 0, context.plan.max_steps
         tickets = None if max_steps is None else max_steps - context.plan.first_step
         self._tickets = tickets * parts.roles.readers if tickets is not None and mean else tickets
@@ -80,7 +81,7 @@ class AsyncWorker:
         self._hooks.begin()
         data = context.input.current
         with Feed(data.dataset, lambda: data.failure) as batches:
-            while self._tickets is None or self._tickets > 0:
+            while (self._tickets is None or self._tickets > 0) and not worker.dismissed:
                 self._watchdog.at("waiting for input", None)
                 batch = next(batches, None)
                 if batch is None:
@@ -109,6 +110,8 @@ class AsyncWorker:
         self._hooks.before_step(number)
         with Stopwatch() as computing:
             computed = self._gradients(batch)
+        if self._worker.dismissed:  # nobody can complete this round
+            return
         if self._context.job.step_delay_secs:
             time.sleep(self._context.job.step_delay_secs)
         self._watchdog.at("waiting for the servers to take a gradient", None)

@@ -11,7 +11,8 @@ import hpc_train as ht
 
 
 def build_model(params):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(params["units"]), keras.layers.Dense(1)])
+    layers = [keras.layers.Dense(params["units"]), keras.layers.ActivityRegularization(params.get("activity", 0.0))]
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
     model.compile("adam", "mse", metrics=["mae"])
     return model
 
@@ -24,10 +25,10 @@ def batches(context):
     return tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(4)
 
 
-def train(name, max_steps, **run):
+def train(name, max_steps, params=None, **run):
     config = ht.RunConfig(Path(sys.argv[1]) / name, strategy="async", save_checkpoints_steps=3, report=False, **run)
     metrics, exports = ht.train_and_evaluate(
-        ht.Estimator(build_model, config, {"units": 5}),
+        ht.Estimator(build_model, config, {"units": 5, **(params or {})}),
         ht.TrainSpec(input_fn=batches, max_steps=max_steps),
         ht.EvalSpec(input_fn=batches, steps=None, throttle_secs=0, exporters=[ht.FinalExporter("final")]),
     )
@@ -40,8 +41,9 @@ def train(name, max_steps, **run):
 found = [
     train("free", 1000),  # each worker reads its input to the end
     train("together", 1000, max_staleness=0),  # the first that runs out ends it
+    train("terms", 1000, {"activity": 0.01}, max_staleness=0),  # workers exchange numbers before each gradient
     train("cut", 4),
     train("cut", 6),
 ]
-assert found == [18, 7, 4, 6], found
+assert found == [18, 7, 7, 4, 6], found
 print("script done")

@@ -1,9 +1,10 @@
 """Servers and workers with parameters of plain numpy, which count their updates: torn ones would be seen.
 
-python parameter_server.py SERVERS BOUND STEPS [prefetch] [slow] [dawdle] [idle]
+python parameter_server.py SERVERS BOUND STEPS [prefetch] [slow] [dawdle] [idle] [early]
 
 BOUND -1: none. slow: the last server takes its time, and so does the first worker. dawdle: parameters are read slowly
-now and then, while others update them. idle: workers wait before they leave.
+now and then, while others update them. idle: workers wait before they leave. early: the first worker leaves after a
+third of its steps. With BOUND 0 workers let each other know numbers at each step.
 """
 
 import json
@@ -24,6 +25,7 @@ from hpc_train.distributed.startup import join_world
 
 CARRIED_NBYTES = 64
 STATE_NBYTES = 64
+EXCHANGED = 3
 IDLE_SECS = 3
 SLOW_SECS = 3e-3
 DAWDLING_SECS, MANY_BYTES = 5e-3, 100_000
@@ -140,14 +142,22 @@ def serve(window, layouts, plan, rank, bound, slow):
     return {**told, "staleness": sorted(server.clocks.histogram.items())}
 
 
-def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle):
+def assert_mean(worker, number, workers):
+    """What all workers let each other know in this step."""
+    own = np.array([number, worker.pushed, number * worker.pushed], np.float64)
+    mean, middle = worker.mean(own), (workers - 1) / 2
+    expected = own if worker.dismissed else [middle, worker.pushed, middle * worker.pushed]
+    np.testing.assert_allclose(mean, expected, rtol=1e-15)
+
+
+def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle, most):
     window.barrier()
     worker = Worker(window, layouts, plan, number)
     ahead = Prefetch(worker) if prefetching else None
     random = np.random.default_rng(number)
     taken, rows = [], 0
     worker.versions = worker.pull()
-    while (ticket := worker.take_ticket()) < tickets:
+    while worker.pushed < most and (ticket := worker.take_ticket()) < tickets:
         taken.append(ticket)
         while not may_begin(worker.pushed, worker.state().slowest, bound):
             time.sleep(1e-4)
@@ -161,6 +171,10 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle)
                 assert (view == version).all(), f"parameters are torn: {np.unique(view)}"
         if number == 0:
             time.sleep(SLOW_SECS if slow else 2e-4)
+        if bound == 0:
+            assert_mean(worker, number, layouts[0].workers)
+            if worker.dismissed:
+                break
         numbers = random.permutation(ROWS)[: random.integers(0, 40)]
         values = np.repeat(numbers[:, None] + 1, COLUMNS, axis=1).astype(np.float32)
         rows += len(numbers)
@@ -177,18 +191,26 @@ def work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle)
     time.sleep(IDLE_SECS if idle else 0)
     worker.leave()
     worker.wait_until_taken()
-    return {"tickets": taken, "rows": rows, "read_again": window.reads - len(layouts) * (1 + len(taken))}
+    return {
+        "tickets": taken,
+        "rows": rows,
+        "dismissed": worker.dismissed,
+        "read_again": window.reads - len(layouts) * (1 + len(taken)),
+    }
 
 
 def main():
     servers, bound, steps = (int(argument) for argument in sys.argv[1:4])
     prefetching, slow, dawdling, idle = (word in sys.argv for word in ("prefetch", "slow", "dawdle", "idle"))
+    early = "early" in sys.argv
     bound = None if bound < 0 else bound
     world = join_world("serialized")
     install_excepthook(world)
     workers, rank = world.size - servers, world.rank
     plan = partition(VARIABLES, servers)
-    layouts = [server_layout(plan, s, workers, CARRIED_NBYTES, STATE_NBYTES) for s in range(servers)]
+    layouts = [
+        server_layout(plan, s, workers, CARRIED_NBYTES, STATE_NBYTES, EXCHANGED * (bound == 0)) for s in range(servers)
+    ]
     tickets = steps * workers if bound == 0 else steps
     nbytes = layouts[rank].nbytes if rank < servers else 0
     with DawdlingWindow(world.comm, nbytes, 0.1 if dawdling else 0) as window:
@@ -196,7 +218,8 @@ def main():
         if rank < servers:
             told.update(serve(window, layouts, plan, rank, bound, slow))
         else:
-            told.update(work(window, layouts, plan, rank - servers, bound, tickets, prefetching, slow, idle))
+            number, most = rank - servers, steps // 3 if early and rank == servers else steps
+            told.update(work(window, layouts, plan, number, bound, tickets, prefetching, slow, idle, most))
         window.barrier()
     print(json.dumps(told) + "\n", end="", flush=True)
 

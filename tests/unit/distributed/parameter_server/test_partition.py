@@ -174,6 +174,9 @@ def regions(plan: Partition, layout: ServerLayout, server: int, carried: int, st
     """Each region of a server's window: its name, its begin, its bytes."""
     found = [("control", 0, (APPLIED + layout.workers) * WORD)]
     found += [(f"header {w}", layout.header(w), HEADER_WORDS * WORD) for w in range(layout.workers)]
+    if layout.exchanged:
+        found.append(("exchanges", layout.exchange, layout.workers * WORD))
+        found += [(f"exchanged {w}", layout.numbers(w), layout.exchanged * WORD) for w in range(layout.workers)]
     found += [(f"parameters {i}", layout.parameters[i], HEAD + layout.part) for i in range(2)]
     for worker in range(layout.workers):
         box = layout.mailbox(worker)
@@ -191,17 +194,18 @@ def regions(plan: Partition, layout: ServerLayout, server: int, carried: int, st
 
 
 @settings(max_examples=examples(200))
-@given(variable_lists, server_counts, st.integers(1, 5), st.integers(0, 300), st.integers(0, 5000))
+@given(variable_lists, server_counts, st.integers(1, 5), st.integers(0, 300), st.integers(0, 5000), st.integers(0, 3))
 def test_regions_of_a_window_do_not_overlap(
-    variables: list[VariableSpec], servers: int, workers: int, carried: int, state: int
+    variables: list[VariableSpec], servers: int, workers: int, carried: int, state: int, exchanged: int
 ) -> None:
     plan = partition(variables, servers)
     for server in range(servers):
-        layout = server_layout(plan, server, workers, carried, state)
+        layout = server_layout(plan, server, workers, carried, state, exchanged)
+        assert layout.exchanged == (exchanged if server == 0 else 0)
         assert layout.part == plan.nbytes_of(server)
         end = 0
         for name, begin, nbytes in sorted(regions(plan, layout, server, carried, state), key=lambda region: region[1]):
-            assert begin % ALIGNMENT == 0, name
+            assert begin % (WORD if name.startswith("exchanged") else ALIGNMENT) == 0, name
             assert begin >= end, f"{name} overlaps what is before it"
             end = begin + nbytes
         assert end <= layout.nbytes
