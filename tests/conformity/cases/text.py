@@ -11,6 +11,7 @@ from tests.conformity.cases.case import Case
 
 LENGTH = 10
 WORDS = 20
+VOCABULARY = ["good", "schön", "kind", "bad", "übel", "dull", "映画", "plot"]
 
 logits_loss = keras.losses.SparseCategoricalCrossentropy
 
@@ -320,6 +321,36 @@ def fourier_mixing(params):
 
 few_words = rows.sentences(vocabulary=8)
 
+
+def reviews(rng, count):
+    """Texts of one to six words, a word each, and whether the first word is among the first half of all words."""
+    first = rng.integers(0, len(VOCABULARY), count)
+    more = [rng.choice(VOCABULARY, length) for length in rng.integers(0, 6, count)]
+    texts = [" ".join([VOCABULARY[word], *rest]) for word, rest in zip(first, more, strict=True)]
+    kinds = rng.choice(["film", "Buch", "映画", "?"], count)
+    return {"text": np.array(texts), "kind": kinds}, (first < len(VOCABULARY) // 2).astype("int64")
+
+
+def vectorized_text(params):
+    text, kind = (keras.Input((), dtype="string", name=name) for name in ("text", "kind"))
+    tokens = layers.TextVectorization(vocabulary=VOCABULARY, output_sequence_length=6)(text)
+    words = layers.GlobalAveragePooling1D()(layers.Embedding(len(VOCABULARY) + 2, 6, mask_zero=True)(tokens))
+    kinds = layers.Embedding(4, 3)(layers.StringLookup(vocabulary=["film", "Buch", "映画"])(kind))
+    buckets = layers.CategoryEncoding(5, output_mode="one_hot")(layers.Hashing(5)(kind))
+    output = layers.Dense(2)(layers.Concatenate()([words, kinds, buckets]))
+    model = keras.Model({"text": text, "kind": kind}, output)
+    model.compile(keras.optimizers.Adam(1e-2), logits_loss(from_logits=True), metrics=["accuracy"])
+    return model
+
+
+def words_counted(params):
+    text = keras.Input((), dtype="string")
+    counts = layers.TextVectorization(vocabulary=VOCABULARY, output_mode="count")(text)
+    model = keras.Model(text, layers.Dense(2)(counts))
+    model.compile(keras.optimizers.SGD(0.5), logits_loss(from_logits=True), metrics=["accuracy"])
+    return model
+
+
 CASES = (
     Case("transformer_classifier", transformer_classifier, rows.sentences(), note="mask of an Embedding up to pooling"),
     Case("masked_lstm", masked_lstm, padded_series, note="Masking"),
@@ -361,4 +392,11 @@ CASES = (
     Case("attention_over_pairs", attention_over_pairs, answered, note="attention_mask of two inputs"),
     Case("grouped_attention", grouped_attention, rows.sentences(), note="GroupQueryAttention, RMSNormalization"),
     Case("fourier_mixing", fourier_mixing, rows.sentences(), note="EinsumDense, constants in the graph"),
+    Case("vectorized_text", vectorized_text, reviews, note="TextVectorization, StringLookup, Hashing of strings"),
+    Case(
+        "words_counted",
+        words_counted,
+        lambda rng, count: ((found := reviews(rng, count))[0]["text"], found[1]),
+        note="counts of the words of a text",
+    ),
 )
