@@ -192,6 +192,9 @@ class Trial:
         metrics = {name: value for name, value in metrics.items() if name != "global_step"}
         if metrics and fixed_rows(model) in (None, self.part):
             model.reset_metrics()
+            for layer in model._flatten_layers():
+                if getattr(layer, "stateful", False):
+                    layer.reset_state()  # Keras begins where training ended, an evaluation of a job with zeros
             for first in range(0, self.case.batch * self.case.steps, self.part):
                 logs = model.test_step(
                     keras.tree.map_structure(tf.convert_to_tensor, rows(self.data, first, first + self.part))

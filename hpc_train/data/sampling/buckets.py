@@ -17,6 +17,8 @@ from hpc_train.data.sampling.shuffle import derive_seed, permutation, permutatio
 
 POOL_BATCHES, BUCKET_BATCHES = 256, 4
 """Batches of a pool, and of a bucket: a window may begin within a batch, so one in four has rows of two buckets."""
+LEAST_BUCKETS = 8
+"""A pool of few batches has smaller buckets, so that it has so many."""
 POOLS_HELD = 8
 
 
@@ -55,7 +57,8 @@ class Buckets:
                 self._pools.move_to_end(key)
                 return self._pools[key]
         places = permutation_slice(n, seed, number * size, min(n, (number + 1) * size))
-        order = bucketed(self._lengths(rows_at(places)), BUCKET_BATCHES * self._batch_size, derive_seed(seed, number))
+        batches = min(max(1, len(places) // self._batch_size // LEAST_BUCKETS), BUCKET_BATCHES)
+        order = bucketed(self._lengths(rows_at(places)), batches * self._batch_size, derive_seed(seed, number))
         pool: np.ndarray = places[order]
         with self._lock:
             self._pools[key] = pool
