@@ -8,8 +8,9 @@
                            seed, shuffle, rows and shards (its order) where it was of shards
       model/<name>         a dataset for each variable of the model
       optimizer/<name>     a dataset for each variable of the optimizer
-      rng/<name>           states of random number generators outside the model, one row a rank: python, numpy (uint32),
-                           tensorflow (int64)
+      rng/<name>           what each rank has of its own, one row a rank: states of random number generators outside the
+                           model, python, numpy (uint32) and tensorflow (int64); layer_0, layer_1 …: states of stateful
+                           recurrent layers
     step-00000200/manifest.json    see manifest.py
 
 A dataset's name is the variable's path with dots for slashes; its attributes `path` and `dtype` hold the originals

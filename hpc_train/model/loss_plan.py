@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
@@ -18,8 +20,10 @@ from hpc_train.model.own_steps import has_own_train_step
 
 log = logging.getLogger(__name__)
 
-NEAR, NEAR_IN_16_BITS = 1e-4, 2e-2
-"""So near to each other, relative to their size, are numbers that should be the same."""
+NEAR, NEAR_GRADIENT, NEAR_IN_16_BITS = 1e-4, 3e-3, 2e-2
+"""So near to each other, relative to their size, are numbers, and gradients, that should be the same."""
+MOST_NUMBERS = 1 << 20
+"""Of the variables whose gradients are compared."""
 
 
 def plan_loss(
@@ -88,50 +92,120 @@ def _tried_out(
     half = 0 if batch is None else int(tf.nest.flatten(batch)[0].shape[0]) // 2
     if half == 0 or fixed_rows(model) is not None:
         return [None] * count, False
+    batch = _ordered(batch)
     parts = [_rows(batch, first, stop) for first, stop in ((0, 2 * half), (0, half), (half, 2 * half))]
+    variables = _some_of(model.trainable_variables)
     with left_alone(model):
-        found = [_computed(model, part, plan) for part in parts]
-        if any(len(terms.numbers) != count for _, terms in found):
+        found = [_computed(model, part, plan, variables) for part in parts]
+        if any(len(numbers) != count for _, numbers in found):
             return [None] * count, False
-        meanings = [_meaning(*each) for each in zip(*(terms.numbers for _, terms in found), strict=True)]
+        meanings = [_meaning(*each) for each in zip(*(numbers for _, numbers in found), strict=True)]
         numbers = tuple(kind or "mean" for kind in meanings)
         shared = replace(plan, parts=2, numbers=numbers, sums=plan.sums or "sum" in numbers, along=False)
-        whole, together = found[0][0], _of_halves(model, parts[1:], shared)
-    return meanings, bool(abs(float(whole) - together) <= _near(whole) * (abs(float(whole)) + abs(together)))
+        first, second = _of_halves(model, parts[1:], shared, variables)
+    return meanings, found[0][0].is_alike(first, second, 0.5)
 
 
-def _computed(model: keras.Model, batch: Any, plan: LossPlan) -> tuple[Any, LossTerms]:
+@dataclass(frozen=True)
+class _Number:
+    """Of some rows a number, and its gradient: means of other rows differ by this even where all losses are alike.
+
+    Attributes:
+        gradient: float64 `[n]`, with respect to some of the model's variables.
+    """
+
+    value: float
+    gradient: np.ndarray
+    in_16_bits: bool
+
+    @classmethod
+    def of(cls, number: Any, tape: tf.GradientTape, variables: Sequence[Any]) -> _Number:
+        """`number`, which `tape` has seen."""
+        found = tape.gradient(number, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        flat = [np.ravel(tf.convert_to_tensor(g).numpy().astype(np.float64)) for g in found]
+        return cls(float(number), np.concatenate(flat) if flat else np.zeros(0), number.dtype.size < 4)
+
+    def is_alike(self, first: _Number, second: _Number, share: float) -> bool:
+        """Whether it is `share` times the sum of the two."""
+        value = abs((first.value + second.value) * share - self.value)
+        gradient = np.linalg.norm((first.gradient + second.gradient) * share - self.gradient)
+        size = np.linalg.norm(first.gradient) + np.linalg.norm(second.gradient)
+        near, near_gradient = (NEAR_IN_16_BITS,) * 2 if self.in_16_bits else (NEAR, NEAR_GRADIENT)
+        return bool(value <= near * (abs(first.value) + abs(second.value)) and gradient <= near_gradient * size)
+
+
+def _computed(
+    model: keras.Model, batch: Any, plan: LossPlan, variables: Sequence[Any]
+) -> tuple[_Number, list[_Number]]:
+    """The loss of a batch, and those of its terms that are one number."""
     terms = LossTerms(plan)
-    return loss_of(model, batch, False, terms), terms
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(model, batch, False, terms)
+    return _Number.of(loss, tape, variables), [_Number.of(number, tape, variables) for number in terms.numbers]
 
 
-def _of_halves(model: keras.Model, halves: Sequence[Any], plan: LossPlan) -> float:
-    """The loss of a batch by those of its halves, weighed as ranks weigh theirs."""
+def _of_halves(model: keras.Model, halves: Sequence[Any], plan: LossPlan, variables: Sequence[Any]) -> list[_Number]:
+    """The losses of a batch's halves, weighed as ranks weigh theirs."""
     found = []
     for half in halves:
         terms = LossTerms(plan)
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             loss = loss_of(model, half, False, terms)
-        tape.gradient(loss, [term.value for term in terms.own] + model.trainable_variables)  # notes coefficients
-        found.append((loss, terms))
-    means = [tf.add_n([t.divisor for t in pair]) / 2 for pair in zip(*(terms.own for _, terms in found), strict=True)]
-    for _, terms in found:
+        tape.gradient(loss, [term.value for term in terms.own] + list(variables))  # notes coefficients
+        found.append((loss, terms, tape))
+    means = [
+        tf.add_n([t.divisor for t in pair]) / 2 for pair in zip(*(terms.own for _, terms, _ in found), strict=True)
+    ]
+    numbers = []
+    for loss, terms, tape in found:
         for term, mean in zip(terms.own, means, strict=True):
             term.weight = tf.math.divide_no_nan(term.divisor, mean)
         for term in terms.sums:
             term.weight = 2.0
-    return sum(float(terms.corrected(loss)) for loss, terms in found) / 2
+        weighed = _Number.of(loss, tape, variables)
+        numbers.append(replace(weighed, value=float(terms.corrected(loss))))
+    return numbers
 
 
-def _near(number: Any) -> float:
-    return NEAR if number.dtype in (tf.float32, tf.float64) else NEAR_IN_16_BITS
-
-
-def _meaning(whole: Any, first: Any, second: Any) -> Meaning | None:
-    error = _near(whole) * (abs(float(first)) + abs(float(second)))
-    if abs((float(first) + float(second)) / 2 - float(whole)) <= error:
+def _meaning(whole: _Number, first: _Number, second: _Number) -> Meaning | None:
+    if whole.is_alike(first, second, 0.5):
         return "mean"
-    return "sum" if abs(float(first) + float(second) - float(whole)) <= error else None
+    return "sum" if whole.is_alike(first, second, 1.0) else None
+
+
+def _some_of(variables: Sequence[Any]) -> list[Any]:
+    """The smallest ones, of so many numbers that their gradients cost nothing; floating-point ones."""
+    found: list[Any] = []
+    room = MOST_NUMBERS
+    for variable in sorted(variables, key=lambda one: int(np.prod(one.shape))):
+        room -= int(np.prod(variable.shape))
+        if found and room < 0:
+            break
+        found.append(variable.value)
+    return found
+
+
+def _ordered(batch: Any) -> Any:
+    """The rows of a batch by how much of labels and weights is 0 or less: halves differ by what they leave out."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    key = sum((share * _not_positive(part) for share, part in ((1.0, (y, sample_weight)), (1e-3, x))), start=0.0)
+    if not np.ndim(key):
+        return batch
+    order = tf.constant(np.argsort(key, kind="stable"))
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), batch)
+
+
+def _not_positive(tensors: Any) -> Any:
+    """The share of each row that is 0 or less, float64 `[B]`; 0 where no tensor has numbers."""
+    shares = [0.0]
+    for tensor in tf.nest.flatten(tensors):
+        if (
+            isinstance(tensor, tf.Tensor)
+            and tensor.shape.rank
+            and (tensor.dtype.is_floating or tensor.dtype.is_integer)
+        ):
+            shares.append(np.mean(np.reshape(tensor.numpy() <= 0, [len(tensor), -1]), axis=1))
+    return sum(shares)
 
 
 def _rows(batch: Any, first: int, stop: int) -> Any:

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from hpc_train.config.specs import RunConfig
 from hpc_train.distributed.world import World
-from hpc_train.errors import UserError
 from hpc_train.model.backward import Backward, loss_and_gradients, shares_scale
 from hpc_train.model.loss_plan import plan_loss
 from hpc_train.model.loss_terms import LossPlan
@@ -226,11 +225,28 @@ def test_a_loss_that_couples_rows_is_warned_of(caplog: pytest.LogCaptureFixture)
     assert "ht.all_gather" in caplog.text
 
 
-def test_asynchronous_workers_exchange_one_divisor_at_most() -> None:
-    model = MODELS["two ignored"]()
-    batch = tensors(model)
-    with pytest.raises(UserError, match="take strategy: sync"):
-        loss_and_gradients(model, batch, 1, planned(model, batch, 2, 1), None)
+def test_a_loss_divided_by_hand_is_found_where_all_tokens_have_the_same_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """At the beginning of training, when logits are all alike: by gradients."""
+
+    def kept(labels: Any) -> Any:
+        return tf.cast(labels != 0, tf.float64)
+
+    def by_hand(labels: Any, predicted: Any) -> Any:
+        losses = keras.losses.sparse_categorical_crossentropy(labels, predicted, from_logits=True)
+        return tf.reduce_sum(losses * kept(labels)) / tf.reduce_sum(kept(labels))
+
+    def by_row(labels: Any, predicted: Any) -> Any:
+        return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, predicted, from_logits=True))
+
+    labels = np.random.default_rng(0).integers(1, 6, (12, STEPS))
+    labels[1, 1:] = 0
+    batch = tf.constant(labels), tf.constant(labels)
+    dataset = tf.data.Dataset.from_tensors(batch)
+    for loss, expected in ((by_row, False), (by_hand, True)):
+        model = plain(loss)
+        model.layers[0].embeddings.assign(1e-7 * model.layers[0].embeddings)
+        plan_loss(World.alone(), model, dataset, 2, RunConfig("x"), "model")
+        assert ("ht.all_gather" in caplog.text) == expected
 
 
 def test_numbers_that_are_not_of_rows_are_tried_out(caplog: pytest.LogCaptureFixture) -> None:
