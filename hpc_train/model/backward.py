@@ -41,9 +41,14 @@ class Backward:
 
 def may_assign(graph: Any, variable: Any) -> bool:
     """Whether the function that has this graph does more to a Keras variable than read it."""
+    return bool(uses_of(graph, variable) - {"ReadVariableOp"})
+
+
+def uses_of(graph: Any, variable: Any) -> set[str]:
+    """The types of the operations by which the function that has this graph uses a Keras variable."""
     handle = variable.value.handle
     users = [inner.consumers() for outer, inner in graph.captures if outer is handle]
-    return any(operation.type != "ReadVariableOp" for operations in users for operation in operations)
+    return {operation.type for operations in users for operation in operations}
 
 
 def loss_and_gradients(

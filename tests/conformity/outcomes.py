@@ -19,7 +19,7 @@ WEIGHTS_IN_16_BITS, UPDATES_IN_16_BITS = 1e-2, 5e-2
 METRICS = 1e-4
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 HEADING = "## What was compared\n"
-REFUSED = "take strategy: sync"
+REFUSED = "strategy: sync"
 
 
 def comparable(case: Case) -> bool:

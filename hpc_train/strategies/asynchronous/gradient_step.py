@@ -11,11 +11,12 @@ import numpy as np
 from hpc_train.distributed.exchange import alone
 from hpc_train.distributed.tensors import view_of
 from hpc_train.lazy import keras, tf
-from hpc_train.model.backward import loss_and_gradients
+from hpc_train.model.backward import loss_and_gradients, uses_of
 from hpc_train.model.batch import left_alone, zeros
 from hpc_train.model.loss_terms import LossPlan
 
 Kind = Literal["dense", "rows", "none"]
+READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class GradientStep:
 
     Attributes:
         kinds: Of each trainable variable's gradient. changed: places in `state` of the variables that the step may
-            change. only_reads: Whether all that it does to trainable variables is to read them whole. exchange: what
+            change. only_reads: Whether all that it does to trainable variables is to read them whole. assigned: paths
+            of those to which the model itself assigns values, which no server would see. exchange: what
             gives the mean over all workers of numbers (float64 `[n]`) that the loss divides by, where it needs that.
     """
 
@@ -100,13 +102,28 @@ class GradientStep:
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32), weight])
             return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
 
+        trained = model.trainable_variables
         if model.run_eagerly:
             self._step: Callable[[Any], tuple[tf.Tensor, list[Any]]] = step
-            with left_alone(model):
-                step(tf.nest.map_structure(lambda one: zeros([rows or 1 for rows in one.shape], one.dtype), spec))
+            self.assigned = self._changed_by_zeros(model, spec)
         else:
             self._step = traced = tf.function(step, reduce_retracing=True, autograph=False)
-            traced.get_concrete_function(spec)
+            graph = traced.get_concrete_function(spec).graph
+            more = {variable.path: uses_of(graph, variable) - READING for variable in trained}
+            self.assigned = [path for path, uses in more.items() if any(map(_assigns, uses))]
+            if not self.assigned and any(more.values()):  # inside of functions of its own
+                self.assigned = self._changed_by_zeros(model, spec)
+
+    def _changed_by_zeros(self, model: keras.Model, spec: Any) -> list[str]:
+        """Paths of the trainable variables that have other values after a step with zeros; it is undone."""
+        before = [tf.identity(variable.value) for variable in model.trainable_variables]
+        with left_alone(model):
+            self._step(tf.nest.map_structure(lambda one: zeros([rows or 1 for rows in one.shape], one.dtype), spec))
+        pairs = list(zip(model.trainable_variables, before, strict=True))
+        changed = [v for v, old in pairs if not np.array_equal(v.numpy(), old.numpy(), equal_nan=False)]
+        for variable, old in pairs:
+            variable.assign(old)
+        return [variable.path for variable in changed]
 
     def __call__(self, batch: Any) -> LocalGradients:
         """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
@@ -127,6 +144,10 @@ def _divided(gradient: Any, by: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / tf.cast(by, gradient.dtype), gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(by, gradient.dtype)
+
+
+def _assigns(operation: str) -> bool:
+    return operation.startswith(("Assign", "ResourceScatter", "ResourceApply"))
 
 
 def _kind(gradient: Any) -> Kind:

@@ -33,6 +33,7 @@ from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places
 from hpc_train.strategies.asynchronous.remote_state import RemoteState
 from hpc_train.strategies.asynchronous.worker import AsyncWorker, Bound
+from hpc_train.text import listed
 
 T = TypeVar("T")
 
@@ -112,7 +113,14 @@ class Asynchronous:
 def _gradient_step(parts: ModelParts, mean: bool) -> GradientStep:
     spec = parts.input.current.dataset.element_spec
     pieces = parts.config.accumulate_steps
-    return GradientStep(parts.model, spec, parts.state.not_trained, not mean, pieces, parts.loss)
+    step = GradientStep(parts.model, spec, parts.state.not_trained, not mean, pieces, parts.loss)
+    if step.assigned:
+        raise UserError(
+            f"run.strategy: async cannot be used with {type(parts.model).__name__}: it assigns values to "
+            f"{listed(step.assigned)} when it is called, of which parameter servers, who hold them, know nothing; take "
+            "strategy: sync"
+        )
+    return step
 
 
 def _make_shard(parts: ModelParts, plan: Partition, pushed: Sequence[bool]) -> OptimizerShard:

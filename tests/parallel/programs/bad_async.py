@@ -20,11 +20,12 @@ world = join_world("serialized")
 assert world.size == 3
 
 
-def model_of(optimizer, units=64):
-    """`optimizer` makes one; units 0: a model of a single small variable."""
+def model_of(optimizer, units=64, spectral=False):
+    """`optimizer` makes one; units 0: a model of a single small variable. spectral: it assigns its kernel."""
 
     def build(params):
         layers = [keras.layers.Dense(units, name="wide"), keras.layers.Dense(4)] if units else []
+        layers = [keras.layers.SpectralNormalization(layers[0]), *layers[1:]] if spectral else layers
         layers = layers or [keras.layers.Dense(1, use_bias=False)]
         model = keras.Sequential([keras.Input((8,)), *layers])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if units else "mse"
@@ -83,6 +84,10 @@ CASES = [
     (
         dict(model=model_of(lambda: optimizers.Adam(global_clipnorm=1.0)), servers=2, max_staleness=0),
         "run.max_staleness: 0 clips the mean",
+    ),
+    (
+        dict(model=model_of(optimizers.SGD, spectral=True)),
+        "assigns values to .*kernel when it is called.*strategy: sync",
     ),
     (dict(model=the_same()), "model_fn returned the same variables or optimizer twice"),
     (dict(model=the_same_optimizer()), "model_fn returned the same variables or optimizer twice"),

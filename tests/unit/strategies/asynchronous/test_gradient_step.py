@@ -104,6 +104,7 @@ def spectral() -> Any:
 def test_variables_follow_the_arena_whatever_layers_do_to_them(layer: Any, reads: bool) -> None:
     model, step, batch = step_of(layer(), keras.layers.Flatten(), keras.layers.Dense(4))
     assert step.only_reads == reads
+    assert step.assigned == ([model.layers[0].layer.kernel.path] if layer is spectral else [])
     variables = model.trainable_variables
     plan = partition([VariableSpec(tuple(v.shape), dtype_of(v)) for v in variables], 1)
     arena = aligned_zeros(plan.nbytes)
