@@ -53,15 +53,16 @@ def mistakes(case: Case, outcome: dict[str, Any], doubles: dict[str, Any] | None
     return [*found, *(f"metric {name} is {value:.1e} apart from Keras's" for name, value in wrong.items())]
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Outcomes by the name of their case."""
-    return {one["case"]: one for one in map(json.loads, path.read_text().splitlines())}
+def read(path: Path, ranks: range = range(1, 1000)) -> dict[str, dict[str, Any]]:
+    """Outcomes by the name of their case, of those on so many ranks."""
+    found = map(json.loads, path.read_text().splitlines())
+    return {one["case"]: one for one in found if one["ranks"] in ranks}
 
 
 def table(
-    one: dict[str, Any], two: dict[str, Any], asynchronous: dict[str, Any], doubles: dict[str, Any]
+    one: dict[str, Any], two: dict[str, Any], asynchronous: dict[str, Any], doubles: dict[bool, dict[str, Any]]
 ) -> Iterable[str]:
-    """Lines of Markdown: of each case how far its updates are from Keras's."""
+    """Lines of Markdown: of each case how far its updates are from Keras's. `doubles`: on several ranks, and on one."""
     for subject in SUBJECTS:
         yield f"### {subject.__name__.rpartition('.')[2].replace('_', ' ').capitalize()}"
         yield ""
@@ -72,12 +73,13 @@ def table(
             resumed = {None: "", True: "to the bit", False: "**no**"}[pair["resumed"] if pair else None]
             exported = _far(pair["exported"]) if pair and pair["exported"] is not None else ""
             metrics = _far(max(pair["metrics"].values())) if pair and pair["metrics"] else ""
-            cells = [_cell(case, found.get(case.name), doubles) for found in (one, two, asynchronous)]
+            ways = ((one, False), (two, True), (asynchronous, True))
+            cells = [_cell(case, found.get(case.name), doubles[several].get(case.name)) for found, several in ways]
             yield f"| `{case.name}` | {case.note} | {' | '.join(cells)} | {resumed} | {exported} | {metrics} |"
         yield ""
 
 
-def _cell(case: Case, outcome: dict[str, Any] | None, doubles: dict[str, Any]) -> str:
+def _cell(case: Case, outcome: dict[str, Any] | None, double: dict[str, Any] | None) -> str:
     if outcome is None:
         return ""
     if outcome["error"]:
@@ -89,8 +91,7 @@ def _cell(case: Case, outcome: dict[str, Any] | None, doubles: dict[str, Any]) -
     if outcome.get("warned"):
         return "by rank, warned of"
     within = outcome["updates"] <= UPDATES and outcome["weights"] <= WEIGHTS
-    double = doubles.get(case.name)
-    more = f" ({_far(double['updates'])})" if double and not within and outcome["ranks"] > 1 else ""
+    more = f" ({_far(double['updates'])})" if double and not within else ""
     return _far(outcome["updates"]) + more
 
 
@@ -100,15 +101,18 @@ def _far(value: float) -> str:
 
 def main() -> None:
     """`python -m tests.conformity.outcomes ONE TWO ASYNC DOUBLES`: writes the table into docs/models.md."""
-    results = [read(Path(path)) for path in sys.argv[1:5]]
+    results = [read(Path(path)) for path in sys.argv[1:4]]
+    doubles = {
+        several: read(Path(sys.argv[4]), range(2, 1000) if several else range(1, 2)) for several in (False, True)
+    }
     text = DOCUMENT.read_text()
     head, _, rest = text.partition(HEADING)
     words = rest.partition("\n### ")[0].strip()
-    DOCUMENT.write_text(f"{head}{HEADING}\n{words}\n\n" + "\n".join(table(*results)).rstrip() + "\n")
+    DOCUMENT.write_text(f"{head}{HEADING}\n{words}\n\n" + "\n".join(table(*results, doubles)).rstrip() + "\n")
     for name, found in zip(("1 rank", "2 ranks", "async"), results, strict=False):
         for case in ALL:
             if case.name in found:
-                for mistake in mistakes(case, found[case.name], results[3].get(case.name)):
+                for mistake in mistakes(case, found[case.name], doubles[name != "1 rank"].get(case.name)):
                     print(f"{name}: {case.name}: {mistake}")
 
 

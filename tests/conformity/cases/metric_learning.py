@@ -294,9 +294,9 @@ class BarlowTwins(keras.losses.Loss):
     def call(self, y_true, y_pred):
         one, other = ops.split(y_pred, 2, axis=1)
         one, other = ((part - ops.mean(part, 0)) / (ops.std(part, 0) + 1e-5) for part in (one, other))
-        correlation = ops.matmul(ops.transpose(one), other) / ops.cast(ops.shape(one)[0], "float32")
+        correlation = ops.matmul(ops.transpose(one), other) / ops.cast(ops.shape(one)[0], one.dtype)
         eye = ops.eye(ops.shape(correlation)[0])
-        return ops.sum(ops.where(eye == 1, 1.0, 0.05) * ops.square(correlation - eye))
+        return ops.sum((0.05 + 0.95 * eye) * ops.square(correlation - eye))
 
 
 def barlow_twins(params):
