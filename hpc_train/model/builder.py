@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any, Literal
+
+import numpy as np
 
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.functions import PARAMS, call
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
-from hpc_train.model.batch import example
+from hpc_train.model.backward import loss_of
+from hpc_train.model.batch import example, left_alone
 from hpc_train.model.layer_states import from_zero
 from hpc_train.model.mismatch import failed_metric, in_own_code, mismatch
 from hpc_train.model.notes import xla_asked_for
@@ -44,7 +48,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     with _policy(precision), xla_asked_for() as asked:
         model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
-            try_out(model, dataset)
+            _try_loss(model, dataset, name)
         except Exception as error:
             if (failed := failed_metric(error)) is not None:
                 raise UserError(f"{name}: {failed}") from None
@@ -137,6 +141,55 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> bool:
             return False
     model.reset_metrics()
     return True
+
+
+def _try_loss(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:
+    """As try_out. UserError where the loss is no single number, or depends on no trainable variable."""
+    with _losses_noted(model) as losses, tf.GradientTape() as tape:
+        try_out(model, dataset)
+    if not losses or has_own_train_step(model):
+        return
+    loss, variables = losses[0], model.trainable_variables
+    if np.ndim(loss) != 0:
+        own = type(model).compute_loss is not keras.Model.compute_loss
+        what = f"compute_loss of {type(model).__name__}" if own else "the loss"
+        raise UserError(
+            f"{name}: {what} gives {np.size(loss)} numbers for a batch of {len(loss)} rows, of which Keras would add "
+            "up the gradients and report the mean; let it give one, the mean or the sum over the rows "
+            "(reduction='sum_over_batch_size' or 'sum')"
+        )
+    if not tf.is_tensor(loss) or not variables:
+        return
+    with suppress(LookupError):  # of an operation without a gradient, which training may not call
+        if all(gradient is None for gradient in tape.gradient(loss, variables)):
+            with left_alone(model), tf.GradientTape() as training:
+                loss = loss_of(model, example(dataset, model), True)
+            if all(gradient is None for gradient in training.gradient(loss, variables)):
+                raise UserError(
+                    f"{name}: the loss has no gradient: it depends on no trainable variable, or only through what "
+                    "cannot be differentiated (argmax, rounding, comparisons, numpy)"
+                )
+
+
+@contextmanager
+def _losses_noted(model: keras.Model) -> Iterator[list[Any]]:
+    """A context in which what compute_loss returns is noted in the list."""
+    found: list[Any] = []
+    own, compute_loss = vars(model).get("compute_loss"), model.compute_loss
+
+    @wraps(compute_loss)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        found.append(compute_loss(*args, **kwargs))
+        return found[-1]
+
+    vars(model)["compute_loss"] = noted
+    try:
+        yield found
+    finally:
+        if own is None:
+            del vars(model)["compute_loss"]
+        else:
+            vars(model)["compute_loss"] = own
 
 
 def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:

@@ -15,6 +15,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.model.batch import example
+from hpc_train.text import listed
 
 Applied = Callable[[Any, list[Any], list[Any], Callable[..., None]], None]
 """Called with an optimizer, gradients, their variables, and what applies them."""
@@ -167,6 +168,19 @@ def logs_of(returned: Any, whose: str) -> dict[str, Any]:
 def _check_logs(returned: Any, whose: str) -> None:
     if not isinstance(returned, dict) or not returned:
         raise UserError(f"{whose} returns {type(returned).__name__}, and no numbers by name; return {{'loss': loss}}")
+    strange = [name for name, value in _flat(returned) if not _is_number(value)]
+    if strange:
+        raise UserError(
+            f"{whose} returns {listed(list(map(repr, strange)))}, which is no number; leave it out of what is returned"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | int | float):
+        return True
+    dtype = getattr(value, "dtype", None)
+    found = None if dtype is None else tf.as_dtype(dtype)
+    return found is not None and (found.is_floating or found.is_integer or found.is_bool)
 
 
 def _flat(logs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
