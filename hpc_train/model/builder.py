@@ -52,7 +52,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         except Exception as error:
             if (failed := failed_metric(error)) is not None:
                 raise UserError(f"{name}: {failed}") from None
-            if not isinstance(error, ValueError | TypeError | tf.errors.InvalidArgumentError):
+            kinds = ValueError, TypeError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
+            if not isinstance(error, kinds):
                 raise
             if model.loss is None and not model.losses and type(model).compute_loss is keras.Model.compute_loss:
                 raise UserError(f"{name} returned a model without a loss; give model.compile(loss=…)") from None
@@ -154,9 +155,9 @@ def _try_loss(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:
         own = type(model).compute_loss is not keras.Model.compute_loss
         what = f"compute_loss of {type(model).__name__}" if own else "the loss"
         raise UserError(
-            f"{name}: {what} gives {np.size(loss)} numbers for a batch of {len(loss)} rows, of which Keras would add "
-            "up the gradients and report the mean; let it give one, the mean or the sum over the rows "
-            "(reduction='sum_over_batch_size' or 'sum')"
+            f"{name}: {what} is an array {list(np.shape(loss))} and no single number; Keras would add up its gradients "
+            "and report its mean; let it be one, the mean or the sum over the rows (reduction='sum_over_batch_size' or "
+            "'sum')"
         )
     if not tf.is_tensor(loss) or not variables:
         return

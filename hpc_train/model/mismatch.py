@@ -12,7 +12,7 @@ from hpc_train.text import listed
 
 _PACKAGE = str(Path(__file__).parents[1])
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*$")
+_OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*")
 _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
 
 

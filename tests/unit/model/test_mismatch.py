@@ -39,10 +39,22 @@ CASES: dict[str, tuple[Any, str, Any, Any, str]] = {
         lambda: [layers.Conv2D(3, 3)], "mse", FOUR, FOUR,
         GIVEN + r".*; Keras: Input 0 .* expected min_ndim=4, found ndim=2\. Full shape received: \(1, 4\)$",
     ),
+    "texts": (
+        lambda: [Input((4,)), layers.Dense(3)], "mse", FOUR.astype(str), FOUR,
+        GIVEN + r"string \[rows, 4\].*; Keras: Cast string to float is not supported$",
+    ),
+    "a number a row": (
+        lambda: [layers.Dense(1)], keras.losses.MeanSquaredError(reduction="none"), FOUR, FOUR[:, :1],
+        r"^build: the loss is an array \[1\] and no single number; .*reduction='sum_over_batch_size' or",
+    ),
+    "no gradient": (
+        lambda: [layers.Dense(4)], lambda y, x: tf.cast(tf.argmax(x, -1), tf.float32), FOUR, FOUR,
+        r"^build: the loss has no gradient: .*\(argmax, rounding, comparisons, numpy\)$",
+    ),
 }  # fmt: skip
 
 
-def built(make: Any, loss: str, features: Any, label: Any, folder: Path) -> keras.Model:
+def built(make: Any, loss: Any, features: Any, label: Any, folder: Path) -> keras.Model:
     def build(params: dict[str, Any]) -> keras.Model:
         model = keras.Sequential(make())
         model.compile("sgd", loss)
@@ -59,6 +71,15 @@ def test_what_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said) as error:
         built(*given, tmp_path)
     assert "\x1b" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_loss_that_cannot_be_differentiated_but_in_training_is_let_through(tmp_path: Path) -> None:
+    class Quantized(layers.Layer):
+        def call(self, x: Any, training: bool = False) -> Any:
+            return x if training else tf.round(tf.stop_gradient(x))
+
+    model = built(lambda: [layers.Dense(4), Quantized()], "mse", FOUR, FOUR, tmp_path)
+    assert "compute_loss" not in vars(model)
 
 
 def test_what_a_layer_of_the_users_own_raises_is_theirs(tmp_path: Path) -> None:

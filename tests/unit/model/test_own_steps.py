@@ -160,9 +160,14 @@ def bare(model: Any, x: Any) -> Any:
     return model.update(x)
 
 
+def wordy(model: Any, x: Any) -> Any:
+    return {"loss": model.update(x), "state": "good"}
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (wordy, "returns 'state', which is no number; leave it out"),
         (without, "applies no gradients: call optimizer.apply"),
         (in_python, "applies no gradients outside of what TensorFlow can trace"),
         (silent, "returns NoneType, and no numbers by name"),
