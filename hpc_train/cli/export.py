@@ -55,6 +55,13 @@ def predict(
         list[str] | None,
         typer.Option(metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. [default: the inputs' names]"),
     ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATASET=VALUE[:LENGTH]",
+            help="Pad rows of different lengths; may be repeated. [default: as in training]",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
     """Predict the rows of shards with an export. Run it alone, or on each rank under mpirun.
@@ -74,7 +81,7 @@ def predict(
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, say)
+        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, say, pad or ())
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:

@@ -65,6 +65,19 @@ class Ragged:
         lengths = np.array([len(text) for text in texts], np.int64)
         return cls(np.frombuffer(b"".join(texts), TEXT), lengths.reshape(-1, *shape))
 
+    def padded(self, value: float, length: int | None) -> np.ndarray:
+        """The rows in one length: `[rows, length, ...]`, shorter ones filled up with `value`, longer ones cut.
+
+        Args:
+            length: None: that of the longest row.
+        """
+        length = int(self.lengths.max(initial=0)) if length is None else length
+        rows = np.full((len(self), length, *self.values.shape[1:]), value, self.dtype)
+        kept = np.minimum(self.lengths, length)
+        begins = np.cumsum(self.lengths) - self.lengths
+        rows[np.arange(length) < kept[:, None]] = self.values[runs_of(begins, kept)]
+        return rows
+
     def texts(self) -> np.ndarray:
         """The texts, as bytes: object `[rows, ...]`."""
         joined, ends = self.values.tobytes(), np.cumsum(self.lengths.reshape(-1)).tolist()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.export.signature import Signature
@@ -59,12 +60,20 @@ def save_keras_file(model: keras.Model, path: Path) -> str | None:
     return None
 
 
-def about_job(job: str | None, job_dir: Path, params: Mapping[str, Any], shards: ShardSet | None) -> dict[str, Any]:
-    """What each export's hpc_train.json records of the job, and of the datasets that it read."""
-    names: dict[str, Any] = {"features": None, "labels": None}
+def about_job(
+    job: str | None, job_dir: Path, params: Mapping[str, Any], shards: ShardSet | None, source: Any
+) -> dict[str, Any]:
+    """What each export's hpc_train.json records of the job, and of the datasets that it read.
+
+    Args:
+        source: What the job trains on: an HDF5Input, by which `predict` pads rows, or any other.
+    """
+    data: dict[str, Any] = {"features": None, "labels": None}
     if shards is not None:
-        names = {kind: [column.name for column in getattr(shards, kind)] for kind in names}
-    plain = json.loads(json.dumps({"params": dict(params), "data": names}, default=str))
+        data = {kind: [column.name for column in getattr(shards, kind)] for kind in data}
+    if isinstance(source, HDF5Input) and source.pad:
+        data["pad"] = source.pad
+    plain = json.loads(json.dumps({"params": dict(params), "data": data}, default=str))
     return {"job": job, "job_dir": str(job_dir.absolute()), **plain}
 
 

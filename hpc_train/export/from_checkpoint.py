@@ -70,7 +70,7 @@ def export_checkpoint(
     snapshot = _load(manager, step)
     model, signature, shards, updates = _built(job)
     _restore(model, updates, snapshot, str(manager.path(step)))
-    about = about_job(job.job, job_dir, job.params, shards)
+    about = about_job(job.job, job_dir, job.params, shards, next(reversed(job.inputs), None))
     exporter = FinalExporter(name)
     runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False)
     runner.check(())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.config.types import are_paddings
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.sampling.work_split import Piece, dealt, output_paths, part_path, pieces_of
@@ -49,6 +50,7 @@ class LoadedExport:
     Attributes:
         path: The SavedModel, absolute. inputs: what each input takes, in the order in which the model was given them.
         datasets: The dataset that each input was trained on, where the export records another name. step: of the model.
+        pad: What rows of different lengths were padded with in training, by dataset.
 
     Raises:
         UserError: There is no SavedModel, or none with that signature.
@@ -73,6 +75,7 @@ class LoadedExport:
         self.datasets = {name: known.get(name, {}).get("dataset", name) for name in names}
         self.inputs = {name: _input_spec(self._specs[name]) for name in names}
         self.step: int | None = about.get("step")
+        self.pad: dict[str, Any] = _recorded_padding(about)
 
     def digest(self) -> str:
         """Of the graph and the variables, whose index holds a checksum of each."""
@@ -103,6 +106,40 @@ def newest_export(path: Path) -> Path:
 def _input_spec(spec: Any) -> InputSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape.as_list()[1:])
     return InputSpec(np.dtype(spec.dtype.as_numpy_dtype).name, shape)
+
+
+def _recorded_padding(about: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return are_paddings(about["data"]["pad"])
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+
+
+def paddings_from(given: Sequence[str]) -> dict[str, Any]:
+    """What rows of different lengths are padded with, by dataset, as in a job's `pad`.
+
+    Args:
+        given: `DATASET=VALUE` or `DATASET=VALUE:LENGTH`, each.
+
+    Raises:
+        UserError: Another form.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, padding = text.rpartition("=")
+        value, colon, length = padding.partition(":")
+        try:
+            number = float(value)
+            found[name] = {"value": number, "length": int(length)} if colon else number
+            are_paddings({name: found[name]})
+        except ValueError:
+            name = ""
+        if not name:
+            raise UserError(
+                f"--pad {text}: is not allowed; allowed: DATASET=VALUE, such as tokens=0, to pad each batch to its "
+                "longest row, or DATASET=VALUE:LENGTH, such as tokens=0:128"
+            )
+    return found
 
 
 def inputs_from(export: LoadedExport, given: Sequence[str]) -> dict[str, str]:
@@ -141,6 +178,7 @@ def predict_shards(
     features: Sequence[str] = (),
     overwrite: bool = False,
     report: Callable[[str], None] = print,
+    pad: Sequence[str] = (),
 ) -> PredictionResult:
     """Predicts all rows of the shards that `patterns` name, a file for each shard. Collective.
 
@@ -150,6 +188,7 @@ def predict_shards(
     Args:
         out: Where to: see output_paths. overwrite: Replaces files that are there.
         report: Prints a line, on any rank.
+        pad: See paddings_from; of other datasets with rows of different lengths, as in training.
 
     Raises:
         UserError: The shards do not have what the export takes, or a file that is there holds something else; nothing
@@ -163,10 +202,19 @@ def predict_shards(
             if export.inputs[name] != export.inputs[next(n for n, d in inputs.items() if d == dataset)]:
                 raise UserError(f"--features: inputs that take different things cannot both read {dataset!r}")
         wanted = {dataset: export.inputs[name] for name, dataset in inputs.items()}
-        shards = prediction_files.shards_to_predict(patterns, wanted)
+        given = paddings_from(pad)
+        as_trained = {
+            d: export.pad[trained] for name, d in inputs.items() if (trained := export.datasets[name]) in export.pad
+        }
+        shards = prediction_files.shards_to_predict(patterns, wanted, {**as_trained, **given})
+        used = {c.name: {**as_trained, **given}[c.name] for c in shards.features if prediction_files.is_padded(c)}
+        if unused := [name for name in given if name not in used]:
+            raise UserError(
+                f"--pad {unused[0]}: the export reads no dataset of that name whose rows have different lengths"
+            )
         paths = output_paths(shards.paths, patterns, out)
         digest = export.digest()
-        origins = [_origin(export, digest, path, inputs, batch_size) for path in shards.paths]
+        origins = [_origin(export, digest, path, inputs, used, batch_size) for path in shards.paths]
         done = [not overwrite and _is_done(*row) for row in zip(paths, origins, shards.shard_rows, strict=True)]
         return {
             "shards": shards.to_json(),
@@ -191,10 +239,13 @@ def predict_shards(
     return PredictionResult(rows, shards.rows - rows, time.monotonic() - began, tuple(paths))
 
 
-def _origin(export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], batch_size: int) -> Origin:
+def _origin(
+    export: LoadedExport, digest: str, shard: str, inputs: dict[str, str], pad: dict[str, Any], batch_size: int
+) -> Origin:
     status = Path(shard).stat()
     place = str(Path(shard).absolute())
-    return Origin(str(export.path), export.step, digest, place, status.st_size, status.st_mtime_ns, inputs, batch_size)
+    times = (status.st_size, status.st_mtime_ns)
+    return Origin(str(export.path), export.step, digest, place, *times, inputs, pad, batch_size)
 
 
 def _is_done(path: Path, origin: Origin, rows: int) -> bool:
@@ -229,7 +280,9 @@ class _Work:
             for piece in pieces:
                 part, origin = part_path(self.paths[piece.shard], piece), self.origins[piece.shard]
                 if not prediction_files.is_whole(part, origin, piece.first, piece.end):
-                    batches = prediction_files.read_batches(reader, self.shards, piece, self.batch_size, ahead)
+                    batches = prediction_files.read_batches(
+                        reader, self.shards, piece, self.batch_size, origin.pad, ahead
+                    )
                     prediction_files.write_predictions(part, origin, piece.first, piece.end, self._outputs(batches))
                     predicted += piece.rows
                 if piece.shard in whole and piece == whole[piece.shard][-1]:

@@ -65,7 +65,9 @@ def prepare_evaluations(
             return ()
         spec = data.current.dataset.element_spec
         signature, unknown = _signature(model, spec, job.train_spec, plan.shards[0])
-        about = about_job(job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0])
+        about = about_job(
+            job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0], job.train_spec.input_fn
+        )
         made = tuple(
             ExporterRunner(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
             for s in job.eval_specs

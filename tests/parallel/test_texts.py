@@ -113,3 +113,14 @@ def test_texts_and_sequences_train_resume_and_are_served(tmp_path: Path) -> None
         text=tf.constant(given["text"]), word=tf.constant(given["word"]), tokens=tf.constant(given["tokens"], tf.int32)
     ).values()
     assert np.argmax(logits.numpy(), axis=1).tolist() == [1, 0], "what the words of the texts mean has been learnt"
+
+    asked = ["--shards", str(tmp_path / "data/test-ours-*.h5"), "--out", str(tmp_path / "p-*.h5"), "--batch-size", "8"]
+    done = hpc_train(["predict", str(tmp_path / "served"), *asked], 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for shard in sorted((tmp_path / "data").glob("test-ours-*.h5")):
+        with h5py.File(tmp_path / f"p-{shard.stem.removeprefix('test-ours-')}.h5") as predicted:
+            (output,) = (predicted[name][:] for name in predicted)
+        with h5py.File(shard) as rows:
+            found.append((output.argmax(1) == rows["y"][:]).mean())
+    assert np.mean(found) > 0.9, "rows are padded in prediction as in training"

@@ -120,6 +120,15 @@ def _describe_group(file: InputFile, name: str) -> Entry | None:
     return Entry(int(ends.shape[0]), column, ByEnds(plain[0], plain[1], count), value_bytes=size)
 
 
+def describe_column(file: InputFile, name: str) -> Entry | None:
+    """What `file` has as `name`, `NAME/length` included; None where that is neither a dataset nor rows in a group."""
+    names = {name, name.removesuffix(LENGTH)} & set(file.names)
+    table = {known: entry for known in names if (entry := describe(file, known)) is not None}
+    if name.endswith(LENGTH):
+        add_lengths([table], name)
+    return table.get(name)
+
+
 def add_lengths(tables: list[Table], name: str) -> None:
     """To each table the lengths of a ragged dataset, as the column that is asked for by `name`."""
     for table in tables:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from hpc_train.config.specs import HDF5Input
-from hpc_train.config.types import datasets_of
+from hpc_train.config.types import datasets_of, padding_of
 from hpc_train.data.hdf5.columns import LENGTH, Column
 from hpc_train.data.hdf5.file_table import Table, add_lengths, mean_bytes, read_table, shown_table
 from hpc_train.data.hdf5.input_file import NONE, Consent, OutsideError
@@ -267,6 +267,18 @@ def _check_padded(source: HDF5Input, path: Path, columns: Sequence[Column]) -> N
                 f"{path}: `pad` names {name!r}, which is no feature or label whose rows have different lengths; "
                 f"{f'those are {listed(ragged)}' if ragged else 'there is none'}"
             )
+    for column in columns:
+        value = padding_of(source.pad[column.name])[0] if column.name in source.pad else 0
+        if not _holds(np.dtype(column.dtype), value):
+            raise UserError(f"{path}: `pad` has {value} for dataset {column.name!r}, which is not in {column.dtype}")
+
+
+def _holds(dtype: np.dtype, value: float) -> bool:
+    """Whether numbers of `dtype` can have `value`, as far as they have fractions at all."""
+    if dtype.kind not in "iub":
+        return True
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return math.isfinite(value) and value == int(value) and low <= value <= high
 
 
 def _choose_columns(source: HDF5Input, path: Path, table: Table) -> tuple[dict[str, str], dict[str, str]]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ import h5py
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
+from hpc_train.config.types import padding_of
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
-from hpc_train.data.hdf5.file_table import describe
+from hpc_train.data.hdf5.file_table import describe_column
 from hpc_train.data.hdf5.input_file import InputFile
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet, find_shards, matches
@@ -47,6 +48,7 @@ class Origin:
         export_digest: Of its graph and variables.
         shard, shard_bytes, shard_time_ns: The file that was read, its size and when it was written.
         inputs: The dataset that each input was read from.
+        pad: What rows of different lengths were padded with, by dataset, as in a job's `pad`.
         batch_size: Rows that were predicted together.
     """
 
@@ -57,6 +59,7 @@ class Origin:
     shard_bytes: int
     shard_time_ns: int
     inputs: dict[str, str]
+    pad: dict[str, Any]
     batch_size: int
 
 
@@ -72,57 +75,95 @@ class InputSpec:
         return f"{'texts' if self.dtype == 'object' else self.dtype} [rows{shape}]"
 
 
-def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec]) -> ShardSet:
+def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec], pad: Mapping[str, Any]) -> ShardSet:
     """The shards that `patterns` name, with the datasets of `wanted` as features.
+
+    Args:
+        pad: What rows of numbers are padded with where they have different lengths, by dataset, as in a job's `pad`.
 
     Raises:
         UserError: No such file, or one that cannot be read; else with every dataset of every file that is missing, or
             that its input does not take.
     """
     paths = list(dict.fromkeys(str(path) for pattern in patterns for path in matches(pattern)))
-    problems = [text for path in paths for text in _mistakes(path, wanted)]
+    problems = [text for path in paths for text in _mistakes(path, wanted, pad)]
     if problems:
         shown = problems[:100]
         raise UserError("\n".join([*shown, *([f"and {len(problems) - 100} more"] if len(problems) > 100 else [])]))
-    return find_shards(HDF5Input(tuple(patterns), features=tuple(wanted), label=()))
+    source = HDF5Input(tuple(patterns), features=tuple(wanted), label=())
+    return find_shards(replace(source, pad=_needed(pad, paths[:1])))
 
 
-def _mistakes(path: str, wanted: Mapping[str, InputSpec]) -> list[str]:
+def _needed(pad: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Of `pad` that of datasets whose rows have different lengths in these files."""
+    needed = {}
+    for path in paths:
+        with suppress(*HDF5_ERRORS), InputFile(path) as file:  # find_shards reports it
+            for name, padding in pad.items():
+                found = describe_column(file, name)
+                if found is not None and found.column is not None and is_padded(found.column):
+                    needed[name] = padding
+    return needed
+
+
+def is_padded(column: Column) -> bool:
+    """Whether rows of `column` are numbers, and of different lengths."""
+    return column.kind == "ragged" and not column.is_text
+
+
+def _mistakes(path: str, wanted: Mapping[str, InputSpec], pad: Mapping[str, Any]) -> list[str]:
     problems = []
     try:
         with InputFile(path) as file:
-            names = file.names
             for name, input_ in wanted.items():
-                found = describe(file, name) if name in names else None
+                found = describe_column(file, name)
                 if found is None:
-                    has = ", ".join(names) or "none"
+                    has = ", ".join(file.names) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
-                elif found.column is not None and not _takes(input_, found.column):
-                    ragged = found.column.kind == "ragged" and not found.column.is_text
-                    way = "; write its rows in one length to predict them" if ragged else ""
+                elif found.column is not None and not _takes(input_, found.column, pad):
+                    way = f"; give --pad {name}={_example(input_)}" if is_padded(found.column) else ""
                     problems.append(f"{path}: dataset {name!r} is {found.column}, but the export takes {input_}{way}")
     except HDF5_ERRORS:
         return []  # find_shards reports it
     return problems
 
 
-def _takes(wanted: InputSpec, column: Column) -> bool:
-    """Whether the input takes the column as it is, or in a wider dtype that holds all of its values."""
+def _example(wanted: InputSpec) -> str:
+    """What rows for this input may be padded with."""
+    length = wanted.shape[0] if wanted.shape else None
+    return "0" if length is None else f"0:{length}"
+
+
+def _takes(wanted: InputSpec, column: Column, pad: Mapping[str, Any]) -> bool:
+    """Whether the input takes the column as it is, padded, or in a wider dtype that holds all of its values."""
     dtype = np.dtype(wanted.dtype)
-    if (dtype.kind == "O") != column.is_text or (column.kind == "ragged" and not column.is_text):
+    if (dtype.kind == "O") != column.is_text:
         return False
     if not column.is_text and not np.can_cast(np.dtype(column.dtype), dtype, "safe"):
         return False
-    shape = column.shape
+    shape: tuple[int | None, ...] = column.shape
+    if is_padded(column):
+        if column.name not in pad:
+            return False
+        shape = (padding_of(pad[column.name])[1], *shape)
     return wanted.shape is None or (
         len(shape) == len(wanted.shape) and all(n in (None, own) for n, own in zip(wanted.shape, shape, strict=True))
     )
 
 
 def read_batches(
-    reader: Reader, shards: ShardSet, piece: Piece, batch_size: int, ahead: ThreadPoolExecutor
+    reader: Reader,
+    shards: ShardSet,
+    piece: Piece,
+    batch_size: int,
+    pad: Mapping[str, Any],
+    ahead: ThreadPoolExecutor,
 ) -> Iterator[list[np.ndarray]]:
-    """The batches of `piece`, one array `[B, ...]` a column; the next one is read meanwhile."""
+    """The batches of `piece`, one array `[B, ...]` a column; the next one is read meanwhile.
+
+    Args:
+        pad: What each column of numbers whose rows have different lengths is padded with.
+    """
     start = int(shards.starts[piece.shard])
     firsts = range(piece.first, piece.end, batch_size)
 
@@ -131,10 +172,16 @@ def read_batches(
 
     coming = ahead.submit(reader.read, rows(firsts[0]))
     for first in firsts:
-        batch = [rows.texts() if isinstance(rows, Ragged) else rows for rows in coming.result()]
+        batch = [_array(column, rows, pad) for column, rows in zip(shards.features, coming.result(), strict=True)]
         if first + batch_size < piece.end:
             coming = ahead.submit(reader.read, rows(first + batch_size))
         yield batch
+
+
+def _array(column: Column, rows: np.ndarray | Ragged, pad: Mapping[str, Any]) -> np.ndarray:
+    if not isinstance(rows, Ragged):
+        return rows
+    return rows.texts() if column.is_text else rows.padded(*padding_of(pad[column.name]))
 
 
 def is_whole(path: Path, origin: Origin, first: int, end: int) -> bool:
@@ -156,7 +203,13 @@ def why_not_ours(path: Path, origin: Origin) -> str:
     except HDF5_ERRORS:
         return "is no file of predictions"
     differing = [key for key, value in asdict(origin).items() if recorded.get(key) != value]
-    names = {"shard_bytes": "shard", "shard_time_ns": "shard", "export_digest": "export", "step": "export"}
+    names = {
+        "shard_bytes": "shard",
+        "shard_time_ns": "shard",
+        "export_digest": "export",
+        "step": "export",
+        "pad": "padding",
+    }
     kinds = sorted({names.get(key, key) for key in differing})
     return f"holds predictions of another {' and '.join(kinds)}" if kinds else "is not whole"
 

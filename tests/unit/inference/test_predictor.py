@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.data.sampling.work_split import dealt, output_paths, pieces_of
+from hpc_train.data.writing.writer import write_shards
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 
@@ -115,6 +117,57 @@ def test_each_shard_gets_a_file_with_a_row_of_each_output_for_each_of_its_rows(s
             np.testing.assert_allclose(made["half"], given["x"][:].sum(axis=1), rtol=0.02, atol=0.02)
             assert made["text"].asstr()[:].tolist() == [str(n) for n in range(len(given["n"]))]
     assert sorted(path.name for path in (shards / "out").iterdir()) == ["p-0.h5", "p-1.h5"]
+
+
+class Lengths(tf.Module):
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32, name="t"), tf.TensorSpec([None], tf.int64, name="n")]
+    )
+    def serve(self, t, n):
+        return {"sum": tf.reduce_sum(t, 1), "width": tf.fill([tf.shape(t)[0]], tf.shape(t)[1]), "own": n}
+
+
+def save_lengths(folder: Path, pad: dict) -> LoadedExport:
+    folder.mkdir()
+    module = Lengths()
+    tf.saved_model.save(module, str(folder), signatures=module.serve)
+    inputs = {"t": {"dataset": "tokens"}, "n": {"dataset": "tokens/length"}}
+    about = {"signature": {"inputs": inputs}, "data": {"pad": pad}}
+    (folder / "hpc_train.json").write_text(json.dumps(about))
+    return LoadedExport(folder)
+
+
+def test_rows_of_different_lengths_are_padded_as_in_training_or_as_is_said(tmp_path):
+    rows = [np.arange(1, n % 7 + 1, dtype=np.int32) for n in range(40)]
+    write_shards(tmp_path / "x", {"tokens": rows, "label": np.arange(40)}, shards=1)
+    patterns = [str(tmp_path / "x-*.h5")]
+    trained, bare = save_lengths(tmp_path / "trained", {"tokens": -1, "label": 3}), save_lengths(tmp_path / "bare", {})
+
+    def predicted(export, name, *pad):
+        predict_shards(World.alone(), export, patterns, str(tmp_path / f"{name}-*.h5"), 16, pad=pad, report=print)
+        (path,) = tmp_path.glob(f"{name}-*.h5")
+        with h5py.File(path) as file:
+            return {key: file[key][:].tolist() for key in file}
+
+    kept = [int(sum(row)) for row in rows]
+    as_trained = predicted(trained, "a")
+    assert as_trained["own"] == [len(row) for row in rows] and as_trained["width"] == [6] * 40
+    assert as_trained["sum"] == [s - (6 - len(row)) for s, row in zip(kept, rows, strict=True)]
+    assert predicted(trained, "b", "tokens=0:9") | {"width": [9] * 40, "sum": kept} == predicted(
+        bare, "c", "tokens=0:9"
+    )
+    assert predicted(bare, "d", "tokens=0:2")["sum"] == [int(sum(row[:2])) for row in rows]
+    for pad, message in [
+        ((), r"dataset 'tokens' is int32 \[rows, any\], but the export takes .*; give --pad tokens=0"),
+        (("tokens=0", "other=0"), "--pad other: the export reads no dataset"),
+        (("tokens",), "allowed: DATASET=VALUE, such as tokens=0"),
+        (("tokens=0:0",), "allowed: DATASET=VALUE"),
+        (("tokens=0.5",), "has 0.5 for dataset 'tokens', which is not in int32"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            predicted(bare, "e", *pad)
+    with pytest.raises(UserError, match="of another padding"):
+        predicted(trained, "a", "tokens=7")
 
 
 def test_a_second_run_keeps_what_is_there_and_takes_only_parts_of_the_same_export(shards, exports):
