@@ -97,7 +97,7 @@ def test_a_spool_of_somebody_else_is_not_taken_up(tmp_path: Path, monkeypatch: p
 
 
 def test_predictions_go_through_no_link(tmp_path: Path) -> None:
-    origin = Origin("export", 1, "digest", "a.h5", 1, 1, {"x": "x"}, 4)
+    origin = Origin("export", 1, "digest", "a.h5", 1, 1, {"x": "x"}, {}, 4)
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "p.h5").symlink_to("victim")
     for name in (f".p.h5.{os.uname().nodename}-{os.getpid()}.tmp",):
