@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from hpc_train.errors import did_you_mean
 from hpc_train.lazy import keras, tf
 from hpc_train.text import listed
 
@@ -14,6 +15,9 @@ _PACKAGE = str(Path(__file__).parents[1])
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*")
 _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
+
+_UNKNOWN = re.compile(r"Could not interpret (metric|loss) identifier: (\w+)")
+_PLURALS = {"metric": "metrics", "loss": "losses"}
 
 
 def in_own_code(error: BaseException) -> bool:
@@ -41,6 +45,14 @@ def failed_metric(error: BaseException) -> str | None:
 
 def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exception) -> str:
     """What does not fit, where Keras found that the model of the function `name` and the batches do not."""
+    found = _OF_TENSORFLOW.sub("", _COLOURS.sub("", str(error))).strip()
+    if (unknown := _UNKNOWN.search(found)) is not None:
+        kind, given = unknown.groups()
+        near = did_you_mean(given, ["accuracy", *dir(keras.losses if kind == "loss" else keras.metrics)])
+        return f"{name}: Keras has no {kind} {given!r}; {near}name one of keras.{_PLURALS[kind]}, or give the function"
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    if "NoneType" in found and "compute_loss" in frames:
+        return f"{name}: a loss function returns None; let it return one number a row, `[B]`"
     features, *rest = dataset.element_spec if isinstance(dataset.element_spec, tuple) else (dataset.element_spec,)
     given = f"{name}: the model does not take the rows that it is given: features {_described(features)}"
     if rest:
@@ -53,7 +65,6 @@ def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exc
             f"(keras.Model({{{names[0]!r}: …, {names[1]!r}: …}}, output)), or make one column of them (hpc-train shard "
             f"--stack x={','.join(names[:2])},…) and name that as features"
         )
-    found = _OF_TENSORFLOW.sub("", _COLOURS.sub("", str(error))).strip()
     match = _OF_KERAS.search(found)
     return f"{given}; Keras: {' '.join((match[1] if match else found).split())}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,7 +139,18 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
 
     with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):
         specs = tf.nest.map_structure(tf.type_spec_from_value, example(dataset, model))
-        traced = tf.function(step, autograph=False).get_concrete_function(specs)
+        try:
+            traced = tf.function(step, autograph=False).get_concrete_function(specs)
+        except ValueError as error:
+            if "values to unpack" not in str(error) or not _raised_by(own_train_step(model), error):
+                raise
+            parts = specs if isinstance(specs, tuple) else (specs,)
+            held = ", ".join(("x", "y", "sample_weight")[: len(parts)])
+            weights = ", as train.class_weight or the input makes it" if len(parts) > 2 else ""
+            raise UserError(
+                f"{whose} unpacks a batch into another number of parts than it has ({error}): it has {len(parts)}, "
+                f"{held}{weights}; keras.utils.unpack_x_y_sample_weight(data) takes any"
+            ) from None
     if not found:
         calls = {operation.type for operation in traced.graph.get_operations()}
         hidden = calls & {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
@@ -157,6 +169,12 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
         if not optimizer.built:
             optimizer.build(list(variables))
     return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order))
+
+
+def _raised_by(step: Callable[..., Any], error: BaseException) -> bool:
+    """Whether a line of `step` itself has raised `error`."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is getattr(getattr(step, "__func__", step), "__code__", None)
 
 
 def logs_of(returned: Any, whose: str) -> dict[str, Any]:

@@ -135,5 +135,9 @@ def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalS
             lambda found=found, ignored=ignored: label_ranges(found, ignored, world.rank, world.size, world.cores)  # type: ignore[misc]
         )
         ranges = [LabelRange(*r) for part in world.all_gather([astuple(r) for r in own]) for r in part]
-        for dataset, (classes, _) in wanted.items():
-            check_classes(ranges, dataset, classes)
+
+        def check(ranges: list[LabelRange] = ranges, wanted: dict[str, tuple[int, int | None]] = wanted) -> None:
+            for dataset, (classes, _) in wanted.items():
+                check_classes(ranges, dataset, classes)
+
+        world.on_chief(check)

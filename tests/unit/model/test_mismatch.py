@@ -47,6 +47,14 @@ CASES: dict[str, tuple[Any, str, Any, Any, str]] = {
         lambda: [layers.Dense(1)], keras.losses.MeanSquaredError(reduction="none"), FOUR, FOUR[:, :1],
         r"^build: the loss is an array \[1\] and no single number; .*reduction='sum_over_batch_size' or",
     ),
+    "no such loss": (
+        lambda: [layers.Dense(1)], "mean_squared_eror", FOUR, FOUR[:, :1],
+        r"^build: Keras has no loss 'mean_squared_eror'; did you mean `mean_squared_error`\? name one of keras\.losses",
+    ),
+    "None": (
+        lambda: [layers.Dense(1)], lambda y, x: None, FOUR, FOUR[:, :1],
+        r"^build: a loss function returns None; let it return one number a row",
+    ),
     "no gradient": (
         lambda: [layers.Dense(4)], lambda y, x: tf.cast(tf.argmax(x, -1), tf.float32), FOUR, FOUR,
         r"^build: the loss has no gradient: .*\(argmax, rounding, comparisons, numpy\)$",

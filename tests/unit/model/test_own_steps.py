@@ -183,6 +183,31 @@ def test_a_train_step_that_ranks_could_not_make_together_is_refused(body: Any, w
     assert str(found.value).startswith("model.py:build: train_step of Lone")
 
 
+class Unpacking(Lone):
+    def train_step(self, batch: Any) -> Any:
+        x, _ = batch
+        return {"loss": self.update(x)}
+
+
+def unpacking_elsewhere(model: Any, batch: Any) -> Any:
+    x, _ = batch
+    return {"loss": model.update(x)}
+
+
+def test_a_train_step_that_does_not_take_weights_is_told_of_them() -> None:
+    x = batches(1)[0]
+    weights = np.ones(len(x), np.float32)
+    weighed = tf.data.Dataset.from_tensors((x, weights, weights))
+    for model, error, words in (
+        (Unpacking(without), UserError, "it has 3, x, y, sample_weight, as train.class_weight or .* takes any"),
+        (Lone(unpacking_elsewhere), ValueError, "too many values to unpack"),
+    ):
+        model.compile("sgd", "mse")
+        model(x)
+        with pytest.raises(error, match=words):
+            updates_of(model, weighed, "build")
+
+
 def test_updates_of_one_optimizer_in_a_step_are_counted() -> None:
     def twice(model: Any, x: Any) -> Any:
         model.update(x)
