@@ -44,7 +44,7 @@ class EvaluationResult:
     def text(self) -> str:
         """For people."""
         shown = "  ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{self.kind} at step {self.step}: {shown}"
+        return f"{self.kind} at step {self.step}: {shown or 'no metrics'}"
 
     def write(self, metrics: MetricsWriter, lag_steps: int, lag_secs: float, last: bool) -> None:
         """Writes a record; by how much training was ahead then, and whether it had ended, is part of it."""
