@@ -206,8 +206,9 @@ def predict_shards(
         as_trained = {
             d: export.pad[trained] for name, d in inputs.items() if (trained := export.datasets[name]) in export.pad
         }
-        shards = prediction_files.shards_to_predict(patterns, wanted, {**as_trained, **given})
-        used = {c.name: {**as_trained, **given}[c.name] for c in shards.features if prediction_files.is_padded(c)}
+        padding = {**as_trained, **given}
+        shards = prediction_files.shards_to_predict(patterns, wanted, padding)
+        used = {column.name: padding[column.name] for column in shards.features if column.takes_padding}
         if unused := [name for name in given if name not in used]:
             raise UserError(
                 f"--pad {unused[0]}: the export reads no dataset of that name whose rows have different lengths"

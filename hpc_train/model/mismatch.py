@@ -15,7 +15,6 @@ _PACKAGE = str(Path(__file__).parents[1])
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*")
 _OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
-
 _UNKNOWN = re.compile(r"Could not interpret (metric|loss) identifier: (\w+)")
 _PLURALS = {"metric": "metrics", "loss": "losses"}
 
@@ -50,10 +49,12 @@ def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exc
         kind, given = unknown.groups()
         near = did_you_mean(given, ["accuracy", *dir(keras.losses if kind == "loss" else keras.metrics)])
         return f"{name}: Keras has no {kind} {given!r}; {near}name one of keras.{_PLURALS[kind]}, or give the function"
+    features, *rest = dataset.element_spec if isinstance(dataset.element_spec, tuple) else (dataset.element_spec,)
     frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     if "NoneType" in found and "compute_loss" in frames:
+        if not rest:
+            return f"{name}: the loss compares with a label, but batches have features alone; give the data a `label`"
         return f"{name}: a loss function returns None; let it return one number a row, `[B]`"
-    features, *rest = dataset.element_spec if isinstance(dataset.element_spec, tuple) else (dataset.element_spec,)
     given = f"{name}: the model does not take the rows that it is given: features {_described(features)}"
     if rest:
         given += f", label {_described(rest[0])}"

@@ -116,7 +116,7 @@ def _keys(columns: Mapping[str | None, Column]) -> str:
 
 def _kind(column: Column) -> tuple[bool, bool, bool]:
     """What has to be alike: complex numbers, texts, and rows of different lengths, as far as they are no texts."""
-    return column.dtype.startswith("complex"), column.is_text, column.kind == "ragged" and not column.is_text
+    return column.dtype.startswith("complex"), column.is_text, column.takes_padding
 
 
 def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalSpec], model: keras.Model) -> None:

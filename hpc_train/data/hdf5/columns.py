@@ -47,6 +47,11 @@ class Column:
     def is_text(self) -> bool:
         return self.dtype.startswith("S")
 
+    @property
+    def takes_padding(self) -> bool:
+        """Whether its rows are numbers, and of different lengths."""
+        return self.kind == "ragged" and not self.is_text
+
     def __str__(self) -> str:
         rows = f"[rows{''.join(f', {n}' for n in self.shape)}]"
         if self.kind == "ragged":

@@ -250,7 +250,7 @@ def _expand(patterns: tuple[str, ...]) -> list[Path]:
 
 def _check_padded(source: HDF5Input, path: Path, columns: Sequence[Column]) -> None:
     """Whether what is padded are ragged columns of numbers, all of them."""
-    ragged = [column.name for column in columns if column.kind == "ragged" and not column.is_text]
+    ragged = [column.name for column in columns if column.takes_padding]
     for column in columns:
         if column.name in ragged and column.name not in source.pad:
             raise UserError(
@@ -270,7 +270,7 @@ def _check_padded(source: HDF5Input, path: Path, columns: Sequence[Column]) -> N
     for column in columns:
         value = padding_of(source.pad[column.name])[0] if column.name in source.pad else 0
         if not _holds(np.dtype(column.dtype), value):
-            raise UserError(f"{path}: `pad` has {value} for dataset {column.name!r}, which is not in {column.dtype}")
+            raise UserError(f"{path}: `pad` has {value} for dataset {column.name!r}, which {column.dtype} cannot hold")
 
 
 def _holds(dtype: np.dtype, value: float) -> bool:

@@ -267,7 +267,7 @@ def _arrays(rows: Rows) -> list[np.ndarray]:
 def _tensor(column: Column, arrays: Iterator[Any]) -> Any:
     """The tensor of a column's rows, from its next arrays."""
     array = next(arrays)
-    if column.kind != "ragged" or column.is_text:
+    if not column.takes_padding:
         array.set_shape([None, *column.shape])
         return array
     lengths = next(arrays)

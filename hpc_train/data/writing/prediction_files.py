@@ -91,24 +91,19 @@ def shards_to_predict(patterns: Sequence[str], wanted: Mapping[str, InputSpec], 
         shown = problems[:100]
         raise UserError("\n".join([*shown, *([f"and {len(problems) - 100} more"] if len(problems) > 100 else [])]))
     source = HDF5Input(tuple(patterns), features=tuple(wanted), label=())
-    return find_shards(replace(source, pad=_needed(pad, paths[:1])))
+    known = {name: padding for name, padding in pad.items() if name in wanted}
+    return find_shards(replace(source, pad=_needed(known, paths[0]) if paths else {}))
 
 
-def _needed(pad: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Of `pad` that of datasets whose rows have different lengths in these files."""
+def _needed(pad: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Of `pad` that of datasets whose rows have different lengths in this file."""
     needed = {}
-    for path in paths:
-        with suppress(*HDF5_ERRORS), InputFile(path) as file:  # find_shards reports it
-            for name, padding in pad.items():
-                found = describe_column(file, name)
-                if found is not None and found.column is not None and is_padded(found.column):
-                    needed[name] = padding
+    with suppress(*HDF5_ERRORS), InputFile(path) as file:  # find_shards reports it
+        for name, padding in pad.items():
+            found = describe_column(file, name)
+            if found is not None and found.column is not None and found.column.takes_padding:
+                needed[name] = padding
     return needed
-
-
-def is_padded(column: Column) -> bool:
-    """Whether rows of `column` are numbers, and of different lengths."""
-    return column.kind == "ragged" and not column.is_text
 
 
 def _mistakes(path: str, wanted: Mapping[str, InputSpec], pad: Mapping[str, Any]) -> list[str]:
@@ -121,7 +116,7 @@ def _mistakes(path: str, wanted: Mapping[str, InputSpec], pad: Mapping[str, Any]
                     has = ", ".join(file.names) or "none"
                     problems.append(f"{path}: has no dataset {name!r}, which the export takes; it has {has}")
                 elif found.column is not None and not _takes(input_, found.column, pad):
-                    way = f"; give --pad {name}={_example(input_)}" if is_padded(found.column) else ""
+                    way = f"; give --pad {name}={_example(input_)}" if found.column.takes_padding else ""
                     problems.append(f"{path}: dataset {name!r} is {found.column}, but the export takes {input_}{way}")
     except HDF5_ERRORS:
         return []  # find_shards reports it
@@ -142,7 +137,7 @@ def _takes(wanted: InputSpec, column: Column, pad: Mapping[str, Any]) -> bool:
     if not column.is_text and not np.can_cast(np.dtype(column.dtype), dtype, "safe"):
         return False
     shape: tuple[int | None, ...] = column.shape
-    if is_padded(column):
+    if column.takes_padding:
         if column.name not in pad:
             return False
         shape = (padding_of(pad[column.name])[1], *shape)

@@ -159,10 +159,11 @@ def test_rows_of_different_lengths_are_padded_as_in_training_or_as_is_said(tmp_p
     assert predicted(bare, "d", "tokens=0:2")["sum"] == [int(sum(row[:2])) for row in rows]
     for pad, message in [
         ((), r"dataset 'tokens' is int32 \[rows, any\], but the export takes .*; give --pad tokens=0"),
+        (("tokens=0", "label=0"), "--pad label: the export reads no dataset"),
         (("tokens=0", "other=0"), "--pad other: the export reads no dataset"),
         (("tokens",), "allowed: DATASET=VALUE, such as tokens=0"),
         (("tokens=0:0",), "allowed: DATASET=VALUE"),
-        (("tokens=0.5",), "has 0.5 for dataset 'tokens', which is not in int32"),
+        (("tokens=0.5",), "has 0.5 for dataset 'tokens', which int32 cannot hold"),
     ]:
         with pytest.raises(UserError, match=message):
             predicted(bare, "e", *pad)

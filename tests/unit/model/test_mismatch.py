@@ -73,6 +73,16 @@ def built(make: Any, loss: Any, features: Any, label: Any, folder: Path) -> kera
     return build_model(ht.Estimator(build, ht.RunConfig(str(folder))), dataset)
 
 
+def test_a_loss_without_a_label_is_told_of_it(tmp_path: Path) -> None:
+    def build(params: dict[str, Any]) -> keras.Model:
+        model = keras.Sequential([layers.Dense(2)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(UserError, match="compares with a label, but batches have features alone; give the data a `lab"):
+        build_model(ht.Estimator(build, ht.RunConfig(tmp_path)), tf.data.Dataset.from_tensors((FOUR,)))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
     *given, said = CASES[case]
