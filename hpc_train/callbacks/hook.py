@@ -42,9 +42,16 @@ class Hook:
 
     Steps are global steps, counted from 1. A method that communicates between ranks must be called on all of them. An
     exception ends the job.
+
+    Attributes:
+        chief_only: Call it on the chief alone.
+        needs_state: Whether before_step and after_step read or change the model, its optimizer or other variables. With
+            False, they are called in the same order with the same steps, but the next step may run meanwhile
+            (`run.steps_in_flight`); all other methods find the state as it is after their step in any case.
     """
 
     chief_only: bool = False
+    needs_state: bool = True
 
     def begin(self, context: HookContext) -> None:
         """Before the first step of this run."""
@@ -88,5 +95,7 @@ class SavingListener:
         """The checkpoint of `step` is whole at `path`."""
 
 
-METHODS = tuple(name for name in vars(Hook) if name not in ("chief_only", "interrupted") and not name.startswith("_"))
+METHODS = tuple(
+    name for name in vars(Hook) if name not in ("chief_only", "needs_state", "interrupted") and not name.startswith("_")
+)
 LISTENER_METHODS = ("before_save", "after_save")

@@ -131,6 +131,7 @@ class Hooks:
 
     Attributes:
         stop_requested: The first reason that a hook of this rank gave for stopping; None: go on.
+        needing_state: What is called before or after each step and needs the model's state then (see Hook); None: none.
     """
 
     def __init__(self, hooks: Iterable[Any], context: HookContext) -> None:
@@ -143,6 +144,9 @@ class Hooks:
 
         mine = [hook for hook in hooks if is_here(hook)]
         self._calls = {method: _calls(mine, method) for method in METHODS}
+        by_step = [hook for hook in mine if getattr(hook, "needs_state", True)]
+        called = [name for method in ("before_step", "after_step") for name, _ in _calls(by_step, method)]
+        self.needing_state: str | None = called[0] if called else None
         self._calls["interrupted"] = [
             call for hook in mine for call in _calls([hook], "interrupted") or _calls([hook], "end")
         ]

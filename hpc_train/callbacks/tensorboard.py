@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 class WeightHistograms(Hook):
     """Writes histograms of a model's trainable variables every so many steps. For the chief that trains."""
 
+    needs_state = False  # but after those steps, at which nothing is in flight
+
     def __init__(self, metrics: MetricsWriter, model: keras.Model, every_steps: int) -> None:
         self._metrics, self._model, self._every = metrics, model, every_steps
 
@@ -39,6 +41,8 @@ class Profiler(Hook):
         folder: The run that TensorBoard shows it in, `<job_dir>/train`.
         steps: `first` and `last`; None profiles nothing.
     """
+
+    needs_state = False  # but around those steps, at which nothing is in flight
 
     def __init__(self, folder: Path, steps: tuple[int, int] | None) -> None:
         self._folder, self._steps = folder, steps

@@ -59,6 +59,8 @@ _FOR_SYNC = {
     "`skip`",
     "keras": "`sparse_gradients: keras` is for `strategy: sync` on one rank; servers get each row once",
     "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
+    "steps_in_flight": "`steps_in_flight` is for `strategy: sync`; asynchronous workers fetch parameters beside a step "
+    "with `prefetch_parameters`",
 }
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
 
@@ -157,6 +159,10 @@ def read_once(source: Any) -> Any:
 EvalInput = Annotated[HDF5Input, AfterValidator(read_once)]
 
 
+MOST_IN_FLIGHT = 4
+"""Steps beyond the one that runs."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunOptions:
     """How a job runs: strategy, checkpoints, summaries. See RunConfig."""
@@ -178,6 +184,7 @@ class RunOptions:
     on_nan: Literal["halt", "skip", "rollback"] = "halt"
     check_replicas_steps: Annotated[int, Field(ge=0, strict=True)] = 0
     stall_timeout_secs: Seconds = 600.0
+    steps_in_flight: Annotated[int, Field(ge=0, le=MOST_IN_FLIGHT, strict=True)] | None = None
     save_summary_steps: Count = 100
     log_step_count_steps: Count = 100
     tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
@@ -190,7 +197,9 @@ class RunOptions:
     profile_steps: tuple[Count, Count] | None = None
     report: bool = True
 
-    @field_validator("compression", "mixed_precision", "on_nan", "check_replicas_steps", "sparse_gradients")
+    @field_validator(
+        "compression", "mixed_precision", "on_nan", "check_replicas_steps", "sparse_gradients", "steps_in_flight"
+    )
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
         why = _FOR_SYNC.get(value) or (value and _FOR_SYNC.get(str(info.field_name)))
@@ -273,6 +282,9 @@ class RunConfig(RunOptions):
             out.
         check_replicas_steps: Steps between comparisons of all ranks' variables, to the bit; 0: never.
         stall_timeout_secs: A rank that does not move for so long is named and the job ended with code 6; 0: never.
+        steps_in_flight: How many steps, from 0 to 4, are dispatched before the one that runs is over, so that a device
+            need not wait for the host between steps; `None`: 1 on a GPU, 0 on cores. The results are the same to the
+            bit; a signal or a hook ends training so many steps later, and a GPU holds so many batches more (sync).
         save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
         log_step_count_steps: Steps between log lines when the output is not a terminal.
         tf_random_seed: Seed of the initial weights, of dropout, and of what the model draws from Python's, numpy's and

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 from hpc_train.data.loading.feed import Feed
@@ -13,6 +16,7 @@ from hpc_train.distributed.world import World
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import RunContext
 from hpc_train.engine.step_report import Flags, StepReport, TrainStep
+from hpc_train.engine.steps_in_flight import Stream, depth_of, drains_after
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import tf
 from hpc_train.model.learning_rate import rate_of
@@ -80,6 +84,7 @@ class TrainingLoop:
         control: RunControl,
         reporter: StepReporter | None,
     ) -> None:
+        self._context = context
         self._config, self._watchdog, self._signals = context.config, context.watchdog, context.signals
         self._model, self._max_steps = context.model, context.plan.max_steps
         self._state, self._input, self._delay_secs = context.state, context.input, context.job.step_delay_secs
@@ -95,72 +100,79 @@ class TrainingLoop:
         Raises:
             JobEndedError: The numbers went bad, and `on_nan` ends the job; or the ranks' variables differ.
         """
-        self._step, self._rate, self._times = first_step, Rate(), TimeShares()
+        self._depth = depth_of(self._context, self._world)
+        self._stream, self._drains = Stream(self._depth), drains_after(self._config)
+        self._step = self._dispatched = first_step
+        self._in_flight: deque[_Dispatched] = deque()
+        self._rate, self._times = Rate(), TimeShares()
+        self._last_step = self._max_steps
+        self._end: End = "end of input"
+        self._save_asked, self._done_at = False, 0.0
         data = self._input.current
         shown: AbstractContextManager[object] = self._reporter.showing() if self._reporter else nullcontext()
         with Feed(data.dataset, lambda: data.failure) as self._batches, shown:
             return self._train()
 
     def _train(self) -> Outcome:
-        batch = self._first_batch()
-        end: End = "max_steps" if self._is_done else "end of input"
+        self._look_ahead()
         self._last_save = time.monotonic()
-        while batch is not None:
-            following = self._next_batch()
-            last_of_all = self._step + 1 == self._max_steps
-            report, step_secs = self._take_step(batch, exhausted=following is None and not last_of_all)
-            self._step += 1
-            if not report.applied and self._left_out(report):
+        while True:
+            while self._may_dispatch:
+                self._dispatch()
+            if not self._in_flight:
+                break
+            if not self._take_step():
                 return self._outcome("rollback")
-            if report.applied:
-                self._policy.step_was_good()
-            self._control.after_step(self._step, report.loss)
-            if report.raised.news:
-                self._control.at_news()
-            self._count(batch, step_secs, report)
-            batch = None if report.raised.exhausted else following
-            if last_of_all:
-                end = "max_steps"
-            elif report.raised.stop:
-                end, batch = "signal", None
-            elif report.raised.finish:
-                end, batch = "stopped early", None
-            elif batch is None:
-                end = "end of input"
-            self._report(report, last=batch is None)
-            self._compare_and_save(report.raised, last=batch is None)
-        return self._outcome(end)
-
-    @property
-    def _is_done(self) -> bool:
-        return self._max_steps is not None and self._step >= self._max_steps
+        is_done = self._max_steps is not None and self._step >= self._max_steps
+        return self._outcome("max_steps" if is_done else self._end)
 
     def _outcome(self, end: End) -> Outcome:
         return Outcome(self._step, end, self._rate.mean, self._times.input_mean)
 
-    def _first_batch(self) -> Any:
-        """The first batch; None where there is nothing to do, or a rank has none. Collective."""
-        self._watchdog.at("waiting for input", self._step)
-        batch = None if self._is_done else next(self._batches, None)
-        have = self._world.all_gather(batch is not None)
-        if all(have):
-            return batch
-        if self._step == 0 and not self._is_done:
-            rank = have.index(False) + self._world.offset
+    def _look_ahead(self) -> None:
+        """Takes the first batches; training ends where a rank has no more. Collective."""
+        self._ahead: deque[Any] = deque()
+        self._fetch()
+        have = self._world.all_gather(len(self._ahead))
+        if min(have) <= self._depth:
+            self._end_after(self._step + min(have))
+        if self._step == 0 and self._last_step == 0 != self._max_steps:
+            rank = have.index(0) + self._world.offset
             raise UserError(f"no batch to train on for rank {rank}; give each its part")
-        return None
 
-    def _next_batch(self) -> Any:
-        self._watchdog.at("waiting for input", self._step)
-        return None if self._step + 1 == self._max_steps else next(self._batches, None)
+    def _fetch(self) -> bool:
+        """Takes batches for the next step and as many more as may be in flight; whether they are all there."""
+        wanted = self._depth + 1
+        if self._max_steps is not None:
+            wanted = max(0, min(wanted, self._max_steps - self._dispatched))
+        self._watchdog.at("waiting for input", self._dispatched)
+        self._ahead.extend(islice(self._batches, wanted - len(self._ahead)))
+        return len(self._ahead) == wanted
 
-    def _take_step(self, batch: Any, exhausted: bool) -> tuple[StepReport, float]:
-        """The next step, and the seconds that it took. Collective."""
-        step = self._step + 1
+    def _end_after(self, step: int) -> None:
+        self._last_step = step if self._last_step is None else min(step, self._last_step)
+
+    @property
+    def _is_last(self) -> bool:
+        return self._last_step is not None and self._dispatched >= self._last_step
+
+    @property
+    def _may_dispatch(self) -> bool:
+        """Whether the next step may be dispatched now; the same on all ranks."""
+        if self._is_last or len(self._in_flight) > self._depth:
+            return False
+        return not self._in_flight or not (self._save_asked or self._drains(self._dispatched))
+
+    def _dispatch(self) -> None:
+        """Dispatches the next step. Collective."""
+        batch, step = self._ahead.popleft(), self._dispatched + 1
+        self._dispatched = step
+        exhausted = not self._fetch()
         self._watchdog.at(TRAINING, step)
         interval = self._config.checkpoint_interval_secs
         overdue = self._world.is_chief and interval is not None and time.monotonic() - self._last_save >= interval
-        self._control.before_step(step)
+        if not self._in_flight:
+            self._control.before_step(step)
         flags = Flags(
             stop=self._signals.received is not None,
             save=overdue,
@@ -172,8 +184,47 @@ class TrainingLoop:
         begun = time.perf_counter()
         if self._delay_secs:
             time.sleep(self._delay_secs)
-        report = self._train_step(batch, flags)
-        return report, time.perf_counter() - begun
+        with self._stream.dispatching():
+            report = self._train_step(batch, flags)
+        self._in_flight.append(_Dispatched(rows_of(batch), begun, report))
+
+    def _take_step(self) -> bool:
+        """Takes note of the oldest step in flight; returns False where training goes back. Collective."""
+        taken = self._in_flight.popleft()
+        self._step += 1
+        self._watchdog.at(TRAINING, self._step)
+        report = taken.report()
+        read_at = time.perf_counter()
+        if not report.applied and self._left_out(report):
+            return False
+        if report.applied:
+            self._policy.step_was_good()
+        self._control.after_step(self._step, report.loss)
+        if report.raised.news:
+            self._control.at_news()
+        self._count(taken.rows, read_at - taken.begun, report)
+        self._follow(report.raised)
+        last = self._is_last and not self._in_flight
+        self._report(report, last)
+        self._compare_and_save(last)
+        if self._in_flight:  # whose turn it is now
+            self._control.before_step(self._step + 1)
+        return True
+
+    def _follow(self, raised: Flags) -> None:
+        """Does as the ranks have agreed upon with a step: further ones may be in flight, and are taken, too."""
+        if raised.exhausted:
+            self._end_after(self._step + self._depth)
+        if raised.stop or raised.finish:
+            self._end_after(self._dispatched)
+            if self._end != "signal":
+                self._end = "signal" if raised.stop else "stopped early"
+        self._save_asked |= raised.save
+
+    def _finish_in_flight(self) -> None:
+        """Waits for the steps in flight, which nothing follows from. Collective."""
+        while self._in_flight:
+            self._in_flight.popleft().report()
 
     def _left_out(self, report: StepReport) -> bool:
         """The step was not applied: logs why; returns whether training goes back. Collective."""
@@ -186,17 +237,24 @@ class TrainingLoop:
         try:
             action, why = self._policy.step_was_bad(step, blamed)
         except JobEndedError:
+            self._finish_in_flight()
             self._control.before_halt(step)
             raise
         if self._reporter:
             self._reporter.log(logging.WARNING, why)
+        if action == "rollback":
+            self._finish_in_flight()
         return action == "rollback"
 
-    def _count(self, batch: Any, step_secs: float, report: StepReport) -> None:
-        rows = rows_of(batch)
+    def _count(self, rows: int, step_secs: float, report: StepReport) -> None:
+        """Counts a step that was over `step_secs` after it was dispatched, by the host's clock."""
         self._rate.step(rows * self._world.size)
-        waited = self._batches.waited_secs
-        self._times.step(rows, waited, step_secs, report.communication_secs, report.apply_secs)
+        waited, gap_secs = self._batches.waited_secs, None
+        if report.done_at:
+            begun_at = max(report.begun_at, self._done_at)
+            gap_secs = begun_at - self._done_at if self._done_at else None
+            step_secs, self._done_at = report.done_at - begun_at, report.done_at
+        self._times.step(rows, waited, step_secs, report.communication_secs, report.apply_secs, gap_secs)
 
     def _report(self, report: StepReport, last: bool) -> None:
         """Reports the step that was taken. Collective where it is for the metrics."""
@@ -221,7 +279,7 @@ class TrainingLoop:
                 )
             )
 
-    def _compare_and_save(self, raised: Flags, last: bool) -> None:
+    def _compare_and_save(self, last: bool) -> None:
         """Compares the replicas, and saves, where that is due after this step. Collective."""
         step, config = self._step, self._config
         if config.check_replicas_steps and step % config.check_replicas_steps == 0:
@@ -232,12 +290,23 @@ class TrainingLoop:
                 self._control.before_halt(step)
                 raise
         due = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
-        if not last and (raised.save or due):
+        asked = self._save_asked and not self._in_flight
+        if not last and (asked or due):
+            self._save_asked, self._done_at = False, 0.0
             self._rate.pause()
             self._times.checkpoint(self._control.at_checkpoint(step))
             self._last_save = time.monotonic()
             self._rate.resume()
             self._times.resume(self._batches.waited_secs)
+
+
+@dataclass(frozen=True)
+class _Dispatched:
+    """A step in flight: this rank's rows, time.perf_counter() when it was dispatched, and what waits for its report."""
+
+    rows: int
+    begun: float
+    report: Callable[[], StepReport]
 
 
 def rows_of(batch: Any) -> int:

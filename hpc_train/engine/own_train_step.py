@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
@@ -147,8 +148,8 @@ def make_own_train_step(
 
         to_blame = tf.cond(applied, keep, leave)
         report = tf.concat([report[:end], [tf.cast(applied, tf.float32)], to_blame, report[end:]], axis=0)
-        return report, tf.stack([begun, begun + averaging.waited])
+        return report, tf.stack([begun, begun, begun + averaging.waited, now_that([to_blame])])
 
     if model.run_eagerly:
         return reporting(step, names)
-    return reporting(tf.function(step, reduce_retracing=True, autograph=False), names)
+    return reporting(GraphCall(tf.function(step, reduce_retracing=True, autograph=False)), names)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from hpc_train.lazy import tf
 
-TrainStep = Callable[[Any, "Flags"], "StepReport"]
+TrainStep = Callable[[Any, "Flags"], Callable[[], "StepReport"]]
+"""Dispatches a step with a batch; what it returns waits for the step, and gives its report. Both are collective."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ class StepReport:
         apply_secs: From then until the step's end. 0 on a GPU, which the host's clock does not follow, and for a model
             with a train_step of its own.
         values: What that train_step has returned, by name: means over the ranks.
+        begun_at, done_at: When the step's first operation ran, and when its last one was over or, on a GPU, its report
+            had come to the host; seconds since 1970.
 
-    Both are 0 under TensorFlow's op determinism, which allows a graph no clock.
+    All times are 0 under TensorFlow's op determinism, which allows a graph no clock.
     """
 
     loss: float
@@ -60,6 +63,8 @@ class StepReport:
     communication_secs: float = 0.0
     apply_secs: float = 0.0
     values: Mapping[str, float] = field(default_factory=dict)
+    begun_at: float = 0.0
+    done_at: float = 0.0
 
 
 def reporting(
@@ -68,6 +73,8 @@ def reporting(
     """The compiled `step` with flags and what it reports as values.
 
     Args:
+        step: Returns the report, and when it has begun, has its own gradients, has the averages and is done
+            (see now_that).
         names: Of the numbers that its report ends with, known once it was called. None: there are none.
     """
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
@@ -76,24 +83,33 @@ def reporting(
     def as_tensor(flags: Flags) -> tf.Tensor:
         return tf.constant(np.array(astuple(flags), np.float32))
 
-    def run(batch: Any, flags: Flags) -> StepReport:
-        report, times = step(batch, as_tensor(flags))
-        loss, *numbers = report.numpy()
-        computed, there = times.numpy()
+    def dispatch(batch: Any, flags: Flags) -> Callable[[], StepReport]:
+        return partial(read, *step(batch, as_tensor(flags)))
+
+    def read(report: tf.Tensor, times: tf.Tensor) -> StepReport:
+        loss, *numbers = to_host(report).tolist()
+        begun, computed, there, done = times.numpy().tolist()
         count = len(fields(Flags))
         raised, (applied, to_blame), more = numbers[:count], numbers[count : count + 2], numbers[count + 2 :]
-        no_clock = on_gpu or there == 0 or names is not None
         return StepReport(
-            float(loss),
-            Flags(*(bool(flag > 0) for flag in raised)),
-            bool(applied),
-            bool(to_blame),
-            communication_secs=max(0.0, float(there - computed)),
-            apply_secs=0.0 if no_clock else max(0.0, time.time() - float(there)),
-            values=dict(zip(names or (), map(float, more), strict=True)),
+            loss,
+            Flags(*(flag > 0 for flag in raised)),
+            applied > 0,
+            to_blame > 0,
+            communication_secs=max(0.0, there - computed),
+            apply_secs=0.0 if on_gpu or names is not None else max(0.0, done - there),
+            values=dict(zip(names or (), more, strict=True)),
+            begun_at=begun,
+            done_at=time.time() if on_gpu and done else done,
         )
 
-    return run
+    return dispatch
+
+
+def to_host(report: tf.Tensor) -> np.ndarray:
+    """The numbers of a step's report, `[n]` float32, once the step is over. A device is waited for here alone."""
+    numbers: np.ndarray = report.numpy()
+    return numbers
 
 
 def now_that(there: list[tf.Tensor]) -> tf.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients, shares_scale
@@ -54,6 +55,7 @@ def make_train_step(
     noted: list[bool] = []
 
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        begun = now_that([])
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
         with exchanging(allreduce.collectives):
             backward = loss_and_gradients(model, batch, accumulate_steps, plan, allreduce.mean)
@@ -70,7 +72,7 @@ def make_train_step(
             )
         own = gradients if rows_apart else [tf.convert_to_tensor(g) for g in gradients]
         weights = [] if backward.weight is None else [tf.reshape(backward.weight, [1])]
-        return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags)
+        return finished(used, changed, own, weights, [values[k] for k in changed], backward.loss, flags, begun)
 
     def finish(
         used: tuple[int, ...],
@@ -80,6 +82,7 @@ def make_train_step(
         values: list[tf.Tensor],
         loss: tf.Tensor,
         flags: tf.Tensor,
+        begun: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         changes = [carried[k].value - b for k, b in zip(changed, values, strict=True)] if averages_carried else []
         report = tf.concat([tf.reshape(tf.cast(loss, tf.float32), [1]), flags], axis=0)
@@ -113,14 +116,15 @@ def make_train_step(
         with tf.control_dependencies([there]):  # or the clock might be read when the update is over
             applied = tf.logical_and(finite(report[0], averaged), report[-1] <= 0)
             to_blame = tf.cond(applied, apply, leave)
-        return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), tf.stack([computed, there])
+        times = tf.stack([begun, computed, there, now_that([to_blame])])
+        return tf.concat([report, [tf.cast(applied, tf.float32)], to_blame], axis=0), times
 
     # Without AutoGraph, as Keras does it: it takes longer than tracing.
     finished: Callable[..., tuple[tf.Tensor, tf.Tensor]] = finish
     if model.run_eagerly:
         finished = tf.function(finish, reduce_retracing=True, autograph=False)
         return reporting(step)
-    return reporting(tf.function(step, reduce_retracing=True, autograph=False))
+    return reporting(GraphCall(tf.function(step, reduce_retracing=True, autograph=False)))
 
 
 def _numbers(gradient: Any) -> tf.Tensor:

@@ -25,6 +25,8 @@ HUGE = 1e6
 """A loss from which on its digits say less than its size."""
 SHARES = ("input", "compute", "communication", "apply", "checkpoint")
 """What a rank's time is divided into, beside the rest."""
+GAP = "gap"
+"""Beside them, and not one of them: the share of the time in which the device waits for the host."""
 
 
 def is_live(environment: Mapping[str, str] = os.environ) -> bool:
@@ -165,6 +167,7 @@ class TimeShares:
         self._mark: tuple[float, float] | None = None
         self._recent, self._rows = dict.fromkeys(("all", *SHARES), 0.0), 0
         self._whole = (0.0, 0.0)
+        self._gap: float | None = None
 
     def resume(self, waited_secs: float) -> None:
         """Training begins, or goes on after something else, having waited for input so long in all."""
@@ -177,11 +180,20 @@ class TimeShares:
         step_secs: float = 0.0,
         communication_secs: float = 0.0,
         apply_secs: float = 0.0,
+        gap_secs: float | None = None,
     ) -> None:
-        """A step over `rows` of this rank is done, which took `step_secs`, with its communication and its update."""
+        """A step over `rows` of this rank is done, which took `step_secs`, with its communication and its update.
+
+        Args:
+            gap_secs: From the end of the step before to its beginning, where that is known: what is waited for input
+                while a step is in flight holds nothing up, and does not count.
+        """
         now = self._clock(), waited_secs
         if self._mark is not None:
             secs, waited = now[0] - self._mark[0], now[1] - self._mark[1]
+            if gap_secs is not None:
+                waited = min(waited, gap_secs)
+                self._gap = (self._gap or 0.0) + gap_secs
             compute = step_secs - communication_secs - apply_secs
             self._add(all=secs, input=waited, compute=compute, communication=communication_secs, apply=apply_secs)
             self._rows += rows
@@ -199,14 +211,21 @@ class TimeShares:
     def take_secs(self) -> dict[str, float]:
         """The seconds since they were last taken, all of them and what of them went where; 0 where nothing counted."""
         secs = self._recent
-        self._recent, self._rows = dict.fromkeys(secs, 0.0), 0
+        self._recent, self._rows, self._gap = dict.fromkeys(secs, 0.0), 0, None
         return secs
 
     def take(self) -> dict[str, float] | None:
-        """Examples a second and the shares of the time since they were last taken; None where no step was counted."""
-        rows, secs = self._rows, self.take_secs()
+        """Examples a second and the shares of the time since they were last taken; None where no step was counted.
+
+        With "gap", the share in which no step ran between two steps, where that is known. It holds what is in "input"
+        and most of what is in "other".
+        """
+        rows, gap, secs = self._rows, self._gap, self.take_secs()
         shares = shares_of(secs)
-        return {"examples_per_sec": rows / secs["all"], **shares} if shares else None
+        if shares is None:
+            return None
+        known = {} if gap is None else {GAP: gap / secs["all"]}
+        return {"examples_per_sec": rows / secs["all"], **shares, **known}
 
     @property
     def input_mean(self) -> float | None:

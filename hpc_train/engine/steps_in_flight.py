@@ -1,0 +1,86 @@
+"""Steps in flight: how many are dispatched before the first of them is read, where none may be, and who runs them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from hpc_train.config.specs import RunConfig
+from hpc_train.distributed.world import World
+from hpc_train.engine.run_context import RunContext
+from hpc_train.lazy import tf
+
+log = logging.getLogger(__name__)
+
+
+def depth_of(context: RunContext, world: World) -> int:
+    """How many steps may be in flight beside the one that is waited for, the same on all ranks. Collective.
+
+    0 where something on any rank has to come between two steps.
+    """
+    asked = context.config.steps_in_flight
+    wanted = (1 if tf.config.list_logical_devices("GPU") else 0) if asked is None else asked
+    why = _what_comes_between(context) if wanted else None
+    reasons = [found for found in world.all_gather(why) if found is not None]
+    if reasons and world.is_chief:
+        log.info(f"no step is in flight beside another one (run.steps_in_flight): {reasons[0]}")
+    return 0 if reasons else wanted
+
+
+def _what_comes_between(context: RunContext) -> str | None:
+    """Why each step of this rank has to be over before the next one is dispatched; None: it need not. Local."""
+    if context.model.run_eagerly:
+        return "the model was compiled with run_eagerly"
+    if context.job.step_delay_secs:
+        return "a rank's steps are delayed (--debug-delay)"
+    if (name := context.hooks.needing_state) is not None:
+        return (
+            f"{name} is called between steps, and may read or change the model; give a hook that does not "
+            "`needs_state = False`"
+        )
+    return None
+
+
+def drains_after(config: RunConfig) -> Callable[[int], bool]:
+    """Whether all steps have to be over after a step, since what comes then needs the model's state. Pure."""
+    every = [
+        steps
+        for steps in (
+            config.save_summary_steps,
+            config.save_checkpoints_steps,
+            config.check_replicas_steps,
+            config.save_histograms_steps,
+        )
+        if steps
+    ]
+    first, last = config.profile_steps or (1, -1)
+
+    def drains(step: int) -> bool:
+        return any(step % steps == 0 for steps in every) or first - 1 <= step <= last
+
+    return drains
+
+
+class Stream:
+    """Runs steps in order, beside the thread that dispatches them. Local.
+
+    Args:
+        depth: 0: what is dispatched is run at once, by the caller.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._executor = None
+        if depth:
+            from tensorflow.python.eager import executor
+
+            self._executor = executor.new_executor(enable_async=True)
+
+    def dispatching(self) -> AbstractContextManager[object]:
+        """A context in which TensorFlow queues functions instead of running them; reading a result waits for it."""
+        if self._executor is None:
+            return nullcontext()
+        from tensorflow.python.eager import context
+
+        scope: AbstractContextManager[object] = context.executor_scope(self._executor)
+        return scope
