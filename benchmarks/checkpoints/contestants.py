@@ -88,7 +88,7 @@ def make_subject(size: Size) -> Subject:
     batch = (rows, tf.constant(random.integers(CLASSES, size=size.batch)))
 
     def train() -> None:
-        if not step(batch, Flags()).applied:
+        if not step(batch, Flags())().applied:
             raise RuntimeError("a training step failed: nothing here is worth measuring")
 
     train()

@@ -23,7 +23,7 @@ batch = tf.zeros([8192, 256]), tf.zeros([8192, 1])
 def peak():  # of this program alone: what getrusage gives counts the process that it was forked from
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 before = peak()
-step(batch, Flags())
+step(batch, Flags())()
 print("grown by", peak() - before)
 """
 

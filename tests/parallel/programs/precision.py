@@ -50,7 +50,7 @@ def train(allreduce, optimizer, pieces=1, policy="float32", spoilt=(), batch_nor
     step = make_train_step(model, allreduce, model.non_trainable_variables, False, accumulate_steps=pieces)
     scales, reports = [], []
     for number in range(STEPS):
-        reports.append(step(rows_of(number, number in spoilt), Flags(finish=number == 2 and world.rank == 0)))
+        reports.append(step(rows_of(number, number in spoilt), Flags(finish=number == 2 and world.rank == 0))())
         scales.append(float(getattr(model.optimizer, "dynamic_scale", 0)))
     values = [v.numpy() for v in [*model.variables, *model.optimizer.variables]]
     assert [report.raised.finish for report in reports] == [False, False, True, False, False]

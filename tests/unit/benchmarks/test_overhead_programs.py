@@ -46,7 +46,7 @@ def test_our_step_the_loop_by_hand_and_fit_make_the_same_weights(model: str):
     ours, by_hand, fitted = (same_start(model, weights) for _ in range(3))
     ours.optimizer.build(ours.trainable_variables)
     step = make_train_step(ours, GradientAllreduce(OneRank()), [], undo=False)
-    losses = [step(batch, Flags()).loss for batch in dataset_of(x, y).take(BATCHES)]
+    losses = [step(batch, Flags())().loss for batch in dataset_of(x, y).take(BATCHES)]
     loop, fit = plain_loop(by_hand, dataset_of(x, y)), KerasFit(fitted, dataset_of(x, y))
     assert loop.run(2, BATCHES - 2).secs > 0
     assert fit.run(2, BATCHES - 3).secs > 0  # and one step more, which is not timed

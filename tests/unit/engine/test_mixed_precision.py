@@ -54,7 +54,7 @@ def test_layers_compute_in_16_bits_and_variables_stay_float32(precision: str) ->
         step = make_train_step(
             model, GradientAllreduce(OneRank()), model.non_trainable_variables, undo=True, accumulate_steps=pieces
         )
-        losses = [step(batch, Flags()).loss for _ in range(15)]
+        losses = [step(batch, Flags())().loss for _ in range(15)]
         assert losses[-1] < losses[0]
     plain, _ = built(None)
     assert {layer.compute_dtype for layer in plain.layers} == {"float32"}
@@ -96,7 +96,7 @@ def test_an_overflow_halves_the_scale_and_leaves_the_step_out(pieces: int) -> No
     )
     kernel = model.layers[0].kernel
     before = kernel.numpy()
-    report = step(batch, Flags())
+    report = step(batch, Flags())()
     assert report.applied
     assert np.isfinite(report.loss)
     assert float(own.dynamic_scale) == 2.0**29
@@ -104,6 +104,6 @@ def test_an_overflow_halves_the_scale_and_leaves_the_step_out(pieces: int) -> No
     np.testing.assert_array_equal(kernel.numpy(), before)
     while not int(own.iterations):
         before = [v.numpy() for v in model.trainable_variables]
-        step(batch, Flags())
+        step(batch, Flags())()
     moved = np.sqrt(sum(np.sum((v.numpy() - b) ** 2) for v, b in zip(model.trainable_variables, before, strict=True)))
     assert moved == pytest.approx(0.05 * 0.1, rel=1e-2)

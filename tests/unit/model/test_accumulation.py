@@ -76,9 +76,9 @@ def test_a_step_in_pieces_is_a_step_and_takes_back_state_where_numbers_are_bad()
         step = make_train_step(
             model, GradientAllreduce(OneRank()), model.non_trainable_variables, undo=True, accumulate_steps=pieces
         )
-        reports = [step(batch_of(rows), Flags()) for rows in (12, 12, 10, 2)]
+        reports = [step(batch_of(rows), Flags())() for rows in (12, 12, 10, 2)]
         assert all(report.applied and report.communication_secs == 0 < report.apply_secs < 60 for report in reports)
-        assert step(batch_of(12), Flags(finish=True)).raised == Flags(finish=True)
+        assert step(batch_of(12), Flags(finish=True))().raised == Flags(finish=True)
         assert int(model.optimizer.iterations) == 5
     for ours, theirs in zip(one.variables, two.variables, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-6)
@@ -87,11 +87,11 @@ def test_a_step_in_pieces_is_a_step_and_takes_back_state_where_numbers_are_bad()
     step = make_train_step(model, GradientAllreduce(OneRank()), state, undo=True, accumulate_steps=2)
     before = [v.numpy() for v in state]
     x, y = batch_of(6)
-    bad = step((tf.concat([x[:5], x[5:] * np.nan], axis=0), y), Flags())
+    bad = step((tf.concat([x[:5], x[5:] * np.nan], axis=0), y), Flags())()
     assert not bad.applied
     assert bad.to_blame
     assert all(np.array_equal(v.numpy(), b) for v, b in zip(state, before, strict=True))
-    assert step((x, y), Flags()).applied
+    assert step((x, y), Flags())().applied
     assert not any(np.array_equal(v.numpy(), b) for v, b in zip(state, before, strict=True))
 
 

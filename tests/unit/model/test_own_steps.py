@@ -95,7 +95,7 @@ def test_one_rank_trains_as_fit_to_the_bit() -> None:
     step, _ = step_of(ours)
     theirs.make_train_function()
     for batch in batches():
-        report = step(batch, Flags())
+        report = step(batch, Flags())()
         logs = theirs.train_function(iter([batch]))
         assert report.applied
         assert report.values["other_loss"] == float(logs["other_loss"])
@@ -110,13 +110,13 @@ def test_of_several_optimizers_all_or_none_are_applied() -> None:
     model = pair(lambda t: tf.reduce_mean(t) / limit)  # infinite as long as it is 0, after the first update
     step, state = step_of(model)
     before = values(state)
-    report = step(batches()[0], Flags())
+    report = step(batches()[0], Flags())()
     assert (report.applied, report.to_blame) == (False, True)
     assert all(np.array_equal(one, other) for one, other in zip(before, values(state), strict=True))
     limit.assign(1.0)
-    assert step(batches()[0], Flags(leave_out=True)).applied is False
+    assert step(batches()[0], Flags(leave_out=True))().applied is False
     assert all(np.array_equal(one, other) for one, other in zip(before, values(state), strict=True))
-    assert step(batches()[0], Flags()).applied
+    assert step(batches()[0], Flags())().applied
     assert not all(np.array_equal(one, other) for one, other in zip(before, values(state), strict=True))
 
 
@@ -234,7 +234,7 @@ def test_a_decorated_train_step_and_that_of_an_object_run() -> None:
     for model in (decorated, plain, branching):
         model.compile("sgd", "mse")
         step, _ = step_of(model)
-        first, second = (step(batches(1)[0], Flags()).loss for _ in range(2))
+        first, second = (step(batches(1)[0], Flags())().loss for _ in range(2))
         assert second < first
 
 
