@@ -39,6 +39,8 @@ from support.records import Record, read_records
 from support.results import RECORDS, RESULTS, open_results
 from support.usage import EXIT_MISSED, UsageError, make_parser, run_main, tell
 
+from hpc_train.config.specs import MOST_IN_FLIGHT
+
 DEFAULT_MODELS = {True: ("resnet50", "vgg16", "transformer"), False: ("mlp", "cnn")}
 """With GPUs, and without."""
 EFFICIENCY = 0.8
@@ -53,8 +55,11 @@ def arguments() -> argparse.Namespace:
     what.add_argument(
         "--job", type=Path, metavar="JOB.yaml", help="your own job, without hooks, evaluations and exports"
     )
-    what.add_argument("--emulate-step-ms", type=float, metavar="T", help="instead of computing, wait so long in a step")
+    what.add_argument("--emulate-step-ms", type=float, metavar="T", help="on an emulated device with steps of so long")
     parser.add_argument("--gradient-mb", type=float, default=None, help="of an emulated model (default: 1)")
+    parser.add_argument(
+        "--steps-in-flight", type=int, metavar="N", help="as run.steps_in_flight (default: 1 where a step is emulated)"
+    )
     parser.add_argument("--ranks", nargs="+", type=int, help="that train (default: 1, 2, 4 … up to all slots)")
     parser.add_argument("--kinds", nargs="+", choices=[WEAK, STRONG], default=None, help="default: both")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["sync"], help="default: sync")
@@ -78,6 +83,8 @@ def arguments() -> argparse.Namespace:
         parser.error("--gradient-mb is that of an emulated model: give --emulate-step-ms, too, or leave it out")
     if (emulated or args.job) and args.data:
         parser.error("--data: a job of your own, and an emulated model, have theirs; leave it out")
+    if args.steps_in_flight is not None and not 0 <= args.steps_in_flight <= MOST_IN_FLIGHT:
+        parser.error(f"--steps-in-flight: {args.steps_in_flight}; give a number from 0 to {MOST_IN_FLIGHT}")
     if emulated and STRONG in (args.kinds or ()):
         parser.error("--kinds: an emulated step takes the same with any batch, so its scaling is weak")
     if args.how_many_nodes is not None and args.kinds == [STRONG]:
@@ -102,17 +109,34 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
     if args.emulate_step_ms is not None:
         bytes_, title = round((args.gradient_mb or 1) * 1e6), "emulated model"
         batch = args.batch or 32
-        return [Curve(WEAK, "emulated", title, MEMORY, batch, points, args.emulate_step_ms, bytes_)]
+        depth = 1 if args.steps_in_flight is None else args.steps_in_flight
+        return [Curve(WEAK, "emulated", title, MEMORY, batch, points, args.emulate_step_ms, bytes_, depth)]
     if args.job is not None:
         path, name, shared = str(args.job.resolve()), args.job.name, STRONG in (args.kinds or ())
         rows = args.batch or (batch_size(args.job) if shared else None)
         return [
-            Curve(kind, path, name, OWN, rows if kind == STRONG else args.batch, points)
+            Curve(
+                kind,
+                path,
+                name,
+                OWN,
+                rows if kind == STRONG else args.batch,
+                points,
+                steps_in_flight=args.steps_in_flight,
+            )
             for kind in args.kinds or [WEAK]
         ]
     chosen = [WORKLOADS[name] for name in args.models or DEFAULT_MODELS[gpus]]
     return [
-        Curve(kind, w.name, w.title, data, args.batch or (w.gpu_batch if gpus else w.batch), points)
+        Curve(
+            kind,
+            w.name,
+            w.title,
+            data,
+            args.batch or (w.gpu_batch if gpus else w.batch),
+            points,
+            steps_in_flight=args.steps_in_flight,
+        )
         for w in chosen
         for data in dict.fromkeys(args.data or [MEMORY])
         for kind in args.kinds or (WEAK, STRONG)

@@ -82,6 +82,8 @@ class StepTimes(Hook):
             for long enough. Ranks that train in step have seen enough all at once.
     """
 
+    needs_state = False
+
     def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
         self._folder, self._plan = folder, plan
         self._taken, self._first, self._looked, self._asked = 0, 0.0, 0.0, False
@@ -90,6 +92,8 @@ class StepTimes(Hook):
 
     def begin(self, context: HookContext) -> None:
         self._context = context
+        if emulated := sys.modules.get("scale.emulated"):
+            emulated.DEVICE.begin()
         self._about = {"rank": context.rank, **_about_model(context.model), **_about_device()}
 
     def after_step(self, step: int, loss: float) -> None:
@@ -113,7 +117,7 @@ class StepTimes(Hook):
     def end(self, step: int) -> None:
         gpu_use = self._gpu_use.stop() if self._gpu_use is not None else None
         clocks = {"ends": self._ends, "wall": time.time() - time.perf_counter()}
-        measured = {**self._about, **_gpu_memory(), "gpu_use": gpu_use, **clocks}
+        measured = {**self._about, **_gpu_memory(), "gpu_use": gpu_use, "busy": _busy(len(self._ends)), **clocks}
         path = self._folder / f"rank-{self._context.rank}.json"
         path.with_suffix(".part").write_text(json.dumps(measured))
         path.with_suffix(".part").replace(path)
@@ -141,6 +145,13 @@ def _about_device() -> dict[str, Any]:
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else "CPU"
     horovod = sys.modules.get("horovod.tensorflow")
     return {"device": name, "nccl": bool(gpus and horovod and horovod.nccl_built())}
+
+
+def _busy(steps: int) -> float | None:
+    """Of an emulated device in the last so many steps; None where there is none."""
+    emulated = sys.modules.get("scale.emulated")
+    busy: float | None = emulated.DEVICE.busy(steps) if emulated else None
+    return busy
 
 
 def _gpu_memory() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from support.launch import Launch
 
-from hpc_train.telemetry.progress import SHARES
+from hpc_train.telemetry.progress import GAP, SHARES
 from scale.hook import ENOUGH, PLAN
 
 BENCHMARK = "scaling"
@@ -73,6 +73,7 @@ RUN: Mapping[str, dict[str, str | int]] = {
 HALF = ("fp16", "bf16")
 """Values of `compression:` with which gradients are sent in half the bytes."""
 PARTS = (*SHARES, "other")
+"""Of a step's time. Beside them, GAP is the part in which the device waits for the host."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Case:
         workload: A name of WORKLOADS; a user's job file with data = OWN.
         workers: Ranks that train; a dedicated chief, or a parameter server, comes on top.
         batch: Rows a rank and step; None: as the user's job has it.
-        emulate_step_ms: The model only waits for so long, and has gradients of gradient_bytes.
+        emulate_step_ms: The model is an emulated device's, whose steps take so long and have gradients of
+            gradient_bytes.
+        steps_in_flight: See RunConfig; sync alone.
     """
 
     workload: str
@@ -93,6 +96,7 @@ class Case:
     batch: int | None
     emulate_step_ms: float | None = None
     gradient_bytes: int = 0
+    steps_in_flight: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -119,6 +123,7 @@ class Run:
         gradient_bytes: Of a rank and step, as they are sent.
         device, nccl: What they trained on, and whether Horovod has NCCL.
         gpu_memory_bytes: The most that a rank held. gpu_use: mean utilisation, 0 to 1.
+        busy: Part of the time in which an emulated device works, 0 to 1, mean of the ranks; None: none is emulated.
     """
 
     rates: Sequence[float]
@@ -129,6 +134,7 @@ class Run:
     nccl: bool
     gpu_memory_bytes: int | None
     gpu_use: float | None = None
+    busy: float | None = None
 
     @property
     def total(self) -> float:
@@ -164,14 +170,14 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
     if case.data == OWN:
         changes = {
             **OTHERWISE,
-            **{f"run.{key}": f"{value}" for key, value in RUN[case.way].items()},
+            **{f"run.{key}": f"{value}" for key, value in _run_of(case).items()},
             **({"data.train.batch_size": str(case.batch)} if case.batch else {}),
         }
         settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
         return ["-m", "hpc_train", "train", case.workload, "--job-dir", str(job_dir), *settings]
     told = {
         **asdict(case),
-        "run": RUN[case.way],
+        "run": _run_of(case),
         "job_dir": str(job_dir),
         "record_steps": RECORD_STEPS,
         "shards": str(folder / case.workload / "train-*.h5") if case.data == HDF5 else None,
@@ -179,6 +185,11 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
     path = folder / "case.json"
     path.write_text(json.dumps(told))
     return ["-m", "scale.program", str(path)]
+
+
+def _run_of(case: Case) -> dict[str, str | int]:
+    flight = {} if case.steps_in_flight is None or case.way == ASYNC else {"steps_in_flight": case.steps_in_flight}
+    return {**RUN[case.way], **flight}
 
 
 def plan_variable(folder: Path) -> dict[str, str]:
@@ -201,6 +212,7 @@ def read_run(told: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, A
     begun = first["ends"][0] + first["wall"]
     memory = [rank["gpu_memory_bytes"] for rank in measured if "gpu_memory_bytes" in rank]
     use = [rank["gpu_use"] for rank in measured if rank.get("gpu_use") is not None]
+    busy = [rank["busy"] for rank in measured if rank.get("busy") is not None]
     return Run(
         rates,
         np.diff(first["ends"]).tolist(),
@@ -210,6 +222,7 @@ def read_run(told: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, A
         any(rank["nccl"] for rank in measured),
         max(memory, default=None),
         float(np.mean(use)) if use else None,
+        float(np.mean(busy)) if busy else None,
     )
 
 
@@ -219,7 +232,7 @@ def _shares(records: Sequence[Mapping[str, Any]], begun: float) -> dict[str, flo
     times = [record["time"] for record in records if record["kind"] == "train" and record.get("by_rank")]
     after = [by_rank for by_rank, when in zip(train, times, strict=True) if when >= begun] or train[-1:]
     found: dict[str, float] = {}
-    for part in PARTS:
+    for part in (*PARTS, GAP):
         known = [share for by_rank in after for share in by_rank.get(part, []) if share is not None]
         if known:
             found[part] = float(np.mean(known))

@@ -39,6 +39,7 @@ class Curve:
     points: tuple[tuple[str, int], ...]
     emulate_step_ms: float | None = None
     gradient_bytes: int = 0
+    steps_in_flight: int | None = None
 
     @property
     def unit(self) -> str:
@@ -59,6 +60,7 @@ class Curve:
                 self.batch // workers if self.kind == STRONG else self.batch,
                 self.emulate_step_ms,
                 self.gradient_bytes,
+                self.steps_in_flight,
             )
             for way, workers in points
             if self._divides(workers)
@@ -128,12 +130,13 @@ def records(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Recor
             **{name: getattr(curve, name) for name in ("kind", "workload", "title", "data")},
             **{name: getattr(case, name) for name in ("way", "workers", "batch")},
             "emulated_step_ms": case.emulate_step_ms,
+            "steps_in_flight": case.steps_in_flight,
             "ratio_spread": [min(efficiencies), max(efficiencies)],
             "examples_per_sec_by_rank": list(middle.rates),
             "shares": dict(middle.shares),
             "step_secs": dict(zip(map(str, QUANTILES), steps.tolist(), strict=True)),
             **_bytes(case, middle),
-            **{name: getattr(middle, name) for name in ("device", "nccl", "gpu_memory_bytes", "gpu_use")},
+            **{name: getattr(middle, name) for name in ("device", "nccl", "gpu_memory_bytes", "gpu_use", "busy")},
         }
         against = {} if case == first else {f"{case.workers} x one rank": as_many}
         sample = Sample(f"{curve.unit}, {case.words}", totals, against, case.ranks, config)

@@ -9,6 +9,7 @@ from support.page import Report, Section, Table, Target, at_least, curves
 from support.records import Record
 
 from hpc_train.report import words
+from hpc_train.telemetry.progress import GAP
 from scale.forecast import Forecast, Measured, curves_in, efficiency
 from scale.jobs import PARTS, SYNC, WEAK, Settings
 from scale.network import most_efficiency
@@ -30,9 +31,11 @@ METHOD = (
     "asynchronous worker all; as many bytes reach it."
 )
 EMULATED_TEXT = (
-    "EMULATED: the model computes nothing; it waits {step_ms:g} ms, as for an accelerator, and hands out "
-    "{megabytes:g} MB of gradients. Exchange, update, input and loop are real. All ranks share the cores of this "
-    "machine, which accelerators' nodes would not."
+    "EMULATED: the model computes nothing; its steps take {step_ms:g} ms in the queue of a device that works beside "
+    "the host, and have {megabytes:g} MB of gradients, which leave it when they are exchanged. Exchange, update, input "
+    "and loop are real; updates take the cores' time, and none of the queue's. All ranks share the cores of this "
+    "machine, which accelerators' nodes would not. “Busy” is the part of the time in which the device works: between "
+    "steps it waits for the exchange and for the host."
 )
 TRAFFIC = (
     "“Memory allows” is what the copies of the gradients alone leave: all ranks share {gb:.0f} GB/s, as their memcpy "
@@ -53,7 +56,7 @@ BOUND = (
 LEAST_MS = 0.05
 HEADER = (
     *("Way", "Workers", "Examples/s", "Lowest to highest", "By worker", "Efficiency", "In the passes"),
-    *("Step, ms", "Sent a step"),
+    *("Step, ms", "Device waits for host, ms", "Sent a step"),
 )
 GPU_HEADER = ("GPU memory", "GPU in use")
 
@@ -185,9 +188,17 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{_rate(min(rates))} to {_rate(max(rates))}" if len(rates) > 1 else _rate(rates[0]),
         f"{efficiency(record):.3f}",
         f"{low:.3f} to {high:.3f}",
-        f"{1e3 * config['step_secs']['0.5']:.1f}",
+        f"{1e3 * config['step_secs']['0.5']:.2f}",
+        _gap(record),
         f"{config['sent_bytes_a_step'] / 1e6:,.1f} MB",
     )
+
+
+def _gap(record: Record) -> str:
+    """Milliseconds of a step in which the device waits for the host; of an emulated one with the part that it works."""
+    gap, busy = record.config["shares"].get(GAP), record.config.get("busy")
+    in_ms = words.number(None if gap is None else gap * 1e3 * record.config["step_secs"]["0.5"], 2)
+    return in_ms if busy is None else f"{in_ms} (busy {busy:.1%})"
 
 
 def _rate(rate: float) -> str:

@@ -38,7 +38,7 @@ def build_model(params: dict[str, Any]) -> Any:
     if params["emulate_step_ms"] is not None:
         from scale import emulated
 
-        return emulated.build_model({"step_ms": params["emulate_step_ms"], "gradient_bytes": params["gradient_bytes"]})
+        return emulated.build_model(params)
     from scale import workloads
 
     return workloads.build_model(params)

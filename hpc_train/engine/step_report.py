@@ -87,7 +87,8 @@ def reporting(
         return partial(read, *step(batch, as_tensor(flags)))
 
     def read(report: tf.Tensor, times: tf.Tensor) -> StepReport:
-        loss, *numbers = to_host(report).tolist()
+        found, arrived_at = to_host(report)
+        loss, *numbers = found.tolist()
         begun, computed, there, done = times.numpy().tolist()
         count = len(fields(Flags))
         raised, (applied, to_blame), more = numbers[:count], numbers[count : count + 2], numbers[count + 2 :]
@@ -100,16 +101,19 @@ def reporting(
             apply_secs=0.0 if on_gpu or names is not None else max(0.0, done - there),
             values=dict(zip(names or (), more, strict=True)),
             begun_at=begun,
-            done_at=time.time() if on_gpu and done else done,
+            done_at=arrived_at if arrived_at and done else done,
         )
 
     return dispatch
 
 
-def to_host(report: tf.Tensor) -> np.ndarray:
-    """The numbers of a step's report, `[n]` float32, once the step is over. A device is waited for here alone."""
-    numbers: np.ndarray = report.numpy()
-    return numbers
+def to_host(report: tf.Tensor) -> tuple[np.ndarray, float | None]:
+    """The numbers of a step's report, `[n]` float32, and when they came from a device (s since 1970); None: from none.
+
+    Here alone a device is waited for.
+    """
+    numbers = report.numpy()
+    return numbers, time.time() if "GPU" in report.device else None
 
 
 def now_that(there: list[tf.Tensor]) -> tf.Tensor:

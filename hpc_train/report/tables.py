@@ -24,6 +24,7 @@ from hpc_train.report.numbers import (
     rate_of,
     training_ranks,
 )
+from hpc_train.telemetry.progress import GAP
 
 MOST_RANKS = 256
 MOST_EVALUATIONS = 200
@@ -174,6 +175,8 @@ def shares_by_rank(history: History) -> Table | None:
     by_part = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
     if not by_part:
         return None
+    if (gap := by_rank(history, GAP)) is not None:
+        by_part["device waits for host"] = gap.means()
     names = sorted({rank for means in by_part.values() for rank in means})[:MOST_RANKS]
     rows = [(f"rank {rank}", *(words.percent(means.get(rank)) for means in by_part.values())) for rank in names]
     return Table(("", *by_part), rows)

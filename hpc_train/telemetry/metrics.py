@@ -18,14 +18,15 @@ from hpc_train.files import open_to_append, open_to_read
 from hpc_train.telemetry import tensorboard_events
 from hpc_train.telemetry.files import METRICS_FILE
 from hpc_train.telemetry.json_files import Lenient, finite
+from hpc_train.telemetry.progress import GAP
 from hpc_train.telemetry.progress import SHARES as MEASURED
 from hpc_train.telemetry.status import read_status
 from hpc_train.telemetry.tensorboard_files import EventFiles
 
 RANKS_SHOWN = 64
 """Ranks that have event files of their own."""
-SHARES = (*MEASURED, "other")
-"""What `by_rank` divides a rank's time into."""
+SHARES = (*MEASURED, "other", GAP)
+"""What `by_rank` divides a rank's time into, and its gap beside them."""
 
 
 class MetricsWriter:
@@ -86,7 +87,8 @@ class MetricsWriter:
             histograms: Counts by value, of integers.
             by_rank: For each name one number a rank, None where unknown, of which four digits are kept. They go to
                 event files in `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time
-                ("input", "compute", "communication", "apply", "checkpoint", "other") have tags like "share/input".
+                ("input", "compute", "communication", "apply", "checkpoint", "other", and "gap") have tags like
+                "share/input".
             only_here: What else goes into metrics.jsonl alone.
         """
         histograms, by_rank = histograms or {}, by_rank or {}

@@ -63,9 +63,7 @@ def run(name, depth, source, max_steps=None, hooks=(), evaluations=1, **config):
 def told(name, depth, *kinds):
     """The numbers of a job's records but those of clocks."""
     names = ("kind", "step", "loss", "mae", "learning_rate")
-    return [
-        {name: record.get(name) for name in names} for record in records_of(folder / name / str(depth), *kinds)
-    ]
+    return [{name: record.get(name) for name in names} for record in records_of(folder / name / str(depth), *kinds)]
 
 
 def same_at_all_depths(name, *args, steps=(), kinds=("train", "eval"), **more):
@@ -118,7 +116,13 @@ for depth in (0, 1, 3):
     results.append(run("steps", depth, rows(50), 11, hooks=(hooks(),), **at_steps))
 assert results == [results[0]] * 3, results
 assert [hook.calls for hook in heard] == [heard[0].calls] * 3, heard[1].calls
-assert [call[:2] for call in heard[0].calls[:5]] == [("before", 1), ("after", 1), ("before", 2), ("after", 2), ("before", 3)]
+assert [call[:2] for call in heard[0].calls[:5]] == [
+    ("before", 1),
+    ("after", 1),
+    ("before", 2),
+    ("after", 2),
+    ("before", 3),
+]
 if world.is_chief:
     first = told("steps", 0, "train", "eval", "checkpoint")
     assert [(r["kind"], r["step"]) for r in first if r["kind"] == "train"] == [("train", s) for s in (3, 6, 9, 11)]
