@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 FILE_EVENTS = frozenset(
-    ("open", *(f"os.{name}" for name in "listdir scandir mkdir rename remove rmdir link symlink truncate".split()))
-)
+    f"os.{name}" for name in ("listdir", "scandir", "mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate")
+) | {"open"}
 """What Python reports of itself (sys.addaudithook); stat and lstat are counted besides."""
 NOT_FILES = ("/proc", "/sys", "/dev")
 
@@ -29,8 +30,8 @@ class Spent:
     Attributes:
         wall, cpu: Seconds; cpu of all threads of the process, with what waiting in MPI takes.
         waited_cpu, waited: What of them was spent inside of MPI calls.
-        calls: Collective calls. received: bytes that they brought to this rank. files: calls of the file system; entries: of folders
-            that were listed.
+        calls: Collective calls. received: bytes that they brought to this rank.
+        files: Calls of the file system. entries: of folders that were listed.
     """
 
     wall: float = 0.0

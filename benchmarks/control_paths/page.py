@@ -52,7 +52,7 @@ CORRECTED = (
 )
 MESSAGES = (
     "Bytes that collective calls bring to a rank, as they are seen above MPI. The exchanges of steps (8 KB each) and "
-    "the first values of the variables are in it. MPI's own work, such as MPI_Comm_split's numbers of all ranks, counts "
+    "the first values of the variables are in it. Of MPI's own work, what MPI_Comm_split learns of all ranks counts, "
     "as 8 bytes a rank."
 )
 FILES = (
@@ -63,7 +63,7 @@ FILES = (
 )
 MEMORY = (
     "PSS of /proc/self/smaps_rollup, taken when all ranks have trained and before any leaves: memory that several "
-    "processes share counts in equal parts. “private” is no other process's; the highest RSS counts shared memory whole."
+    "processes share counts in equal parts. “private” is no other process's; RSS counts shared memory whole."
 )
 STALLED = (
     "All ranks stand still after the first step, with stall_timeout_secs={secs:g}. From half of that on each writes a "
@@ -247,7 +247,11 @@ def _memory_section(found: Found) -> Section:
     rows = [
         (f"{one.ranks}", words.number(one.value, 3), *(words.number(one.config[key], 3) for key in keys)) for one in own
     ]
-    header = ("ranks", "chief beyond worker", *(key.replace("most_rss", "highest RSS").replace("_", ", ") for key in keys))
+    header = (
+        "ranks",
+        "chief beyond worker",
+        *(key.replace("most_rss", "highest RSS").replace("_", ", ") for key in keys),
+    )
     lines = [_line(own, "chief", "pss_chief"), _line(own, "worker", "pss_worker")]
     return Section("Memory, MB", [MEMORY], [Lines("PSS of a rank", "ranks", "MB", lines)], [Table(header, rows)])
 

@@ -8,11 +8,6 @@ another step after the first one, and the watchdog ends the job; the rank that j
 
 from __future__ import annotations
 
-from control_paths.meter import Meter, MeteredComm, memory
-
-METER = Meter("start")
-"""Made first, so that what Python and the imports take is counted."""
-
 import argparse
 import json
 import os
@@ -21,10 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from control_paths import stand_in
+from control_paths.meter import Meter, MeteredComm, memory
 
+if TYPE_CHECKING:
+    from control_paths.stand_in import Model
+
+METER = Meter("start")
+"""Made before numpy and the package are imported, so that this is counted."""
 BATCH, SAVES, RECORDS = 4, 2, 4
 """Rows of a rank's batch; checkpoints, and records, of a run."""
 POLL_SECS = 0.5
@@ -42,8 +42,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def model_fn() -> stand_in.Model:
-    return stand_in.Model()
+def model_fn() -> Model:
+    from control_paths.stand_in import Model
+
+    return Model()
 
 
 def train(args: argparse.Namespace) -> None:
@@ -199,8 +201,10 @@ def write(path: Path, value: Any) -> None:
 
 
 def main() -> None:
+    from control_paths.stand_in import install
+
     args = arguments()
-    stand_in.install()
+    install()
     watch_phases(args)
     if args.stall:
         watch_stall(args)

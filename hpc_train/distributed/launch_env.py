@@ -7,8 +7,7 @@ own. They have to be read from there: devices must be hidden and threads limited
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -65,14 +64,16 @@ def _slurm_tasks_here(env: Mapping[str, str]) -> int | None:
     return None
 
 
-def fair_cores(masks: list[list[int]], mine: int) -> int:
-    """Cores that rank `mine` of a node may keep busy, given the cores that each of the node's ranks may use.
+def fair_cores(users: Mapping[int, int], mask: Sequence[int]) -> int:
+    """Cores that a rank may keep busy which may use those of `mask`.
 
     A core that several ranks may use counts for each in part: ranks that a launcher has bound keep their own cores,
     unbound ones share out what they see.
+
+    Args:
+        users: How many ranks of the node may use each core.
     """
-    users = Counter(core for mask in masks for core in mask)
-    return max(1, int(sum(1 / users[core] for core in masks[mine]) + 1e-9))
+    return max(1, int(sum(1 / users[core] for core in mask) + 1e-9))
 
 
 def lacks_shared_memory(env: Mapping[str, str], place: LaunchPlace, free_bytes: int | None) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
+import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,15 +60,28 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
     if device is not None and own_device:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     world = World(_start_mpi(place, threads), place.local_rank, place.local_size)
-    hosts, masks = world.all_gather(world.host), world.all_gather(mask)
-    here = [rank for rank, host in enumerate(hosts) if host == world.host]
-    fair = launch_env.fair_cores([masks[rank] for rank in here], here.index(world.rank))
+    fair = launch_env.fair_cores(_users_of_cores(world, mask), mask)
     world.cores = launch_env.threads_wanted(os.environ) or fair
     os.environ.setdefault("OMP_NUM_THREADS", str(world.cores))
-    lacks = world.all_gather(lacking)
-    world.notes += _notes([host for host, lacking in zip(hosts, lacks, strict=True) if lacking])
+    if world.first(lacking or None):
+        lacks = world.all_gather(world.host if lacking else None)
+        world.notes += _notes([host for host in lacks if host is not None])
     _joined = world
     return world
+
+
+def _users_of_cores(world: World, mask: list[int]) -> dict[int, int]:
+    """How many ranks of this host may use each core that any of them may use. Collective."""
+    for attempt in itertools.count():
+        here = world.split(zlib.crc32(f"{attempt} {world.host}".encode()) >> 1)
+        alike = here.broadcast(world.host) == world.host
+        if world.first(None if alike else True) is None:  # else two hosts have one number
+            break
+        here.free()
+    masks = here.gather(mask)
+    users = here.broadcast(list(Counter(core for own in masks or [] for core in own).items()))
+    here.free()
+    return dict(users)
 
 
 def _notes(without_memory: Sequence[str]) -> list[str]:

@@ -67,14 +67,28 @@ class World:
     def part(self, first: int) -> World | None:
         """The ranks from `first` on as a world of their own; None on the others. Collective."""
         assert self.comm is not None, "one rank has no part"
-        comm: Any = self.comm.Split(0 if self.rank >= first else 1, self.rank)
+        world = self.split(0 if self.rank >= first else 1)
         if self.rank < first:
-            comm.Free()
+            world.free()
             return None
-        world = World(comm if comm.Get_size() > 1 else None, self.local_rank, self.local_size)
         world.cores, world.offset = self.cores, first
         world.on_wait = lambda begins: self.on_wait(begins)
         return world
+
+    def split(self, number: int) -> World:
+        """The ranks with the same `number` (from 0 on, below 2^31) as a world of their own. Collective."""
+        if self.comm is None:
+            return World(None, self.local_rank, self.local_size)
+        comm: Any = self.comm.Split(number, self.rank)
+        if comm.Get_size() > 1:
+            return World(comm, self.local_rank, self.local_size)
+        comm.Free()
+        return World(None, self.local_rank, self.local_size)
+
+    def free(self) -> None:
+        """Gives the communicator back; for a world that `split` made, and that is not used any more. Collective."""
+        if self.comm is not None:
+            self.comm.Free()
 
     def wait_asleep(self) -> None:
         """Waits for all ranks without keeping a core busy. Collective."""
@@ -106,8 +120,10 @@ class World:
             self.check_threads("Horovod")
             import horovod.tensorflow as hvd
 
-            running = set(self.all_gather(hvd.size() if hvd.is_initialized() else 0))
-            if running - {0, self.size} or len(running) > 1:  # ranks that start it now would wait for ever for others
+            running = hvd.size() if hvd.is_initialized() else 0
+            on_chief = self.broadcast(running)
+            other = self.first(running if running not in (0, self.size) or running != on_chief else None)
+            if other is not None:  # ranks that start it now would wait for ever for others
                 raise UserError(
                     "Horovod runs in this program already, over other ranks, which an earlier job with another "
                     "`run.chief` has started; train such jobs in programs of their own"
@@ -143,19 +159,59 @@ class World:
 
     def broadcast(self, value: T) -> T:
         """The chief's `value` (anything JSON can hold), on every rank. Collective."""
+        return self._broadcast(value, CHIEF_RANK)
+
+    def _broadcast(self, value: T, root: int) -> T:
         if self.comm is None:
             return value
-        data = np.frombuffer(json.dumps(value).encode() if self.is_chief else b"", np.uint8)
+        data = np.frombuffer(json.dumps(value).encode() if self.rank == root else b"", np.uint8)
         length = np.array([data.size], np.int64)
         with self._waiting() as comm:
-            comm.Bcast(length, root=CHIEF_RANK)
-            data = data.copy() if self.is_chief else np.empty(int(length[0]), np.uint8)
-            comm.Bcast(data, root=CHIEF_RANK)
+            comm.Bcast(length, root=root)
+            data = data.copy() if self.rank == root else np.empty(int(length[0]), np.uint8)
+            comm.Bcast(data, root=root)
         sent: T = json.loads(data.tobytes())
         return sent
 
+    def first(self, value: T | None) -> T | None:
+        """The `value` (anything JSON can hold) of the lowest rank that has one, on every rank. Collective.
+
+        None where no rank has one, which costs an allreduce of one number.
+        """
+        lowest = self.lowest(self.size if value is None else self.rank)
+        return self._broadcast(value, lowest) if lowest < self.size else None
+
+    def lowest(self, number: int) -> int:
+        """The lowest `number` (int64) of any rank, on every rank. Collective."""
+        if self.comm is None:
+            return number
+        from mpi4py import MPI
+
+        own = np.array([number], np.int64)
+        found = np.empty_like(own)
+        with self._waiting() as comm:
+            comm.Allreduce(own, found, op=MPI.MIN)
+        return int(found[0])
+
+    def gather(self, value: T) -> list[T] | None:
+        """Every rank's `value` (anything JSON can hold), by rank, on the chief; None on the others. Collective."""
+        if self.comm is None:
+            return [value]
+        from mpi4py import MPI
+
+        data = json.dumps(value).encode()
+        own, longest = np.array([len(data)], np.int64), np.empty(1, np.int64)
+        with self._waiting() as comm:
+            comm.Allreduce(own, longest, op=MPI.MAX)
+        padded = np.frombuffer(data.ljust(int(longest[0])), np.uint8)  # blanks mean nothing to JSON
+        rows = self.gather_arrays(padded)
+        return None if rows is None else [json.loads(row.tobytes()) for row in rows]
+
     def all_gather(self, value: T) -> list[T]:
-        """Every rank's `value` (anything JSON can hold), by rank. Collective."""
+        """Every rank's `value` (anything JSON can hold), by rank, on every rank. Collective.
+
+        What each rank gets grows with their number: for what is rare. See `first`, `gather` and `sum`.
+        """
         if self.comm is None:
             return [value]
         data = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -185,6 +241,20 @@ class World:
             comm.Gather(array.reshape(-1).view(np.uint8), received, root=CHIEF_RANK)
         return stacked
 
+    def scatter_arrays(self, stacked: np.ndarray | None, own: np.ndarray) -> None:
+        """Overwrites every rank's `own` (C-contiguous, one shape and dtype) with its row of the chief's. Collective.
+
+        Args:
+            stacked: By rank, C-contiguous, on the chief; None elsewhere. The reverse of `gather_arrays`.
+        """
+        if self.comm is None:
+            assert stacked is not None
+            np.copyto(own, stacked[0])
+            return
+        sent = None if stacked is None else stacked.reshape(-1).view(np.uint8)
+        with self._waiting() as comm:
+            comm.Scatter(sent, own.reshape(-1).view(np.uint8), root=CHIEF_RANK)
+
     def sum(self, array: np.ndarray) -> np.ndarray:
         """The sum of every rank's `array` (float64, one shape on all ranks). Collective."""
         if self.comm is None:
@@ -208,14 +278,14 @@ class World:
             result = action()
         except BaseException as error:  # also SystemExit: a rank must not leave before it has informed the others
             failure = error
-        for rank, failed in enumerate(self.all_gather(_describe(failure))):
-            if failed is None:
-                continue
-            if rank != self.rank or failure is None:
-                failure = UserError(failed[1]) if failed[0] else RankError(f"rank {rank + self.offset}: {failed[1]}")
-            self._known = failure
-            raise failure
-        return result
+        failed = self.first(None if failure is None else [self.rank, *_describe(failure)])
+        if failed is None:
+            return result
+        rank, of_user, message = failed
+        if rank != self.rank or failure is None:
+            failure = UserError(message) if of_user else RankError(f"rank {rank + self.offset}: {message}")
+        self._known = failure
+        raise failure
 
     def knows_of(self, error: BaseException) -> bool:
         """Whether every rank is raising on account of `error`, so that none is left waiting when this one leaves."""
@@ -259,9 +329,7 @@ def pieces_of(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [f[start : start + PIECE_BYTES] for f in flat for start in range(0, f.size, PIECE_BYTES)]
 
 
-def _describe(failure: BaseException | None) -> list[Any] | None:
-    if failure is None:
-        return None
+def _describe(failure: BaseException) -> list[Any]:
     if isinstance(failure, UserError):
         return [True, str(failure)]
     return [False, f"{type(failure).__name__}: {failure}"]

@@ -153,7 +153,8 @@ class Lifecycle:
 
     def stop(self, step: int) -> NoReturn:
         """A signal asked for it: saves, and leaves with its code."""
-        name = first_signal(self._world.all_gather(self._context.signals.received))
+        name = signal_of_any(self._world, self._context.signals.received)
+        assert name is not None, "a rank has raised its flag"
         self.save_for(name, step)
         raise JobStopped(STOP_CODES[name])
 
@@ -185,7 +186,7 @@ class Lifecycle:
         """The last checkpoint, its evaluation, and the exports, as far as no earlier run has made them."""
         job_dir, step = JobDir(self._context.job_dir), outcome.step
         self.events.end(step)
-        reasons = [outcome.reason, *self._world.all_gather(self._hooks.stop_requested)]
+        reasons = [outcome.reason, self._world.first(self._hooks.stop_requested)]
         decision = self._decided(outcome, reasons) if self._chief is not None else None
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
@@ -289,6 +290,9 @@ def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[
     return [(number, step) for number, kind in every for step in steps if step not in known.get(kind, {})]
 
 
-def first_signal(received: Sequence[str | None]) -> str:
-    """The signal that stopped the job: Slurm's warning before the others, since it means to go on."""
-    return next(name for name in STOP_CODES if name in received)
+def signal_of_any(world: World, received: str | None) -> str | None:
+    """The signal that stopped the job, where a rank has received one: Slurm's warning before the others. Collective.
+
+    It comes first since it means to go on.
+    """
+    return next((name for name in STOP_CODES if world.first(True if received == name else None)), None)

@@ -133,12 +133,12 @@ class TrainingLoop:
         """Takes the first batches; training ends where a rank has no more. Collective."""
         self._ahead: deque[Any] = deque()
         self._fetch()
-        have = self._world.all_gather(len(self._ahead))
-        if min(have) <= self._depth:
-            self._end_after(self._step + min(have))
-        if self._step == 0 and self._last_step == 0 != self._max_steps:
-            rank = have.index(0) + self._world.offset
-            raise UserError(f"no batch to train on for rank {rank}; give each its part")
+        fewest = self._world.lowest(len(self._ahead))
+        if fewest <= self._depth:
+            self._end_after(self._step + fewest)
+        lacking = self._world.first(None if self._ahead else self._world.rank)
+        if self._step == 0 and self._last_step == 0 != self._max_steps and lacking is not None:
+            raise UserError(f"no batch to train on for rank {lacking + self._world.offset}; give each its part")
 
     def _fetch(self) -> bool:
         """Takes batches for the next step and as many more as may be in flight; whether they are all there."""
@@ -260,7 +260,7 @@ class TrainingLoop:
         """Reports the step that was taken. Collective where it is for the metrics."""
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
-        taken = self._world.all_gather(self._times.take()) if record else []
+        taken = self._world.gather(self._times.take()) if record else []
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:
@@ -274,7 +274,7 @@ class TrainingLoop:
                     last,
                     record,
                     rate_of(self._state.updates.first) if record else None,
-                    by_rank(taken, self._world.offset),
+                    by_rank(taken or [], self._world.offset),
                     {name: value for name, value in report.values.items() if name != "loss"},
                 )
             )

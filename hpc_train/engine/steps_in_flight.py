@@ -22,10 +22,10 @@ def depth_of(context: RunContext, world: World) -> int:
     asked = context.config.steps_in_flight
     wanted = (1 if tf.config.list_logical_devices("GPU") else 0) if asked is None else asked
     why = _what_comes_between(context) if wanted else None
-    reasons = [found for found in world.all_gather(why) if found is not None]
-    if reasons and world.is_chief:
-        log.info(f"no step is in flight beside another one (run.steps_in_flight): {reasons[0]}")
-    return 0 if reasons else wanted
+    reason = world.first(why)
+    if reason is not None and world.is_chief:
+        log.info(f"no step is in flight beside another one (run.steps_in_flight): {reason}")
+    return world.lowest(0 if reason is not None else wanted)
 
 
 def _what_comes_between(context: RunContext) -> str | None:

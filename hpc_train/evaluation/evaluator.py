@@ -168,10 +168,11 @@ class Evaluator:
 
     def agree(self) -> None:
         """Has all ranks evaluate alike; for after `check`. Collective; what is unusual is logged by the first rank."""
-        found = self._world.all_gather([self._nothing, *astuple(self._merging)])
-        self._nothing = any(nothing for nothing, *_ in found)
-        merged = [Merging(names and tuple(names), why, bool(last)) for _, names, why, last in found]
-        self._merging = next((one for one in merged if one.obstacle), merged[0])
+        own = astuple(self._merging)
+        self._nothing = self._world.first(self._nothing or None) is not None
+        on_chief = self._world.broadcast(own)
+        names, why, last = self._world.first(own if self._merging.obstacle else None) or on_chief
+        self._merging = Merging(names and tuple(names), why, bool(last))
         if not self._world.is_chief:
             return
         kind = type(self._model).__name__

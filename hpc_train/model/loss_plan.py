@@ -40,7 +40,7 @@ def plan_loss(
     if parts == 1 and pieces == 1:
         return LossPlan()
     static = all(spec.shape.is_fully_defined() for spec in specs_of(dataset))
-    plan = LossPlan(parts, uneven=not all(world.all_gather(static)))
+    plan = LossPlan(parts, uneven=world.first(None if static else True) is not None)
     if has_own_train_step(model):
         return plan
     own = getattr(model.compute_loss, "__func__", None) is not keras.Model.compute_loss
@@ -55,9 +55,12 @@ def plan_loss(
     )
     if not terms.numbers and not own:
         return plan
-    found = world.all_gather(world.each(lambda: _tried_out(model, dataset, plan, len(terms.numbers))))
-    agreed = [kinds[0] if len(set(kinds)) == 1 else None for kinds in zip(*(own for own, _ in found), strict=True)]
-    if world.is_chief and (None in agreed or not all(same for _, same in found)):
+    kinds, same = world.each(lambda: _tried_out(model, dataset, plan, len(terms.numbers)))
+    on_chief = world.broadcast(kinds)
+    differing = world.sum(np.array([kind != other for kind, other in zip(kinds, on_chief, strict=True)], np.float64))
+    agreed = [None if differs else kind for kind, differs in zip(on_chief, differing, strict=True)]
+    all_same = world.first(None if same else True) is None
+    if world.is_chief and (None in agreed or not all_same):
         whose = f"compute_loss of {type(model).__name__}" if own else "a loss of one number for a batch"
         where = f"{parts} ranks" if parts > 1 else f"{pieces} pieces"
         log.warning(

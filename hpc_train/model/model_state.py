@@ -89,11 +89,12 @@ class ModelState:
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
         signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
-        digests = self.world.all_gather(hashlib.sha256("\n".join(signatures).encode()).hexdigest())
-        differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-        if differing:
+        digest = hashlib.sha256("\n".join(signatures).encode()).hexdigest()
+        on_chief = self.world.broadcast(digest)
+        differing = self.world.first(self.world.rank if digest != on_chief else None)
+        if differing is not None:
             raise UserError(
-                f"model_fn built another model on rank {differing[0]} than on rank 0; it must not depend on the rank"
+                f"model_fn built another model on rank {differing} than on rank 0; it must not depend on the rank"
             )
 
     def fit(self, snapshot: Snapshot, where: str, settings: Settings | None = None) -> Snapshot:
@@ -200,9 +201,10 @@ class ModelState:
         if self.world.size == 1 or not self._rest:
             return
         values = [_numpy(v) for v in self._rest]
-        digests = self.world.all_gather([_digest(value) for value in values])
-        for i, (variable, value) in enumerate(zip(self._rest, values, strict=True)):
-            if len({own[i] for own in digests}) > 1:
+        digests = np.array([_digest(value) for value in values])
+        differing = self.world.sum((digests != self.world.broadcast(digests.tolist())).astype(np.float64))
+        for variable, value, differs in zip(self._rest, values, differing, strict=True):
+            if differs:
                 mean = self.world.sum(np.ascontiguousarray(value, np.float64)) / self.world.size
                 variable.assign(mean.astype(value.dtype))
 
@@ -218,7 +220,8 @@ class ModelState:
         everything = {name: v for name, v in self._all.items() if id(v) in compared}
         own = [_digest(_host_view(v)) for v in everything.values()]
         whole = hashlib.sha256(repr(own).encode()).hexdigest()
-        if len(set(self.world.all_gather(whole))) == 1:
+        on_chief = self.world.broadcast(whole)
+        if self.world.first(True if whole != on_chief else None) is None:
             return
         digests = self.world.all_gather(own)
         usual, count = Counter(map(tuple, digests)).most_common(1)[0]

@@ -75,11 +75,11 @@ def restore(
     )
     if not world.broadcast(same):
         return False
+    part_of = world.gather_arrays(np.array([part]))
     for name, array in own.items():
-        all_ranks = states[name] if states else np.empty((parts, *array.shape), array.dtype)
-        all_ranks = np.ascontiguousarray(all_ranks)
-        world.broadcast_arrays([all_ranks])
-        own[name] = all_ranks[part]
+        by_rank = np.ascontiguousarray(states[name][part_of[:, 0]]) if states and part_of is not None else None
+        own[name] = np.empty_like(array)
+        world.scatter_arrays(by_rank, own[name])
     _set(own)
     for place, variable in enumerate(layers):
         variable.assign(own[f"layer_{place}"])

@@ -10,7 +10,7 @@ from hpc_train.jobdir.history import History
 from hpc_train.jobdir.records import Record, as_number
 from hpc_train.report import words
 from hpc_train.report.figure import STEP, BarChart, Chart, Curve, Happening, LineChart, TimeLine
-from hpc_train.report.numbers import PARTS, ByRank, best_of, by_rank, metrics_of, points_of, shares
+from hpc_train.report.numbers import PARTS, ByRank, OverRanks, best_of, metrics_of, of_ranks, points_of, shares
 
 MOST_METRICS = 12
 """Charts of metrics; the table of evaluations has them all."""
@@ -85,20 +85,20 @@ def _simple(history: History, name: str, title: str, y_label: str) -> LineChart 
 
 def _speed(history: History) -> LineChart | None:
     """Examples a second of each rank; of all together where no more is known."""
-    speeds = by_rank(history, "examples_per_sec")
+    speeds = of_ranks(history, "examples_per_sec")
     if speeds is None:
         return _simple(history, "examples_per_sec", "Speed, all ranks together", "examples/s")
-    ranks = len(speeds.ranks)
+    ranks = speeds.count
     note = f"The median of {ranks} ranks, and from the slowest to the fastest." if ranks > MOST_RANKS else ""
     return _by_step(history, "Speed of each rank", "examples/s a rank", _curves_by_rank(speeds), note=note)
 
 
-def _curves_by_rank(values: ByRank) -> list[Curve]:
-    if len(values.ranks) <= MOST_RANKS:
+def _curves_by_rank(values: ByRank | OverRanks) -> list[Curve]:
+    if isinstance(values, ByRank) and values.count <= MOST_RANKS:
         return [Curve(f"rank {rank}", values.of_rank(column), column) for column, rank in enumerate(values.ranks)]
     low, middle, high = values.over_ranks()
     band = [(x, y, top) for (x, y), (_, top) in zip(low, high, strict=True)]
-    return [Curve(f"median of {len(values.ranks)} ranks", middle, 0, band=band)]
+    return [Curve(f"median of {values.count} ranks", middle, 0, band=band)]
 
 
 def _shares(history: History) -> LineChart | None:
@@ -122,7 +122,7 @@ def _shares(history: History) -> LineChart | None:
 def _input_wait(history: History) -> LineChart | None:
     """Only where the shares do not show it."""
     points = points_of(history.series("train"), "input_wait")
-    waits, parts = by_rank(history, "input"), shares(history)
+    waits, parts = of_ranks(history, "input"), shares(history)
     if len(parts) > 1 or (waits is None and not any(y is not None for _, y in points)):
         return None
     curves = _curves_by_rank(waits) if waits else [Curve("the rank that waited longest", points, 0)]

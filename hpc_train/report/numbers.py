@@ -6,7 +6,7 @@ import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -174,6 +174,11 @@ class ByRank:
     values: np.ndarray
     secs: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
     def of_rank(self, column: int) -> Points:
         """The curve of one rank."""
         return self._curve(self.values[:, column])
@@ -212,8 +217,7 @@ def by_rank(history: History, name: str) -> ByRank | None:
     """One quantity of each training rank over the steps; None where no record has it."""
     steps, rows, secs, before = [], [], [], 0.0
     for record in history.series("train"):
-        quantities = record.values.get("by_rank")
-        values = quantities.get(name) if isinstance(quantities, dict) else None
+        values = _quantity(record, "by_rank", name)
         if isinstance(values, list) and values:
             steps.append(record.step)
             rows.append(values)
@@ -233,6 +237,67 @@ def by_rank(history: History, name: str) -> ByRank | None:
     return ByRank(ranks, tuple(steps), whole[:, columns], np.array(secs))
 
 
+@dataclass(frozen=True)
+class OverRanks:
+    """What is recorded of one quantity where ranks are too many for a number each.
+
+    Attributes:
+        count: Of how many ranks, at most.
+        values: float64 [records, 4], lowest, median, highest and mean of the ranks, NaN where unknown.
+        secs: float64 [records], how long a time each record covers.
+    """
+
+    count: int
+    steps: tuple[int, ...]
+    values: np.ndarray
+    secs: np.ndarray
+
+    @property
+    def _columns(self) -> ByRank:
+        return ByRank(tuple(range(len(SUMMED_UP))), self.steps, self.values, self.secs)
+
+    def over_ranks(self) -> list[Points]:
+        """The curves of the lowest, the median and the highest of the ranks."""
+        return [self._columns.of_rank(column) for column in range(3)]
+
+    def mean_over_ranks(self) -> Points:
+        """The curve of the mean of the ranks, of values taken as shares, from 0 to 1."""
+        return replace(self._columns, values=self.values[:, 3:]).mean_over_ranks()
+
+    def means(self) -> dict[str, float | None]:
+        """The means over time of the lowest, the median, the highest and the mean of the ranks."""
+        return dict(zip(SUMMED_UP, self._columns.means().values(), strict=True))
+
+
+SUMMED_UP = ("lowest", "median", "highest", "mean")
+"""What a record has of many ranks (see telemetry.metrics.summed_up)."""
+
+
+def over_ranks(history: History, name: str) -> OverRanks | None:
+    """One quantity over all training ranks, by step; None where each record has the numbers of ranks one by one."""
+    steps, rows, secs, before, count, summed = [], [], [], 0.0, 0, False
+    for record in history.series("train"):
+        values = [_quantity(record, kind, name) for kind in ("over_ranks", "by_rank")]
+        row: list[Any] | None = None
+        if isinstance(values[0], dict) and values[0]:
+            summed, row = True, [values[0].get(key) for key in SUMMED_UP]
+            count = max(count, int(as_number(values[0].get("ranks")) or 0))
+        elif isinstance(values[1], list) and (known := [n for n in map(as_number, values[1]) if n is not None]):
+            row = [min(known), statistics.median(known), max(known), statistics.fmean(known)]
+            count = max(count, len(known))
+        if row is not None:
+            steps.append(record.step)
+            rows.append(row)
+            secs.append(max(0.0, record.elapsed - before))
+        before = record.elapsed
+    return OverRanks(count, tuple(steps), _as_array(rows), np.array(secs)) if summed else None
+
+
+def _quantity(record: Record, kind: str, name: str) -> Any:
+    quantities = record.values.get(kind)
+    return quantities.get(name) if isinstance(quantities, dict) else None
+
+
 def _as_array(rows: list[list[Any]]) -> np.ndarray:
     """float64 [rows, longest row]; NaN for what is no finite number."""
     width = max(map(len, rows))
@@ -249,7 +314,12 @@ def _as_array(rows: list[list[Any]]) -> np.ndarray:
     return whole
 
 
+def of_ranks(history: History, name: str) -> ByRank | OverRanks | None:
+    """One quantity of the training ranks over the steps: of many all of them together."""
+    return over_ranks(history, name) or by_rank(history, name)
+
+
 def shares(history: History) -> dict[str, Points]:
     """The share of the time (0 to 1) that went to each part, the mean of the training ranks, by step."""
-    known = {part: ranks for part in PARTS if (ranks := by_rank(history, part)) is not None}
+    known = {part: ranks for part in PARTS if (ranks := of_ranks(history, part)) is not None}
     return {part: ranks.mean_over_ranks() for part, ranks in known.items()}

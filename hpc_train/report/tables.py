@@ -14,6 +14,7 @@ from hpc_train.jobdir.records import NOT_METRICS, Record, as_number
 from hpc_train.report import words
 from hpc_train.report.numbers import (
     PARTS,
+    SUMMED_UP,
     best_of,
     by_rank,
     elapsed_of,
@@ -21,6 +22,7 @@ from hpc_train.report.numbers import (
     global_batch,
     last_of,
     metrics_of,
+    over_ranks,
     rate_of,
     training_ranks,
 )
@@ -171,7 +173,10 @@ def changes(history: History) -> Table:
 
 
 def shares_by_rank(history: History) -> Table | None:
-    """The mean share of the time that each rank spent on each part."""
+    """The mean share of the time that each rank spent on each part; of many ranks the lowest, the mean, the highest."""
+    if of_many := {part: many.means() for part in PARTS if (many := over_ranks(history, part)) is not None}:
+        rows = [(f"{name} of the ranks", *(words.percent(own[name]) for own in of_many.values())) for name in SUMMED_UP]
+        return Table(("", *of_many), rows)
     by_part = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
     if not by_part:
         return None

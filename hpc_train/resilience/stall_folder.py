@@ -64,13 +64,21 @@ class StallFolder:
             remove_folder(self.path)
 
     def lower(self, most: int) -> int:
-        """How many ranks below this one make no progress and could judge in its place; counts to `most`."""
-        count, now = 0, self._now()
-        for rank in sorted(rank for rank in self._ranks(_STALLED) if rank < self._rank):
-            if count == most:
-                break
-            count += self._load(self._file(_STALLED, rank), now) is not None
+        """How many ranks below this one make no progress and could judge in its place; counts to `most`.
+
+        Where the lowest ranks of all do, which is usual, nobody reads the names of all ranks' files.
+        """
+        now, lowest = self._now(), min(most, self._rank)
+        count = sum(self._stands(rank, now) for rank in range(lowest))
+        if count < most and lowest < self._rank:
+            for rank in self._ranks(_STALLED):
+                if count == most:
+                    break
+                count += lowest <= rank < self._rank and self._stands(rank, now)
         return count
+
+    def _stands(self, rank: int, now: float) -> bool:
+        return self._load(self._file(_STALLED, rank), now) is not None
 
     def read(self) -> dict[int, Report]:
         """What the running ranks report of themselves, `secs` as of now. `report` must have been called just before."""

@@ -27,6 +27,7 @@ from hpc_train.folders import make_folder
 from hpc_train.outcome import EXIT_STALLED
 from hpc_train.resilience.bounded import Bounded
 from hpc_train.resilience.failure import FailureReport
+from hpc_train.resilience.places import Places, place_of
 from hpc_train.resilience.stall import WAITS, Verdict, doing, judge
 from hpc_train.resilience.stall_folder import StallFolder
 from hpc_train.telemetry.status import mark_ended
@@ -53,7 +54,7 @@ def watch_over(world: World, job_dir: Path, failure: FailureReport, timeout_secs
     A stalled job ends with exit code 6, one message on stderr, the state failed in status.json, and, beside
     `failure`'s report, a folder stall-<run_id> with what every rank was doing. 0 seconds: it does nothing.
     """
-    places = world.all_gather(f"host {world.host}, pid {os.getpid()}")
+    places = Places(job_dir, world.size, world.rank, place_of(world.host, os.getpid()))
     folder = failure.path.with_name(f"stall-{failure.path.stem.removeprefix('failure-')}")
     end = end_job(world, job_dir, failure)
     watchdog = Watchdog(world.rank, world.host, places, folder, timeout_secs, end)
@@ -67,7 +68,7 @@ class Watchdog:
 
     Args:
         rank, host: This rank, and its node.
-        places: Host and process of every rank, for messages.
+        places: Host and process of every rank, for messages; looked up where one is to be named.
         folder: All ranks see it; made when a rank makes no progress, removed when all move again or at a normal end.
         timeout_secs: The time without a call of `at` on any of the ranks after which the job is ended, within
             about 15 s. A rank that moves while others wait for it is waited for. 0: no thread, no watch.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hpc_train.telemetry.status import read_status
 from hpc_train.telemetry.tensorboard_files import EventFiles
 
 RANKS_SHOWN = 64
-"""Ranks that have event files of their own."""
+"""Ranks that have event files of their own. Where there are more, a record sums up what is known of all of them."""
 SHARES = (*MEASURED, "other", GAP)
 """What `by_rank` divides a rank's time into, and its gap beside them."""
 
@@ -85,16 +86,15 @@ class MetricsWriter:
         Args:
             values: Numbers by name; None where unknown.
             histograms: Counts by value, of integers.
-            by_rank: For each name one number a rank, None where unknown, of which four digits are kept. They go to
-                event files in `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time
-                ("input", "compute", "communication", "apply", "checkpoint", "other", and "gap") have tags like
-                "share/input".
+            by_rank: For each name one number a rank, None where unknown, of which four digits are kept. Of more than 64
+                ranks, metrics.jsonl has `over_ranks` instead, see `summed_up`. They go to event files in
+                `ranks/rank_<k>/`, of the first 64 ranks only, where the shares of a rank's time ("input", "compute",
+                "communication", "apply", "checkpoint", "other", and "gap") have tags like "share/input".
             only_here: What else goes into metrics.jsonl alone.
         """
         histograms, by_rank = histograms or {}, by_rank or {}
         counts = {name: {str(value): n for value, n in sorted(h.items())} for name, h in histograms.items()}
-        rounded = {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}
-        self.note(kind, step, **{**values, **counts, **({"by_rank": rounded} if rounded else {}), **(only_here or {})})
+        self.note(kind, step, **{**values, **counts, **_of_ranks(by_rank), **(only_here or {})})
         shown = tensorboard_events.scalars(values)
         for name, h in histograms.items():
             numbers, times = np.array(sorted(h.items()), np.int64).reshape(-1, 2).T
@@ -155,8 +155,31 @@ class MetricsWriter:
         self._events.replace("train", f"text_{tag}", tensorboard_events.text_event(tag, markdown))
 
 
+def _of_ranks(by_rank: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
+    """The field of a record that has what is known of ranks: one by one, or of many summed up."""
+    if max(map(len, by_rank.values()), default=0) > RANKS_SHOWN:
+        return {"over_ranks": {name: summed_up(numbers) for name, numbers in by_rank.items()}}
+    rounded = {name: [_rounded(n) for n in numbers] for name, numbers in by_rank.items()}
+    return {"by_rank": rounded} if rounded else {}
+
+
+def summed_up(numbers: Sequence[float | None]) -> dict[str, float | None]:
+    """Of numbers by rank: how many `ranks` are known, `lowest`, `median`, `mean`, `highest`, and which rank has which.
+
+    `lowest_rank` and `highest_rank` are the first that have it. Empty where no rank is known. Pure.
+    """
+    known = [(number, rank) for rank, number in enumerate(numbers) if number is not None]
+    if not known:
+        return {}
+    values = [number for number, _ in known]
+    lowest, highest = min(known), max(known, key=lambda one: (one[0], -one[1]))
+    about = {"lowest": lowest[0], "median": median(values), "mean": fmean(values), "highest": highest[0]}
+    rounded = {name: _rounded(value) for name, value in about.items()}
+    return {"ranks": len(known), **rounded, "lowest_rank": lowest[1], "highest_rank": highest[1]}
+
+
 def _rounded(number: float | None) -> float | None:
-    """Four digits, since there is a number for each rank in each record."""
+    """Four digits, since each record has many."""
     return None if number is None else float(f"{number:.4g}")
 
 

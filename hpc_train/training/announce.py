@@ -20,7 +20,7 @@ from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.files import read_bytes
 from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
-from hpc_train.jobdir.paths import JOB_FILE, WARM_START_FILE
+from hpc_train.jobdir.paths import ENVIRONMENT_FILE, JOB_FILE, WARM_START_FILE
 from hpc_train.lazy import keras, tf
 from hpc_train.model import rng_state
 from hpc_train.processes import identity
@@ -46,6 +46,9 @@ from hpc_train.warm_start.apply import WarmStartResult
 
 log = logging.getLogger(__name__)
 
+RANKS_LISTED = 64
+"""Ranks in the table that a job prints first; environment.json has all."""
+
 
 @contextmanager
 def start_reporting(
@@ -66,7 +69,9 @@ def start_reporting(
     """
     if log.isEnabledFor(logging.INFO):
         screen = console()
-        screen.print(rank_table(ranks, screen.width))
+        screen.print(rank_table(ranks[:RANKS_LISTED], screen.width))
+        if (more := len(ranks) - RANKS_LISTED) > 0:
+            screen.print(f"and {more:,} ranks more, see {job.job_dir / ENVIRONMENT_FILE}")
     job_dir, config, size = job.job_dir, job.config, plan.roles.size
     before, lenient, fields = read_status(job_dir), Lenient(), job_fields(os.environ)
     fields |= _how_started(size)

@@ -134,7 +134,8 @@ def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalS
         own = world.each(
             lambda found=found, ignored=ignored: label_ranges(found, ignored, world.rank, world.size, world.cores)  # type: ignore[misc]
         )
-        ranges = [LabelRange(*r) for part in world.all_gather([astuple(r) for r in own]) for r in part]
+        gathered = world.gather([astuple(r) for r in own]) or []  # the chief checks
+        ranges = [LabelRange(*r) for part in gathered for r in part]
 
         def check(ranges: list[LabelRange] = ranges, wanted: dict[str, tuple[int, int | None]] = wanted) -> None:
             for dataset, (classes, _) in wanted.items():

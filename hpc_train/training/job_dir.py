@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import tempfile
 from collections.abc import Iterable
@@ -40,26 +41,27 @@ def settle_job_dir(world: World, config: RunConfig) -> None:
     Raises:
         UserError: Some ranks have a model_dir and others none, or not all ranks see the folder: nothing is left of it.
     """
-    given = world.all_gather(config.model_dir is not None)
-    if all(given):
+    given = True if config.model_dir is not None else None
+    if world.first(None if given else True) is None:
         return
+    some = world.first(given)
 
     def refuse_some() -> None:
-        if any(given):
+        if some:
             raise UserError("RunConfig: model_dir: some ranks have one and others none; give all of them the same")
         set_up_logging(world.is_chief, world.rank)
 
     world.each(refuse_some)
     path = Path(world.on_chief(_make_temporary))
-    seen = world.all_gather(path.is_dir())
+    blind = world.first(None if path.is_dir() else world.rank)
 
     def refuse_unseen() -> None:
-        if all(seen):
+        if blind is None:
             return
         if world.is_chief:
             remove_folder(path)
         raise UserError(
-            f"RunConfig: model_dir: missing, and rank {seen.index(False)} does not see the temporary folder {path} of "
+            f"RunConfig: model_dir: missing, and rank {blind} does not see the temporary folder {path} of "
             "rank 0; give a folder that all nodes share"
         )
 
@@ -99,6 +101,7 @@ def about_rank(world: World, plan: RunPlan, device: str, context: InputContext, 
         "rank": world.rank,
         "role": roles.role_of(world.rank),
         "host": world.host,
+        "pid": os.getpid(),
         "cores": world.cores,
         "device": device,
         "shards": part,

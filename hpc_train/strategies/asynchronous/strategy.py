@@ -19,7 +19,7 @@ from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
-from hpc_train.engine.lifecycle import first_signal
+from hpc_train.engine.lifecycle import signal_of_any
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
@@ -214,12 +214,11 @@ def _end(parts: AsyncParts, context: RunContext, chief: AsyncChief | None, step:
     world = context.world
     context.watchdog.at("waiting for the others (end of training)", None)
     parts.window.barrier()
-    received = world.all_gather(context.signals.received)
-    if world.broadcast(chief.cut_short if chief else None) and any(received):
-        name = first_signal(received)
+    name = signal_of_any(world, context.signals.received)
+    if world.broadcast(chief.cut_short if chief else None) and name is not None:
         _alone(parts, world, lambda: chief.lifecycle.save_for(name, step) if chief and step is not None else None)
         raise JobStopped(STOP_CODES[name])
-    reasons = world.all_gather(context.hooks.stop_requested)
+    reasons = [world.first(context.hooks.stop_requested)]
     result = _alone(parts, world, lambda: chief.finish(reasons) if chief else None)
     assert result is not None, "the chief has finished"
     return result

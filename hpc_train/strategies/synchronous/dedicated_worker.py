@@ -14,7 +14,7 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import LONG_WAIT_SECS
-from hpc_train.engine.lifecycle import first_signal
+from hpc_train.engine.lifecycle import signal_of_any
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import RunContext
 from hpc_train.model import rng_state
@@ -46,10 +46,10 @@ class DedicatedWorker:
         if outcome.end == "signal":
             self._save(outcome.step)
             hooks.interrupted(outcome.step)
-            signal = first_signal(self._workers.all_gather(context.signals.received))
+            signal = signal_of_any(self._workers, context.signals.received)
         else:
             hooks.end(outcome.step)
-            reasons = self._workers.all_gather(hooks.stop_requested)
+            reasons = [self._workers.first(hooks.stop_requested)]
             if outcome.end == "stopped early" and self._lead:
                 self._lead.send_decision(outcome.step, reasons)
             self._save(outcome.step)

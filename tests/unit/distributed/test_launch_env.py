@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from hpc_train.distributed.launch_env import (
@@ -52,7 +54,8 @@ def test_what_launchers_say(env: dict[str, str], place: LaunchPlace) -> None:
     ],
 )
 def test_cores_are_shared_out_unless_the_launcher_bound_them(masks: list[list[int]], cores: list[int]) -> None:
-    assert [fair_cores(masks, rank) for rank in range(len(masks))] == cores
+    users = Counter(core for mask in masks for core in mask)
+    assert [fair_cores(users, mask) for mask in masks] == cores
 
 
 def test_ranks_yield_unless_threads_leave_cores_over() -> None:

@@ -19,9 +19,9 @@ from hpc_train.jobdir.records import records_of
 from hpc_train.report.charts import charts_of
 from hpc_train.report.compare import as_markdown
 from hpc_train.report.drawing import thin
-from hpc_train.report.numbers import best_of, by_rank, global_batch, mode_of
+from hpc_train.report.numbers import SUMMED_UP, best_of, by_rank, global_batch, mode_of
 from hpc_train.report.page import report_page, write_report
-from hpc_train.report.tables import Table, changes, export_paths, key_numbers
+from hpc_train.report.tables import Table, changes, export_paths, key_numbers, shares_by_rank
 from tests.job_dirs import a_job, record, write_job
 from tests.support import examples
 
@@ -216,6 +216,25 @@ def test_ranks_that_do_not_train_have_no_curve(tmp_path):
     )
     told = by_rank(history, "examples_per_sec")
     assert told.ranks == (1, 2) and told.values.tolist() == [[5.0, 7.0]]
+
+
+def test_many_ranks_are_shown_together_and_with_those_that_were_recorded_one_by_one(tmp_path):
+    """As in a job that went on with more ranks than are recorded one by one."""
+    few = {"examples_per_sec": [1.0, 2.0, 6.0], "input": [0.0, 0.1, 0.2], "compute": [0.5, 0.5, None]}
+    many = {
+        name: {"ranks": 100, "lowest": low, "median": 0.25, "mean": 0.5, "highest": 1.0, "highest_rank": 3}
+        for name, low in (("examples_per_sec", 0.125), ("input", 0.0), ("compute", 0.25))
+    }
+    odd = {"examples_per_sec": {"ranks": "x", "lowest": [], "median": None}, "input": 3, "compute": {}}
+    records = [record("train", 1, 1, by_rank=few), record("train", 2, 2, over_ranks=many)]
+    history = history_of(tmp_path, {}, record("start", 0, 0), *records, record("train", 3, 3, over_ranks=odd))
+    speed, shares, *_ = charts_of(history).speed
+    (curve,) = speed.curves
+    assert (curve.label, curve.points[:2]) == ("median of 100 ranks", [(1.0, 2.0), (2.0, 0.25)])
+    assert curve.band[:2] == [(1.0, 1.0, 6.0), (2.0, 0.125, 1.0)]
+    assert [(one.label, one.points[1][1]) for one in shares.curves][:2] == [("compute", 0.5), ("input", 0.5)]
+    assert [row[0] for row in shares_by_rank(history).rows] == [f"{name} of the ranks" for name in SUMMED_UP]
+    assert report_page(history)
 
 
 def test_where_only_the_wait_for_input_is_known_it_has_a_chart_of_its_own(tmp_path):

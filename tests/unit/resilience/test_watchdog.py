@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hpc_train.resilience import stall_folder
 from hpc_train.resilience.bounded import Bounded
+from hpc_train.resilience.places import Places, place_of
 from hpc_train.resilience.stall import Report, Verdict, judge
 from hpc_train.resilience.stall_folder import StallFolder
 from hpc_train.resilience.watchdog import GRACE_SECS, TRAINING, Watchdog
@@ -248,6 +249,30 @@ def test_nothing_is_written_while_all_move_and_reports_go_when_they_move_again(
     ranks.wait(LONG, until=lambda: not ranks.folder.exists(), moving=(0, 1))
     assert not ranks.folder.exists()
     assert not ranks.ended
+
+
+def test_a_rank_finds_those_below_that_can_judge_without_the_names_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the lowest ranks stall; else those in between count, whatever the order of the folder."""
+    folders = {rank: StallFolder(tmp_path / "stall", rank, 100) for rank in (0, 1, 2, 5, 9, 11, 30)}
+    for rank, folder in folders.items():
+        folder.report({"rank": rank, "host": "n", "pid": 1, "phase": "start", "step": 0, "secs": 1.0})
+    assert [folders[rank].lower(4) for rank in (0, 1, 5, 9, 11, 30)] == [0, 1, 3, 4, 4, 4]
+    assert folders[11].lower(2) == 2 and folders[30].lower(9) == 6
+    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} was listed"))
+    assert folders[30].lower(3) == 3
+
+
+def test_places_of_other_ranks_are_looked_up_when_they_are_named(tmp_path: Path) -> None:
+    found = Places(tmp_path, 3, 1, place_of("n1", 7))
+    assert (len(found), found[1]) == (3, "host n1, pid 7")
+    ranks = [{"rank": 0, "host": "n0", "pid": 5}, {"rank": 1, "host": "old", "pid": 1}, "no entry", {"rank": "2"}]
+    (tmp_path / "environment.json").write_text(json.dumps({"ranks": ranks}))
+    assert list(found) == ["host n0, pid 5", "host n1, pid 7", "host unknown"]
+    assert found[:2] == ["host n0, pid 5", "host n1, pid 7"]
+    nowhere = Places(tmp_path / "missing", 2, 0, "here")
+    assert [nowhere[0], nowhere[1]] == ["here", "host unknown"]
 
 
 def test_a_slow_rank_is_waited_for_as_long_as_it_moves(make_ranks: Callable[[int], Ranks]) -> None:

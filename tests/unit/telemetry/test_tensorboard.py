@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hpc_train.callbacks.tensorboard import Profiler
 from hpc_train.telemetry import tensorboard_files
 from hpc_train.telemetry.json_files import Lenient
-from hpc_train.telemetry.metrics import MetricsWriter
+from hpc_train.telemetry.metrics import MetricsWriter, summed_up
 from hpc_train.telemetry.tensorboard_events import buckets_of, buckets_of_variable, flattened
 from tests.support import LIMIT_SECS, wait_for
 
@@ -91,11 +91,32 @@ def test_what_train_and_eval_tell_can_be_read_at_once(tmp_path: Path) -> None:
         assert scalars(tmp_path / "train", "loss") == [(1, 1.0)]
 
 
-def test_the_first_64_ranks_have_event_files(tmp_path: Path) -> None:
+def test_of_many_ranks_the_first_64_have_event_files_and_a_record_sums_them_up(tmp_path: Path) -> None:
+    rates = [None, *(float(rate) for rate in range(70, 0, -1))]
     with MetricsWriter(tmp_path, Lenient()) as metrics:
-        metrics.record("train", 1, {"loss": 1.0}, by_rank={"examples_per_sec": [1.0] * 70})
-    assert len(list((tmp_path / "ranks").iterdir())) == 64
-    assert len(lines(tmp_path)[0]["by_rank"]["examples_per_sec"]) == 70
+        metrics.record("train", 1, {"loss": 1.0}, by_rank={"examples_per_sec": rates, "input": [None] * 71})
+        metrics.record("train", 2, {"loss": 1.0}, by_rank={"examples_per_sec": rates[:64]})
+    assert len(list((tmp_path / "ranks").iterdir())) == 63, "the first one has no numbers"
+    many, few = lines(tmp_path)
+    assert "by_rank" not in many and "over_ranks" not in few
+    assert many["over_ranks"] == {
+        "examples_per_sec": {
+            **{"ranks": 70, "lowest": 1.0, "median": 35.5, "mean": 35.5, "highest": 70.0},
+            **{"lowest_rank": 70, "highest_rank": 1},
+        },
+        "input": {},
+    }
+    assert few["by_rank"]["examples_per_sec"] == rates[:64]
+
+
+@given(st.lists(st.none() | st.floats(0, 1e9), max_size=40))
+def test_what_ranks_are_summed_up_to_lies_between_them(numbers: list[float | None]) -> None:
+    found, known = summed_up(numbers), [number for number in numbers if number is not None]
+    assert (found == {}) == (not known)
+    if known:
+        assert found["ranks"] == len(known) and found["lowest"] <= found["median"] <= found["highest"]
+        assert numbers[found["lowest_rank"]] == min(known) and numbers[found["highest_rank"]] == max(known)
+        assert json.dumps(found, allow_nan=False)
 
 
 def test_a_run_that_goes_on_supersedes_what_was_told_of_later_steps(tmp_path: Path) -> None:
