@@ -19,13 +19,18 @@ from hpc_train.report import words
 BENCHMARK = "control_path"
 TO_FIRST_STEP = ("start", "join", "plan", "build", "first step")
 PHASES = (*TO_FIRST_STEP, "steps", "record", "compare", "checkpoint", "evaluation", "end")
-FIRST_STEP, WHOLE = "to the first step", "all phases"
+FIRST_STEP, BESIDE, WHOLE = "to the first step", "all but the steps", "all phases"
+SUMS: Mapping[str, Sequence[str]] = {
+    FIRST_STEP: TO_FIRST_STEP,
+    BESIDE: tuple(phase for phase in PHASES if phase != "steps"),
+    WHOLE: PHASES,
+}
 COUNTED = ("calls", "received", "files", "entries")
 FEW, MANY = 8, 128
 MOST_GROWTH, MOST_MEGABYTES = 3.0, 50.0
 
 WHAT: Mapping[str, str] = {
-    "start": "Python begins, the package is imported",
+    "start": "Python begins, the package is imported, logging is set up, the job-dir's lock is taken",
     "join": "MPI starts, ranks learn who shares their node (join_world)",
     "plan": "job-dir, checkpoint to go on from, shards checked by the chief (plan)",
     "build": "data opened, model's state shared and compared, labels checked, job-dir begun, watchdog, status (build)",
@@ -83,7 +88,7 @@ def records(ranks: int, runs: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
 
 def _phases(ranks: int, runs: Sequence[Mapping[str, Any]]) -> Iterator[Sample]:
     """CPU seconds of the median worker, by repeat; what else is known of the phase in its config."""
-    for name, parts in [*((one, (one,)) for one in PHASES), (FIRST_STEP, TO_FIRST_STEP), (WHOLE, PHASES)]:
+    for name, parts in [*((one, (one,)) for one in PHASES), *SUMS.items()]:
         told = [[_sum(rank["phases"], parts) for rank in run["ranks"]] for run in runs]
         config: dict[str, Any] = {"what": "phase", "phase": name}
         config["wall"] = median(max(one["wall"] for one in run) for run in told)
@@ -119,7 +124,12 @@ def stall_records(ranks: int, stall_secs: float, told: Mapping[str, Any]) -> Ite
     """Of a stalled job."""
     verdict = told["verdict"]
     steps = [rank["phases"]["steps"] for rank in told["ranks"]]
-    config = {"what": "stall", "stall_secs": stall_secs, "message": verdict["message"], "judge": verdict["judge"]}
+    config = {
+        "what": "stall",
+        "stall_secs": stall_secs,
+        "message": verdict["message"].partition("; ended because")[0],
+        "judge": verdict["judge"],
+    }
     config |= {"files": verdict["files"], "bytes": verdict["bytes"]}
     config |= {f"{name}_ms": 1e3 * secs for name, secs in verdict["took"].items()}
     for kind in ("files", "entries"):
@@ -135,7 +145,7 @@ def targets(found: Found) -> list[Target]:
         (name, many.records[0].config[key] / few.records[0].config[key] if few and many else None)
         for name, key in (("the slowest rank", "cpu_most"), ("the chief", "cpu_chief"), ("a worker", "cpu_worker"))
     ]
-    received = [(n, one.config["received_worker"]) for n in (FEW, MANY) for one in found.where(phase=WHOLE, ranks=n)]
+    received = [(n, one.config["received_worker"]) for n in (FEW, MANY) for one in found.where(phase=BESIDE, ranks=n)]
     allowed = math.log2(MANY) / math.log2(FEW)
     ratio = received[-1][1] / received[0][1] if len(received) == 2 else None
     memory = [(words.count(one.ranks, "rank"), one.value) for one in found.where(what="memory")]
@@ -145,7 +155,7 @@ def targets(found: Found) -> list[Target]:
         at_most(
             f"Bytes that messages bring to a worker, {MANY} ranks to {FEW}",
             f"≤ {allowed:.2f} x, as log n grows",
-            [("the whole job", ratio)],
+            [("all but the steps", ratio)],
             allowed,
         ),
     ]
@@ -222,7 +232,7 @@ def _table(found: Found, key: str, text: Any, fold: str = "") -> Table:
     counts = sorted(own.each("ranks"))
     base = FEW if FEW in counts else counts[0]
     rows = []
-    for phase in (*PHASES, WHOLE):
+    for phase in (*PHASES, *SUMS):
         by_ranks = {one.ranks: one.config[key] for one in own.where(phase=phase)}
         growth = by_ranks[counts[-1]] / by_ranks[base] if by_ranks[base] else None
         rows.append((phase, *(text(by_ranks[n]) for n in counts), words.number(growth, 3)))
@@ -235,10 +245,10 @@ def _counted(found: Found, title: str, text: str, key: str) -> Section:
         _table(found, f"{key}_{who}", lambda value: f"{value:,.0f}", f"{title} of {name}, by phase")
         for who, name in (("chief", "the chief"), ("worker", "a worker"))
     ]
-    own = found.where(what="phase", phase=WHOLE)
+    own = found.where(what="phase", phase=BESIDE)
     lines = [_line(own, name, f"{key}_{who}") for who, name in (("chief", "chief"), ("worker", "worker"))]
     label = "bytes received" if key == "received" else "calls"
-    return Section(title, [text], [Lines(f"{title}: the whole job", "ranks", label, lines, log_y=True)], tables)
+    return Section(title, [text], [Lines(f"{title}: all but the steps", "ranks", label, lines, log_y=True)], tables)
 
 
 def _memory_section(found: Found) -> Section:

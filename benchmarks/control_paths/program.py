@@ -27,9 +27,9 @@ METER = Meter("start")
 """Made before numpy and the package are imported, so that this is counted."""
 BATCH, SAVES, RECORDS = 4, 2, 4
 """Rows of a rank's batch; checkpoints, and records, of a run."""
-POLL_SECS = 0.5
-DUMP_SECS = 5.0
-"""What the other ranks of a stalled job have to write what they have counted."""
+POLL_SECS = 0.2
+DUMP_SECS = 20.0
+"""At most what the other ranks of a stalled job have to write what they have counted."""
 
 
 def arguments() -> argparse.Namespace:
@@ -177,7 +177,9 @@ def watch_stall(args: argparse.Namespace) -> None:
             sizes = [file.stat().st_size for file in folder.glob("*.json")]
             about = {"message": message, "took": took, "judge": world.rank, "files": len(sizes), "bytes": sum(sizes)}
             write(args.out / "verdict.json", about)
-            time.sleep(DUMP_SECS)
+            last = time.monotonic() + DUMP_SECS
+            while len(list(args.out.glob("rank-*.json"))) < world.size and time.monotonic() < last:
+                time.sleep(POLL_SECS)
             end(message, blamed)
 
         return told
