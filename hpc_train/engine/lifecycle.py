@@ -23,7 +23,7 @@ from hpc_train.evaluation.runner import EvaluationResult, EvaluationRunner
 from hpc_train.evaluation.schedule import EvaluationSchedule
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_FAILED, STOP_CODES
-from hpc_train.resilience.signals import JobStopped
+from hpc_train.resilience.signals import JobStopped, signal_of_any
 from hpc_train.telemetry.status import RESTARTS_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -288,11 +288,3 @@ def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[
     known = JobDir(context.job_dir).evaluations(context.plan.first_step)
     every = [(number, spec.kind) for number, spec in enumerate(context.job.eval_specs) if spec.eval_every_checkpoint]
     return [(number, step) for number, kind in every for step in steps if step not in known.get(kind, {})]
-
-
-def signal_of_any(world: World, received: str | None) -> str | None:
-    """The signal that stopped the job, where a rank has received one: Slurm's warning before the others. Collective.
-
-    It comes first since it means to go on.
-    """
-    return next((name for name in STOP_CODES if world.first(True if received == name else None)), None)

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from hpc_train import stdio
+from hpc_train.distributed.world import World
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
 
 STOP_SIGNALS = tuple(signal.Signals[name] for name in STOP_CODES)
@@ -24,6 +25,14 @@ class JobStopped(SystemExit):
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
+
+
+def signal_of_any(world: World, received: str | None) -> str | None:
+    """The signal that stopped the job, where a rank has received one: Slurm's warning before the others. Collective.
+
+    It comes first since it means to go on.
+    """
+    return next((name for name in STOP_CODES if world.first(True if received == name else None)), None)
 
 
 def leave_at_once() -> None:

@@ -26,7 +26,7 @@ from hpc_train.model.job_model import JobModel, job_in_job_dir, kind_of_job
 from hpc_train.model.model_state import ModelState
 from hpc_train.model.program_job import ProgramJob
 from hpc_train.outcome import STOP_CODES
-from hpc_train.resilience.signals import JobStopped, StopSignals
+from hpc_train.resilience.signals import JobStopped, StopSignals, signal_of_any
 from hpc_train.telemetry.logs import set_up_logging
 
 SLEEP_SECS = 0.2
@@ -53,8 +53,7 @@ def evaluate_job(world: World, request: EvaluationRequest, signals: StopSignals,
         job: LoadedJob | None = None
         while True:
             command = EvaluatorCommand(**world.on_chief(lambda: asdict(chief.command()) if chief else {}))
-            if any(received := world.all_gather(signals.received)):
-                name = next(name for name in STOP_CODES if name in received)
+            if (name := signal_of_any(world, signals.received)) is not None:
                 if chief:
                     chief.report(f"stopped by {name}")
                 return STOP_CODES[name]

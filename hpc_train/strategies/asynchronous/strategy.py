@@ -19,7 +19,6 @@ from hpc_train.distributed.parameter_server.worker import Worker
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
-from hpc_train.engine.lifecycle import signal_of_any
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.engine.strategy import ModelParts
@@ -27,7 +26,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.outcome import STOP_CODES
-from hpc_train.resilience.signals import JobStopped
+from hpc_train.resilience.signals import JobStopped, signal_of_any
 from hpc_train.strategies.asynchronous.chief import AsyncChief
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep
 from hpc_train.strategies.asynchronous.parts import AsyncParts, carried_places

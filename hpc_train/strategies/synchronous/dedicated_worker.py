@@ -14,10 +14,10 @@ from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.channel import Channel, Message
 from hpc_train.distributed.world import World
 from hpc_train.engine.checkpointing import LONG_WAIT_SECS
-from hpc_train.engine.lifecycle import signal_of_any
 from hpc_train.engine.loop import Outcome
 from hpc_train.engine.run_context import RunContext
 from hpc_train.model import rng_state
+from hpc_train.resilience.signals import signal_of_any
 from hpc_train.strategies.synchronous.remote_state import snapshot_message
 from hpc_train.strategies.synchronous.strategy import train_through
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
