@@ -15,6 +15,7 @@ from tests.support import REPOSITORY, wait_for
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import scaling
+from scale import emulated
 from scale.forecast import curves_in, forecast, profile_of
 from scale.hook import GpuUse, mean_use
 from scale.jobs import ASYNC, DEDICATED, FULL, MEMORY, OWN, STRONG, SYNC, WEAK, Case, Run, arguments, read_run
@@ -171,6 +172,38 @@ def test_targets_follow_what_was_measured() -> None:
     [target] = targets(records_at(0.99, emulated))
     assert not target.reached, "7.6 MB of gradients are not 1 MB"
     assert not target.measured
+
+
+def test_an_emulated_device_works_in_order_beside_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+        def sleep(self, secs: float) -> None:
+            self.now += secs
+
+    clock = Clock()
+    monkeypatch.setattr(emulated, "time", clock)
+    device = emulated.Device()
+    a_second = round(emulated.TRANSFER_BYTES_A_SEC)
+    assert device.queue(4.0, 1 * a_second) == 5.0, "a step begins once its input is there"
+    assert device.queue(4.0, 1 * a_second) == 9.0, "and once the step before is over; inputs come beside it"
+    assert clock.now == 0.0, "the host does not wait"
+    assert device.busy(2) == 1.0
+    device.read()
+    assert clock.now == 5.0
+    device.read()
+    device.read()
+    assert clock.now == 9.0, "nothing is left to wait for"
+    clock.now = 10.0
+    assert device.queue(4.0, 0) == 14.0
+    assert device.busy(3) == 12 / 13, "it has waited for the host from 9 to 10"
+    assert device.busy(4) is None
+    device.begin()
+    device.read()
+    assert clock.now == 10.0, "what was queued before is nobody's"
 
 
 def test_what_does_not_fit_is_said_with_both_numbers() -> None:

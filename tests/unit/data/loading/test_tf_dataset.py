@@ -382,3 +382,27 @@ def test_shards_that_changed_are_told(folder: Path) -> None:
         check_record([began[0], {**began[1], "rows": 32}], shards, record)
     with pytest.raises(UserError, match="began with 1 shards, now there are 2"):
         check_record(began[:1], shards, record)
+
+
+def test_a_wait_for_input_counts_where_no_step_runs_meanwhile() -> None:
+    now = 0.0
+    times = TimeShares(lambda: now)
+    times.resume(10)
+    now += 2
+    times.step(8, 11, step_secs=1.75, gap_secs=0.25)
+    assert times.take() == {
+        "examples_per_sec": 4,
+        "input": 0.125,
+        "compute": 0.875,
+        "communication": 0,
+        "apply": 0,
+        "checkpoint": 0,
+        "other": 0,
+        "gap": 0.125,
+    }
+    now += 2
+    times.step(8, 12, step_secs=1)
+    taken = times.take()
+    assert taken is not None
+    assert "gap" not in taken, "it is not known"
+    assert taken["input"] == 0.5

@@ -1,0 +1,72 @@
+"""How many steps are in flight, after which they all have to be over, and what their calls look up."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_train.config.specs import MOST_IN_FLIGHT, RunConfig
+from hpc_train.engine.graph_call import GraphCall
+from hpc_train.engine.steps_in_flight import Stream, drains_after
+from hpc_train.errors import UserError
+from hpc_train.lazy import tf
+
+
+def drained(config: RunConfig, last: int) -> list[int]:
+    drains = drains_after(config)
+    return [step for step in range(1, last + 1) if drains(step)]
+
+
+def test_all_steps_are_over_before_what_needs_the_models_state() -> None:
+    never = {"save_summary_steps": 1000, "save_checkpoints_steps": None}
+    assert drained(RunConfig("runs/a", **never), 30) == []
+    assert drained(RunConfig("runs/a", **{**never, "save_summary_steps": 8}), 30) == [8, 16, 24]
+    assert drained(RunConfig("runs/a", **{**never, "save_checkpoints_steps": 10}), 30) == [10, 20, 30]
+    assert drained(RunConfig("runs/a", **never, check_replicas_steps=9), 30) == [9, 18, 27]
+    assert drained(RunConfig("runs/a", **never, save_histograms_steps=15), 30) == [15, 30]
+    assert drained(RunConfig("runs/a", **never, profile_steps=(5, 7)), 30) == [4, 5, 6, 7], "only what is profiled runs"
+
+
+def test_how_many_is_checked_at_the_door() -> None:
+    assert RunConfig("runs/a").steps_in_flight is None
+    assert RunConfig("runs/a", steps_in_flight=MOST_IN_FLIGHT).steps_in_flight == MOST_IN_FLIGHT
+    for wrong in (-1, MOST_IN_FLIGHT + 1, 1.5, "two"):
+        with pytest.raises(UserError, match="steps_in_flight"):
+            RunConfig("runs/a", steps_in_flight=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"steps_in_flight.*sync"):
+        RunConfig("runs/a", strategy="async", steps_in_flight=1)
+
+
+def test_a_graph_is_looked_up_by_shapes_and_dtypes() -> None:
+    traces = []
+
+    @tf.function
+    def doubled(x, y):
+        traces.append(x.shape)
+        return {"x": 2 * x}, y
+
+    call = GraphCall(doubled)
+    for _ in range(3):
+        for rows in (2, 3):
+            x, y = call(tf.ones([rows]), (tf.constant(7), tf.constant(8)))
+            assert x["x"].numpy().tolist() == [2.0] * rows
+            assert [int(one) for one in y] == [7, 8], "the structure is kept"
+    x, _ = call(tf.ones([2], tf.float64), (tf.constant(7), tf.constant(8)))
+    assert x["x"].dtype == tf.float64
+    assert len(traces) == 3, "each kind is traced once"
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
+    assert call(ragged, tf.constant(1))[0]["x"].to_list() == [[2.0], [4.0, 6.0]], "which TensorFlow looks up itself"
+
+
+def test_a_graph_reads_variables_as_they_are() -> None:
+    variable = tf.Variable(1.0)
+    call = GraphCall(tf.function(lambda x: variable.assign_add(x).read_value()))
+    assert [float(call(tf.constant(1.0))) for _ in range(3)] == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_stream_keeps_the_order(depth: int) -> None:
+    variable, stream = tf.Variable(1.0), Stream(depth)
+    call = GraphCall(tf.function(lambda x: variable.assign(2 * variable + x).read_value()))
+    with stream.dispatching():
+        results = [call(tf.constant(float(step))) for step in range(5)]
+        assert [float(result) for result in results] == [2.0, 5.0, 12.0, 27.0, 58.0]
