@@ -172,16 +172,18 @@ def changes(history: History) -> Table:
     return Table(("at step", "setting", "before", "since then", "without effect, because"), rows, 5)
 
 
+_SHARES = {**dict(zip(PARTS, PARTS, strict=True)), GAP: "device waits for host"}
+"""Columns of `shares_by_rank`, by what records call them."""
+
+
 def shares_by_rank(history: History) -> Table | None:
     """The mean share of the time that each rank spent on each part; of many ranks the lowest, the mean, the highest."""
-    if of_many := {part: many.means() for part in PARTS if (many := over_ranks(history, part)) is not None}:
+    if of_many := {name: many.means() for part, name in _SHARES.items() if (many := over_ranks(history, part))}:
         rows = [(f"{name} of the ranks", *(words.percent(own[name]) for own in of_many.values())) for name in SUMMED_UP]
         return Table(("", *of_many), rows)
-    by_part = {part: known.means() for part in PARTS if (known := by_rank(history, part)) is not None}
+    by_part = {name: known.means() for part, name in _SHARES.items() if (known := by_rank(history, part))}
     if not by_part:
         return None
-    if (gap := by_rank(history, GAP)) is not None:
-        by_part["device waits for host"] = gap.means()
     names = sorted({rank for means in by_part.values() for rank in means})[:MOST_RANKS]
     rows = [(f"rank {rank}", *(words.percent(means.get(rank)) for means in by_part.values())) for rank in names]
     return Table(("", *by_part), rows)

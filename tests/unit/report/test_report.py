@@ -221,9 +221,10 @@ def test_ranks_that_do_not_train_have_no_curve(tmp_path):
 def test_many_ranks_are_shown_together_and_with_those_that_were_recorded_one_by_one(tmp_path):
     """As in a job that went on with more ranks than are recorded one by one."""
     few = {"examples_per_sec": [1.0, 2.0, 6.0], "input": [0.0, 0.1, 0.2], "compute": [0.5, 0.5, None]}
+    few["gap"] = [0.05, 0.06, None]
     many = {
         name: {"ranks": 100, "lowest": low, "median": 0.25, "mean": 0.5, "highest": 1.0, "highest_rank": 3}
-        for name, low in (("examples_per_sec", 0.125), ("input", 0.0), ("compute", 0.25))
+        for name, low in (("examples_per_sec", 0.125), ("input", 0.0), ("compute", 0.25), ("gap", 0.0))
     }
     odd = {"examples_per_sec": {"ranks": "x", "lowest": [], "median": None}, "input": 3, "compute": {}}
     records = [record("train", 1, 1, by_rank=few), record("train", 2, 2, over_ranks=many)]
@@ -233,7 +234,12 @@ def test_many_ranks_are_shown_together_and_with_those_that_were_recorded_one_by_
     assert (curve.label, curve.points[:2]) == ("median of 100 ranks", [(1.0, 2.0), (2.0, 0.25)])
     assert curve.band[:2] == [(1.0, 1.0, 6.0), (2.0, 0.125, 1.0)]
     assert [(one.label, one.points[1][1]) for one in shares.curves][:2] == [("compute", 0.5), ("input", 0.5)]
-    assert [row[0] for row in shares_by_rank(history).rows] == [f"{name} of the ranks" for name in SUMMED_UP]
+    table = shares_by_rank(history)
+    assert [row[0] for row in table.rows] == [f"{name} of the ranks" for name in SUMMED_UP]
+    assert table.header == ("", "compute", "input", "device waits for host")
+    alone = shares_by_rank(history_of(tmp_path, {}, record("start", 0, 0), records[0]))
+    assert alone.header == table.header
+    assert [row[-1] for row in alone.rows] == ["5%", "6%", ""]
     assert report_page(history)
 
 
