@@ -239,7 +239,7 @@ def test_many_ranks_are_shown_together_and_with_those_that_were_recorded_one_by_
     assert table.header == ("", "compute", "input", "device waits for host")
     alone = shares_by_rank(history_of(tmp_path, {}, record("start", 0, 0), records[0]))
     assert alone.header == table.header
-    assert [row[-1] for row in alone.rows] == ["5%", "6%", ""]
+    assert [row[-1] for row in alone.rows] == ["5.0%", "6.0%", "–"]
     assert report_page(history)
 
 
