@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from support.drawing import Figure, Line, Lines, Stacks
-from support.page import Report, Section, Table, Target, at_least, curves
+from support.page import Report, Section, Table, Target, at_least, at_most, curves
 from support.records import Record
 
 from hpc_train.report import words
@@ -17,6 +17,8 @@ from scale.network import most_efficiency
 WEAK_SCALING: Mapping[str, float] = {"cnn": 0.88, "mlp": 0.78}
 WEAK_WORKERS = 2
 EMULATED, EMULATED_WORKERS, EMULATED_STEP_MS, EMULATED_BYTES = 0.95, 8, 100.0, 10**6
+SHORT_STEP_MS, SHORT_STEP_MOST = 5.0, 1.03
+OF_MEMORY = 0.97
 TITLE = "Scaling of training"
 PURPOSE = (
     "How many examples a second the package's training loop reaches on one rank and on more, where a step's time goes, "
@@ -61,8 +63,8 @@ HEADER = (
 GPU_HEADER = ("GPU memory", "GPU in use")
 
 
-def targets(records: Iterable[Record]) -> list[Target]:
-    """Those that something was measured for."""
+def targets(records: Iterable[Record], memory_rate: float | None = None) -> list[Target]:
+    """Those that something was measured for; memory_rate: bytes a second, see network.py."""
     curves = curves_in(records)
     real = [curve for curve in curves if curve.workload in WEAK_SCALING and curve.kind == WEAK]
     emulated = [curve for curve in curves if curve.emulated_step_ms is not None]
@@ -76,17 +78,39 @@ def targets(records: Iterable[Record]) -> list[Target]:
         ]
         wanted = ", ".join(f"≥ {least} ({name})" for name, least in WEAK_SCALING.items())
         found.append(Target(f"Weak scaling, {WEAK_WORKERS} ranks", wanted, parts))
-    if emulated:
-        what = f"Emulated {EMULATED_STEP_MS:g} ms steps, {EMULATED_BYTES / 1e6:g} MB, {EMULATED_WORKERS} ranks"
-        asked = [
-            (curve.unit, one.ratio)
-            for curve in emulated
-            if (one := curve.one(way=SYNC, workers=EMULATED_WORKERS))
-            and curve.emulated_step_ms == EMULATED_STEP_MS
-            and one.config["gradient_bytes"] == EMULATED_BYTES
+    return [*found, *_emulated_targets(emulated, memory_rate)] if emulated else found
+
+
+def _emulated_targets(curves: Sequence[Measured], memory_rate: float | None) -> Iterable[Target]:
+    """Of the curves that they are for; of other ones than those, that nothing was measured."""
+    what = f"Emulated {EMULATED_STEP_MS:g} ms steps, {EMULATED_BYTES / 1e6:g} MB, {EMULATED_WORKERS} ranks"
+    many = [(curve, one) for curve in curves if (one := curve.one(way=SYNC, workers=EMULATED_WORKERS))]
+    asked = [
+        (curve.unit, one.ratio)
+        for curve, one in many
+        if (curve.emulated_step_ms, one.config["gradient_bytes"]) == (EMULATED_STEP_MS, EMULATED_BYTES)
+    ]
+    short = [curve for curve in curves if curve.emulated_step_ms == SHORT_STEP_MS]
+    if asked or not short:
+        yield at_least(what, f"efficiency ≥ {EMULATED}", asked, EMULATED, ".3f")
+    if short:
+        steps = [(curve.unit, curve.alone.config["batch"] / curve.alone.value * 1e3) for curve in short]
+        most = SHORT_STEP_MS * SHORT_STEP_MOST
+        yield at_most(f"Emulated {SHORT_STEP_MS:g} ms steps, one rank", f"≤ {most:g} ms a step", steps, most)
+    if memory_rate is not None and many:
+        of_bound = [
+            (curve.unit, one.ratio / _memory_allows(curve, EMULATED_WORKERS, memory_rate))
+            for curve, one in many
+            if one.ratio is not None
         ]
-        found.append(at_least(what, f"efficiency ≥ {EMULATED}", asked, EMULATED, ".3f"))
-    return found
+        what = f"Emulated steps, {EMULATED_WORKERS} ranks, over what memory alone allows"
+        yield at_least(what, f"≥ {OF_MEMORY}", of_bound, OF_MEMORY, ".3f")
+
+
+def _memory_allows(curve: Measured, workers: int, memory_rate: float) -> float:
+    """The efficiency that the copies of the gradients alone leave to an emulated curve."""
+    assert curve.emulated_step_ms is not None
+    return most_efficiency(workers, curve.emulated_step_ms / 1e3, curve.alone.config["gradient_bytes"], memory_rate)
 
 
 def make_page(
@@ -104,7 +128,7 @@ def make_page(
     nccl = any(record.config["nccl"] for record in records)
     facts = {"trained on": ", ".join(devices), "allreduce by": "Horovod over NCCL" if nccl else "Horovod over MPI"}
     summary = [PURPOSE, METHOD.format(passes=settings.passes), *answers(forecasts)]
-    return Report(TITLE, summary, targets(records), sections, facts)
+    return Report(TITLE, summary, targets(records, memory_rate), sections, facts)
 
 
 def answers(forecasts: Sequence[Forecast]) -> Iterator[str]:
@@ -145,9 +169,8 @@ def _marked(curve: Measured, title: str) -> str:
 def _efficiency(curve: Measured, memory_rate: float | None) -> Lines:
     lines = curves(curve.records, "workers", efficiency, lambda one: one.config["ratio_spread"])
     if curve.emulated_step_ms is not None and memory_rate:
-        nbytes, step_secs = curve.alone.config["gradient_bytes"], curve.emulated_step_ms / 1e3
         counts = sorted({record.config["workers"] for record in curve.records})
-        bound = [(n, most_efficiency(n, step_secs, nbytes, memory_rate)) for n in counts]
+        bound = [(n, _memory_allows(curve, n, memory_rate)) for n in counts]
         lines.append(Line("memory allows", bound, dashed=True))
     return Lines(_marked(curve, "Efficiency"), "workers", "of as many times one rank", lines, limits={"ideal": 1.0})
 

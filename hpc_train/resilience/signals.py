@@ -7,11 +7,13 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_train import stdio
-from hpc_train.distributed.world import World
 from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
+
+if TYPE_CHECKING:
+    from hpc_train.distributed.world import World
 
 STOP_SIGNALS = tuple(signal.Signals[name] for name in STOP_CODES)
 """Slurm's warning before a time limit (`--signal=B:USR1@120`), its preemption, and Ctrl-C."""

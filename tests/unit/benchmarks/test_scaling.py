@@ -172,6 +172,12 @@ def test_targets_follow_what_was_measured() -> None:
     [target] = targets(records_at(0.99, emulated))
     assert not target.reached, "7.6 MB of gradients are not 1 MB"
     assert not target.measured
+    [target, of_memory] = targets(records_at(0.99, emulated), memory_rate=10e9)
+    assert (target.reached, of_memory.reached) == (False, True)
+    [_, of_memory] = targets(records_at(0.5, emulated), memory_rate=10e9)
+    assert not of_memory.reached
+    [short] = targets(records_at(0.99, replace(emulated, points=(), emulate_step_ms=5.0)))
+    assert (short.reached, short.measured[0][1]) == (False, "10"), "a step of 10 ms"
 
 
 def test_an_emulated_device_works_in_order_beside_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
