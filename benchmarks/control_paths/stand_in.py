@@ -308,13 +308,14 @@ def train_step(context: Any, world: Any) -> Callable[[Any, Any], Any]:
 
     count = len(fields(Flags))
 
-    def step(batch: Any, flags: Flags) -> StepReport:
+    def step(batch: Any, flags: Flags) -> Callable[[], StepReport]:
         sent = np.zeros(1 + count + WIDTH * WIDTH)
         sent[0], sent[1 : 1 + count] = float(np.mean(batch[-1])), astuple(flags)
         begun = time.perf_counter()
         total = world.sum(sent)
         waited = time.perf_counter() - begun
         raised = Flags(*(bool(number > 0) for number in total[1 : 1 + count]))
-        return StepReport(total[0] / world.size, raised, True, False, communication_secs=waited)
+        report = StepReport(total[0] / world.size, raised, True, False, communication_secs=waited)
+        return lambda: report
 
     return step
