@@ -188,7 +188,7 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
 
 
 def _run_of(case: Case) -> dict[str, str | int]:
-    flight = {} if case.steps_in_flight is None or case.way == ASYNC else {"steps_in_flight": case.steps_in_flight}
+    flight = {} if case.steps_in_flight is None else {"steps_in_flight": case.steps_in_flight}
     return {**RUN[case.way], **flight}
 
 
