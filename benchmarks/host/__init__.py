@@ -1,0 +1,1 @@
+"""What host_work.py runs and reports."""
