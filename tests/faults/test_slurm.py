@@ -273,7 +273,8 @@ def test_a_time_limit(struck: dict[str, SlurmJob]) -> None:
 def test_a_time_limit_with_too_short_a_warning_for_the_save(struck: dict[str, SlurmJob]) -> None:
     job = struck["short lead"]
     assert_finished(job, 1, struck["reference"])
-    assert starts(job.job_dir)[1] % SAVE_STEPS == 0, "an older checkpoint"
+    # At the end of a job mpirun continues a stopped rank a second before it kills it: that may be enough to save.
+    assert SAVE_STEPS <= starts(job.job_dir)[1] < MAX_STEPS
     assert "no time is left to wait for the ranks' checkpoint" in job.log()
     assert times_requeued(job) == 1
     assert "DUE TO TIME LIMIT" not in job.log()
