@@ -1,4 +1,5 @@
-# make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python.
+# make help lists what there is. TF=2.18.1 chooses another TensorFlow, PYTHON=python3.12 another Python, HOROVOD=no does
+# without Horovod.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-quick soak lint docs docs-api bench-quick clean
@@ -9,8 +10,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 13
 
-setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1 and PYTHON=python3.12 choose others)
-	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)")
+setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1, PYTHON=python3.12, HOROVOD=no)
+	@$(or $(shell command -v python3),$(PYTHON)) hpc_train/bootstrap $(if $(TF),--tf "$(TF)") $(if $(PYTHON),--python "$(PYTHON)") $(if $(HOROVOD),--horovod "$(HOROVOD)")
 
 demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the data, STRATEGY=async the other way)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)") $(if $(STRATEGY),--strategy "$(STRATEGY)")

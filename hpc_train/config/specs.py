@@ -52,6 +52,7 @@ DEFAULT_SAVE_CHECKPOINTS_SECS = 600.0
 
 
 _FOR_SYNC = {
+    "allreduce": "`allreduce` is for `strategy: sync`; asynchronous workers reach their servers by MPI's windows",
     "compression": "`compression` is for `strategy: sync`, whose gradients are averaged over the network",
     "float16": "`float16` is for `strategy: sync`: its loss scale would have to change on all workers and servers "
     "together; take `bfloat16`",
@@ -191,6 +192,7 @@ class RunOptions:
     mixed_precision: Literal["bfloat16", "float16"] | None = None
     accumulate_steps: Count = 1
     compression: Literal["fp16", "bf16"] | None = None
+    allreduce: Literal["horovod", "mpi"] | None = None
     sparse_gradients: Literal["dense", "keras"] = "dense"
     on_export_error: Literal["continue", "halt"] = "continue"
     save_histograms_steps: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -198,7 +200,13 @@ class RunOptions:
     report: bool = True
 
     @field_validator(
-        "compression", "mixed_precision", "on_nan", "check_replicas_steps", "sparse_gradients", "steps_in_flight"
+        "allreduce",
+        "compression",
+        "mixed_precision",
+        "on_nan",
+        "check_replicas_steps",
+        "sparse_gradients",
+        "steps_in_flight",
     )
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
@@ -260,7 +268,7 @@ class RunConfig(RunOptions):
     Args:
         model_dir: The job-dir: checkpoints, metrics, exports and the status go there. Shared by all ranks. `None`: a
             new temporary folder, which train_and_evaluate makes for all ranks, logs, and puts here.
-        strategy: `"sync"`: gradients are averaged over all ranks each step (Horovod ring-allreduce). `"async"`: the
+        strategy: `"sync"`: gradients are averaged over all ranks each step (ring-allreduce). `"async"`: the
             first ranks are parameter servers, which apply each worker's gradient as it arrives; one of them is a step.
         chief: `"train"`: rank 0 trains like the others, and all ranks evaluate together. `"dedicated"`: it takes no
             steps, but saves, evaluates and exports while the others train on (sync; in async it is always so).
@@ -293,6 +301,8 @@ class RunConfig(RunOptions):
             that all ranks change together (Micikevicius et al., arXiv:1710.03740).
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
         compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
+        allreduce: What averages the gradients: `"horovod"`, or `"mpi"`, which needs no Horovod; equal to the bit on two
+            ranks, to rounding on more. `None`: Horovod where it is installed (sync).
         sparse_gradients: How optimizers get the gradients of embeddings: `"dense"`: whole, which gives the same on any
             number of ranks. `"keras"`: as the rows that a batch has, which Keras's Adam, RMSprop and clipping treat
             otherwise; on one rank alone (sync).

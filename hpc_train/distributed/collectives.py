@@ -55,7 +55,8 @@ class Collectives(ABC):
 
     An implementation has `group` and the abstract methods with an underscore, whose arguments are checked, and whose
     results need neither gradients nor static shapes. Each gets a name, by which the ranks know what belongs together:
-    TensorFlow runs independent operations, and computes their gradients, in any order. Names count the calls of a
+    TensorFlow runs independent operations, and computes their gradients, in any order; an implementation that needs one
+    order has `_recorded`. Names count the calls of a
     function that is traced, beginning with `label`; those of gradients begin with the name of what they are of.
 
     Attributes:
@@ -185,7 +186,11 @@ class Collectives(ABC):
         """forward: what comes of a name and tensors. backward: their gradients, by the given collectives."""
         name, inner = self._name(kind), copy.copy(self)
         inner.label = name
-        return tf.custom_gradient(lambda *given: (forward(name, *given), partial(backward, inner)))(*tensors)
+        return self._recorded(lambda *given: (forward(name, *given), partial(backward, inner)), *tensors)
+
+    def _recorded(self, call: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+        """What `call` makes of `tensors`, recorded for tapes; it returns its result, and what makes gradients of it."""
+        return tf.custom_gradient(call)(*tensors)
 
     def _name(self, kind: str) -> str:
         return call_name(self.label, kind)

@@ -111,15 +111,14 @@ class World:
             groups: Ranks of each process set, ascending; more than one, and fewer than all. One order on all ranks.
 
         Raises:
-            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do; or Horovod runs
-                over other ranks.
+            UserError: This MPI does not let several threads call it at once, as Horovod's and ours do; Horovod cannot
+                be imported; or it runs over other ranks.
             RuntimeError: A group that the first call was not given.
         """
         if self._horovod is None:
             assert self.comm is not None, "one rank has nobody to reduce with"
             self.check_threads("Horovod")
-            import horovod.tensorflow as hvd
-
+            hvd = _horovod_module()
             running = hvd.size() if hvd.is_initialized() else 0
             on_chief = self.broadcast(running)
             other = self.first(running if running not in (0, self.size) or running != on_chief else None)
@@ -321,6 +320,17 @@ class World:
 
             MPI.COMM_WORLD.Abort(code)
         os._exit(code)
+
+
+def _horovod_module() -> Any:
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise UserError(
+            f"Horovod cannot be imported ({error}): set run.allreduce: mpi, by which a job trains without it, or run "
+            "`make setup HOROVOD=yes`, which builds it"
+        ) from None
+    return hvd
 
 
 def pieces_of(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -118,7 +118,7 @@ def mpirun_finding(path: str | None, outcome: Outcome | None, library: str) -> F
 
 
 def allreduce_finding(outcome: Outcome | None, results: Mapping[str, Any], in_step: bool) -> Finding:
-    """Whether Horovod adds up over two ranks. Pure.
+    """Whether Horovod, or MPI where there is none, adds up over two ranks. Pure.
 
     Args:
         outcome: Of the two ranks, None where what they need is missing; results: what they have reported.
@@ -135,7 +135,7 @@ def allreduce_finding(outcome: Outcome | None, results: Mapping[str, Any], in_st
         return Finding("two ranks", "fails", found, SET_UP, needed=True)
     hosts = results.get("hosts", 1)
     found = (
-        f"an allreduce by Horovod takes {duration(results['allreduce_secs'])}, "
+        f"an allreduce by {results.get('carrier', 'Horovod')} takes {duration(results['allreduce_secs'])}, "
         f"of {size(results['large_bytes'])} {duration(results['large_secs'])}"
     )
     if hosts > 1:

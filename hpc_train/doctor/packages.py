@@ -53,6 +53,8 @@ _HINTS = (
     (r"No space left|Cannot allocate memory|MemoryError|SIGKILL", "free some memory, or ask for more (--mem)"),
 )
 
+_WITHOUT = re.compile(r"No module named 'horovod'")
+
 
 def python_finding(version: Sequence[int], executable: str) -> Finding:
     """Whether this Python will do. Pure."""
@@ -98,6 +100,8 @@ def horovod_finding(outcome: Outcome, results: Mapping[str, Any], gpus: int) -> 
     """Whether Horovod can be imported, and was built with MPI for this TensorFlow. Pure; arguments as above."""
     if "tensorflow" not in results:
         return Finding("Horovod", "fails", "needs TensorFlow, see there", needed=True)
+    if _WITHOUT.search(results.get("horovod_error", "")):
+        return Finding("Horovod", "not here", "gradients are averaged by MPI itself, as with run.allreduce: mpi")
     if "horovod" not in results:
         return _failure("Horovod", results.get("horovod_error") or outcome.failure or "its import ended without a word")
     version, nccl = results["horovod"], int(results.get("nccl", 0))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.distributed.carrier import carrier_of, collectives_by
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.excepthook import report_error
-from hpc_train.distributed.horovod import collectives_of
 from hpc_train.distributed.parameter_server.window import Window
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.distributed.startup import join_world
@@ -27,15 +27,17 @@ from hpc_train.outcome import EXIT_BAD_INPUT
 LARGE_BYTES = 8 << 20
 TIMES, LARGE_TIMES = 40, 8
 _WORD = 8
+NAMES = {"horovod": "Horovod", "mpi": "MPI"}
 
 
 def allreduce(world: World) -> None:
-    """Averages by Horovod as training does, on the CPU, then between two GPUs where NCCL can. Collective."""
+    """Averages by what a job would that does not say, on the CPU, then between two GPUs where NCCL can. Collective."""
     set_up_tensorflow(world)
     with without_chatter():
         import tensorflow as tf
 
-        collectives = collectives_of(world)
+        carrier = carrier_of(world)
+        collectives = collectives_by(carrier, world)
     reduce = tf.function(lambda tensor: collectives.allreduce([tensor], "mean", gradient=False)[0])
 
     def measure(device: str, values: int, times: int) -> float:
@@ -44,17 +46,20 @@ def allreduce(world: World) -> None:
             mean = reduce(tensor).numpy()  # traced here, and what is set up at the first call
             expected = (world.size + 1) / 2
             if not np.all(mean == expected):
-                raise UserError(f"rank {world.rank}: an allreduce by Horovod gave {mean.min()}, not {expected}")
+                raise UserError(
+                    f"rank {world.rank}: an allreduce by {NAMES[carrier]} gave {mean.min()}, not {expected}"
+                )
             return _median(lambda: reduce(tensor).numpy(), times)
 
     small, large = measure("CPU", 1, TIMES), measure("CPU", LARGE_BYTES // 4, LARGE_TIMES)
     libraries = sorted(set(re.findall(r"/\S*/libmpi(?:ch)?\.so\S*", Path("/proc/self/maps").read_text())))
     hosts = len(set(world.all_gather(world.host)))
+    _emit_once(world, carrier=NAMES[carrier])
     _emit_once(world, allreduce_secs=small, large_bytes=LARGE_BYTES, large_secs=large, hosts=hosts, libraries=libraries)
     device = [world.host, os.environ.get("CUDA_VISIBLE_DEVICES", "")]
     devices = world.all_gather(device if tf.config.list_physical_devices("GPU") else [])
     own = all(devices) and len({tuple(device) for device in devices}) == world.size
-    if own and world.horovod().nccl_built():
+    if carrier == "horovod" and own and world.horovod().nccl_built():
         _emit_once(world, gpu_tried=True)
         _emit_once(world, gpu_secs=measure("GPU", LARGE_BYTES // 4, LARGE_TIMES))
 

@@ -12,7 +12,8 @@ PROGRAM = REPOSITORY / "tests" / "parallel" / "programs" / "collectives.py"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_operations_and_gradients_are_those_of_numpy(ranks: int, tmp_path: Path) -> None:
-    done = run_ranks(ranks, [PROGRAM], tmp_path, timeout=600)
+@pytest.mark.parametrize("carrier", ["horovod", "mpi"])
+def test_operations_and_gradients_are_those_of_numpy(carrier: str, ranks: int, tmp_path: Path) -> None:
+    done = run_ranks(ranks, [PROGRAM, carrier], tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is fine") == ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from hpc_train.config.specs import RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.distributed.allreduce import GradientAllreduce
-from hpc_train.distributed.horovod import collectives_of
+from hpc_train.distributed.carrier import carrier_of, collectives_by
 from hpc_train.distributed.roles import Roles
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.lifecycle import Lifecycle
@@ -24,6 +25,8 @@ from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
 from hpc_train.model.own_steps import has_own_train_step
 from hpc_train.telemetry.reporter import StepReporter
+
+log = logging.getLogger(__name__)
 
 
 class Synchronous:
@@ -55,7 +58,7 @@ class Synchronous:
 
     @contextmanager
     def prepare(self, parts: ModelParts) -> Iterator[Training]:
-        """Starts Horovod, among the workers alone where the chief is dedicated. Collective."""
+        """Starts Horovod, where it is the carrier, among the workers alone where the chief is dedicated. Collective."""
         from hpc_train.strategies.synchronous.dedicated import dedicated
 
         parts.world.each(lambda: _check_steps(parts))
@@ -90,7 +93,10 @@ def _check_steps(parts: ModelParts) -> None:
 
 def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
     """What averages over the ranks of `world`. Collective."""
-    return world.each(lambda: GradientAllreduce(collectives_of(world), config.compression))
+    carrier = carrier_of(world, config.allreduce)
+    if carrier == "mpi" and world.size > 1 and world.is_chief:
+        log.info("gradients are averaged by MPI itself, without Horovod (run.allreduce)")
+    return world.each(lambda: GradientAllreduce(collectives_by(carrier, world), config.compression))
 
 
 def train_together(allreduce: GradientAllreduce, context: RunContext) -> Result:

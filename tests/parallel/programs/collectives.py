@@ -1,5 +1,9 @@
-"""Checks each collective operation and its gradient against numpy; run on any number of ranks up to 4."""
+"""Checks each collective operation and its gradient against numpy; run on any number of ranks up to 4.
 
+argv: what carries them, horovod or mpi.
+"""
+
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,11 +17,12 @@ set_up_tensorflow(world)
 import tensorflow as tf  # noqa: E402
 
 from hpc_train.distributed.allreduce import GradientAllreduce  # noqa: E402
+from hpc_train.distributed.carrier import collectives_by  # noqa: E402
 from hpc_train.distributed.collectives import Collectives  # noqa: E402
-from hpc_train.distributed.horovod import collectives_of  # noqa: E402
-from hpc_train.errors import UserError  # noqa: E402
+from hpc_train.errors import RankError, UserError  # noqa: E402
 from tests.collective_cases import Case, all_cases, compare  # noqa: E402
 
+BY = sys.argv[1]
 GROUPS = {
     1: [],
     2: [[1]],
@@ -66,7 +71,7 @@ def raises(kind: type[Exception], action: Callable[[], object], words: str) -> N
         raise AssertionError(f"no {kind.__name__}")
 
 
-top = collectives_of(world, GROUPS[world.size])
+top = collectives_by(BY, world, GROUPS[world.size])
 assert (top.ranks, top.rank) == (world.size, world.rank)
 mine = [top]
 for ranks in GROUPS[world.size]:
@@ -80,14 +85,20 @@ check(mine)
 
 last, one = world.size - 1, tf.ones([2])
 if world.size > 2:
-    raises(ValueError, lambda: top.group([0, last]), "Horovod was started without it")
-    raises(RuntimeError, lambda: collectives_of(world, [[0, last]]), "Horovod runs without")
+    if BY == "horovod":
+        raises(ValueError, lambda: top.group([0, last]), "Horovod was started without it")
+        raises(RuntimeError, lambda: collectives_by(BY, world, [[0, last]]), "Horovod runs without")
+    else:
+        assert collectives_by(BY, world) is top
+        assert top.group([0, last]) is top.group([last, 0])
     pair = top.group([last - 1, last])
     alone = pair.group([1]) if pair is not None else None
     assert (alone is not None) == (world.rank == last), "ranks of a group are numbered in it"
     others = world.part(1)  # the workers of a dedicated chief, in a program whose jobs had none before
-    if others is not None:
-        raises(UserError, lambda: collectives_of(others), "over other ranks")
+    if others is not None and BY == "horovod":
+        raises(UserError, lambda: collectives_by(BY, others), "over other ranks")
+    elif others is not None:
+        assert collectives_by(BY, others).ranks == last
 if world.size > 1:
     for _ in range(2):  # outside of a tf.function, too, and again by the same name
         assert np.array_equal(top.allreduce([one])[0], [world.size, world.size])
@@ -133,7 +144,8 @@ np.testing.assert_allclose(curvature(one, tf.constant(v)).numpy(), world.size * 
 allreduce = GradientAllreduce(top)
 traced = tf.function(lambda x: allreduce.average([x, 2 * x], [x[:1]])).get_concrete_function(one)
 kinds = [op.type for op in traced.graph.get_operations()]
-assert [kind for kind in kinds if "Horovod" in kind] == ["HorovodGroupedAllreduce"] * (world.size > 1)
+kind_of_one = {"horovod": "HorovodGroupedAllreduce", "mpi": "PyFunc"}[BY]
+assert [kind for kind in kinds if "Horovod" in kind or "PyFunc" in kind] == [kind_of_one] * (world.size > 1)
 assert "IdentityN" not in kinds
 
 for c in mine:
@@ -141,5 +153,17 @@ for c in mine:
         compressed = GradientAllreduce(c, kind)
         (mean,), _ = tf.function(lambda x, compressed=compressed: compressed.average([x], []))(one / 3 + c.rank)
         np.testing.assert_allclose(mean.numpy(), 1 / 3 + (c.ranks - 1) / 2, rtol=most)
+if BY == "mpi" and world.size > 1:
+    # A result that nobody uses is exchanged all the same, memory is used again, and another order is an error.
+    unused = tf.function(lambda x: (top.allreduce([x], gradient=False), 2 * x)[1])
+    for _ in range(3):
+        assert np.array_equal(unused(one), [2, 2])
+    large = tf.fill([1 << 18], np.float32(world.rank))
+    both = tf.function(lambda x, y: top.allreduce([x, y, x[:0]], "mean", gradient=False))
+    kept = [both(large, one * place)[1] for place in range(4)]
+    assert [float(mean[0]) for mean in kept] == [0, 1, 2, 3], "what is still in use is not written to"
+    swapped = ("a", "b") if world.is_chief else ("b", "a")
+    raises(RankError, lambda: [top._allreduce(name, [one], "sum") for name in swapped], "something else at the same")
+
 world.wait_asleep()  # a rank that leaves ends Horovod for those that still exchange in a group of theirs
 print(f"rank {world.rank} of {world.size} is fine")

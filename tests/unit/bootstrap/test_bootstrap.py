@@ -282,3 +282,20 @@ def test_a_failing_build_leaves_nothing_in_the_cache(machine, monkeypatch, tmp_p
     with pytest.raises(SetUpError):
         build.cached(made, "Horovod", "TensorFlow", fail, [])
     assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("asked", "stamp", "wanted"),
+    [(None, {}, True), (None, {"horovod": "no"}, False), ("yes", {"horovod": "no"}, True), ("no", {}, False)],
+)
+def test_horovod_is_built_as_asked_else_as_the_environment_was_made(asked, stamp, wanted):
+    assert plan.choose_horovod(asked, stamp) == wanted
+
+
+def test_without_horovod_no_compiler_is_needed(machine):
+    for compiler in ("c++", "make"):
+        (machine.bin / compiler).unlink()
+    assert "compiler" in machine.complaint()
+    assert not machine.pip_calls.exists()
+    assert "Installing TensorFlow" in machine.complaint("--horovod", "no")
+    assert machine.pip_calls.exists()

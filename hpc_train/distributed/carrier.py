@@ -1,0 +1,33 @@
+"""What carries tensors between ranks: Horovod, or MPI itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Literal
+
+from hpc_train.distributed import horovod, mpi
+from hpc_train.distributed.collectives import Collectives
+from hpc_train.distributed.world import World
+
+Carrier = Literal["horovod", "mpi"]
+
+
+def carrier_of(world: World, asked: Carrier | None = None) -> Carrier:
+    """`asked`; where nothing is, Horovod if the chief has it, else MPI. The same on all ranks. Collective."""
+    if asked:
+        return asked
+    carrier: Carrier = world.broadcast("horovod" if importlib.util.find_spec("horovod") else "mpi")
+    return carrier
+
+
+def collectives_by(carrier: Carrier, world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:
+    """Those of all ranks of `world`. Collective.
+
+    Args:
+        groups: Ranks of each group that `Collectives.group` will be asked for, see horovod.collectives_of; MPI itself
+            makes any group when it is asked for.
+
+    Raises: As the implementation's `collectives_of`.
+    """
+    return mpi.collectives_of(world) if carrier == "mpi" else horovod.collectives_of(world, groups)
