@@ -6,15 +6,19 @@ import sys
 from contextlib import nullcontext
 
 from hpc_train import stdio
+from hpc_train.lazy import importing
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.telemetry.start_timeline import start_timeline
 
 
 def main() -> None:
     """Entry point of the console script; stop signals are handled from here on, where the command takes them."""
+    start_timeline.begin("imports")
     stdio.set_up()
     signals = StopSignals()
     with signals if _command(sys.argv[1:]) in ("train", "evaluate") else nullcontext():
-        from hpc_train.cli.app import run
+        with importing():
+            from hpc_train.cli.app import run
 
         run(signals)
 

@@ -86,7 +86,8 @@ def _write(job_dirs: list[Path], is_one: bool, out: Path | None, as_markdown: bo
             else:
                 replace_text(out, text)
             return out
-        from hpc_train.report import write_comparison, write_report
+        from hpc_train.report.compare import write_comparison
+        from hpc_train.report.page import write_report
 
         if is_one:
             return write_report(job_dirs[0], out)

@@ -11,6 +11,7 @@ import typer
 from hpc_train.cli.command import Command, JobFile, Settings
 from hpc_train.cli.terminal import errors, warn
 from hpc_train.errors import UserError
+from hpc_train.lazy import importing
 
 JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. [default: runs/<name of the job>]")]
 DebugDelay = Annotated[
@@ -28,11 +29,12 @@ def train(
     data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
-    from hpc_train.config.job import JobConfig, load_job, strategy_in
-    from hpc_train.distributed.excepthook import report_error
-    from hpc_train.distributed.startup import join_world
-    from hpc_train.strategies import strategy_of
-    from hpc_train.training.trainer import train_job
+    with importing():
+        from hpc_train.config.job import JobConfig, load_job, strategy_in
+        from hpc_train.distributed.excepthook import report_error
+        from hpc_train.distributed.startup import join_world
+        from hpc_train.strategies import strategy_of
+        from hpc_train.training.trainer import train_job
 
     with errors():
         delays = _delays(debug_delay or [])
@@ -60,10 +62,11 @@ def launch(
     debug_delay: DebugDelay = None,
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
-    from hpc_train.config.job import load_job
-    from hpc_train.config.secrets import masked_settings
-    from hpc_train.jobs.launch.mpirun import launch as launch_ranks
-    from hpc_train.telemetry.units import counted
+    with importing():
+        from hpc_train.config.job import load_job
+        from hpc_train.config.secrets import masked_settings
+        from hpc_train.jobs.launch.mpirun import launch as launch_ranks
+        from hpc_train.telemetry.units import counted
 
     with errors():
         job = load_job(job_file, settings or [])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
@@ -128,8 +128,8 @@ def _are_class_weights(value: Any) -> Any:
     found = {}
     for key, weight in value.items():
         number = int(key) if isinstance(key, str) and key.isdecimal() else key
-        is_class = isinstance(number, int | np.integer) and not isinstance(number, bool) and 0 <= number < MAX_CLASSES
-        is_weight = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+        is_class = isinstance(number, Integral) and not isinstance(number, bool) and 0 <= number < MAX_CLASSES
+        is_weight = isinstance(weight, Real) and not isinstance(weight, bool)
         if not is_class or not is_weight or not math.isfinite(weight) or weight < 0:
             raise ValueError(f"{shown(key)}: {shown(weight)} is not allowed; {allowed}")
         found[int(number)] = float(weight)

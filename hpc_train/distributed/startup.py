@@ -17,6 +17,7 @@ from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.distributed.world import Threads, World
 from hpc_train.errors import UserError
 from hpc_train.telemetry import units
+from hpc_train.telemetry.start_timeline import start_timeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -49,6 +50,7 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
         return _joined
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise UserError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}; unset it, or set it to tensorflow")
+    start_timeline.begin("MPI")
     place = launch_env.launch_place(os.environ)
     mask = sorted(os.sched_getaffinity(0))
     gpus = nvidia_device_count()
@@ -67,6 +69,7 @@ def join_world(threads: Threads = "multiple", own_device: bool = True) -> World:
         lacks = world.all_gather(world.host if lacking else None)
         world.notes += _notes([host for host in lacks if host is not None])
     _joined = world
+    start_timeline.begin("data")
     return world
 
 

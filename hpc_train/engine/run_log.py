@@ -11,7 +11,6 @@ from hpc_train.engine.events import RunListener
 from hpc_train.engine.run_context import ChiefServices, RunContext
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.export.exporters import ExportResult
-from hpc_train.report import write_report
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +81,8 @@ class RunLog(RunListener):
             return
         self._context.watchdog.at("report", step)
         try:
+            from hpc_train.report.page import write_report  # a job needs it once, at its end
+
             path = write_report(self._context.job_dir)
         except Exception as error:  # whatever goes wrong with it, the job is done
             log.warning(f"report.html could not be written: {type(error).__name__}: {error}")

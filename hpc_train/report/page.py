@@ -53,6 +53,7 @@ def report_page(history: History) -> str:
         exports=tables.Table(("exporter", "step", "path"), tables.export_paths(history), 3),
         export_errors=tables.Table(("exporter", "step", "error"), tables.export_errors(history), 3),
         restarts=tables.restarts(history),
+        starts=tables.starts(history),
         changes=tables.changes(history),
         shares=tables.shares_by_rank(history),
         warm_start=tables.warm_start(history),

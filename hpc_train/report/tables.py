@@ -27,9 +27,11 @@ from hpc_train.report.numbers import (
     training_ranks,
 )
 from hpc_train.telemetry.progress import GAP
+from hpc_train.telemetry.start_timeline import PHASES
 
 MOST_RANKS = 256
 MOST_EVALUATIONS = 200
+MOST_STARTS = 20
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,22 @@ def restarts(history: History) -> Table:
         for restart in history.restarts
     ]
     return Table(("when", "how the run before ended", "from step", "steps done again"), rows, 2)
+
+
+def starts(history: History) -> Table:
+    """Of each run, the newest last, the seconds until its first step was over, and those of each phase."""
+    records = [r for r in history.all_of("first_step") if isinstance(r.values.get("phases"), Mapping)][-MOST_STARTS:]
+    found = [{phase: as_number(r.values["phases"].get(phase)) for phase in PHASES} for r in records]
+    phases = [phase for phase in PHASES if any(own[phase] is not None for own in found)]
+    rows = [
+        (
+            words.moment(r.time),
+            f"{r.step:,}",
+            *(words.number(n, 2) for n in (r.number("secs"), *(own[p] for p in phases))),
+        )
+        for r, own in zip(records, found, strict=True)
+    ]
+    return Table(("when", "step", "in all", *phases), rows)
 
 
 def changes(history: History) -> Table:

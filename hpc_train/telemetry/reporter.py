@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
+from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.telemetry.status import StatusFile
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Reporter:
 
     Args:
         input_advice: What to change where training waits for input.
+        at_first_record: What is left to write once training has begun, called with the first record.
     """
 
     def __init__(
@@ -96,10 +98,12 @@ class Reporter:
         progress: TrainingProgress,
         lists: StatusLists,
         input_advice: str,
+        at_first_record: Callable[[], None] | None = None,
     ) -> None:
         self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
         self._input_wait: float | None = None
+        self._at_first_record = at_first_record
 
     def showing(self) -> AbstractContextManager[object]:
         return self.progress
@@ -109,10 +113,18 @@ class Reporter:
 
     def report(self, summary: StepSummary) -> None:
         s = summary
+        if (phases := start_timeline.end()) is not None:
+            self._note_start(s.step, phases)
         if s.record:
             self._record(s)
         self.status.update(step=s.step, loss=s.loss, examples_per_sec=s.mean_rate, secs_left=s.secs_left)
         self.progress.update(s.step, s.loss, s.recent_rate, self._input_wait, s.secs_left, s.last)
+
+    def _note_start(self, step: int, phases: Mapping[str, float]) -> None:
+        rounded = {phase: round(secs, 3) for phase, secs in phases.items()}
+        self.metrics.note("first_step", step, secs=round(sum(phases.values()), 3), phases=rounded)
+        parts = ", ".join(f"{phase} {secs:.1f}" for phase, secs in phases.items())
+        log.debug(f"the first step was over after {sum(phases.values()):.1f} s: {parts}")
 
     def _record(self, summary: StepSummary) -> None:
         values = {"loss": summary.loss, "examples_per_sec": summary.recent_rate}
@@ -133,6 +145,9 @@ class Reporter:
                 )
         histograms = {"staleness": summary.staleness} if summary.staleness is not None else None
         self.metrics.record("train", summary.step, values, histograms, summary.by_rank)
+        if (write := self._at_first_record) is not None:
+            self._at_first_record = None
+            write()
 
 
 def by_rank(taken: Sequence[Mapping[str, float] | None], idle: int) -> ByRank:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,7 @@ def start_reporting(
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
         metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
-        spec = data.dataset.element_spec
-        show_job(metrics, job, size, model, optimizer, spec[0] if isinstance(spec, tuple) else spec)
+        show_job(metrics, job, size, optimizer)
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
         log.info(first_line(job, plan))
@@ -98,7 +98,9 @@ def start_reporting(
             log.info("the order of rows has changed: training goes on with a whole epoch of it")
         for note in [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]:
             log.warning(note)
-        yield Reporter(metrics, status, progress, lists, data.advice)
+        spec = data.dataset.element_spec
+        draw = partial(show_graph, metrics, model, spec[0] if isinstance(spec, tuple) else spec)
+        yield Reporter(metrics, status, progress, lists, data.advice, draw)
 
 
 def _how_started(ranks: int) -> dict[str, Any]:
@@ -123,10 +125,8 @@ def _masked(command: str) -> str | None:
     return command if masked_words(words) == words else shlex.join(masked_words(words))
 
 
-def show_job(
-    metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, optimizer: Any, x_spec: Any
-) -> None:
-    """Writes hyper-parameters, the job file's text, and the model's graph. For the chief."""
+def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, optimizer: Any) -> None:
+    """Writes hyper-parameters and the job file's text. For the chief."""
     source, config = job.train_spec.input_fn, job.config
     about = {
         "strategy": config.strategy,
@@ -137,6 +137,10 @@ def show_job(
     }
     metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
     metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
+
+
+def show_graph(metrics: MetricsWriter, model: keras.Model, x_spec: Any) -> None:
+    """Writes the graph of the model, which is traced for it. For the chief."""
     with rng_state.unchanged():
         graph = _graph(model, x_spec)
     if graph is not None:

@@ -43,6 +43,7 @@ from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
+from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import start_reporting
 from hpc_train.training.components import early_stopper, hooks_of, prepare_evaluations, user_hooks
 from hpc_train.training.data_check import check_labels
@@ -91,14 +92,19 @@ def build(
         Whatever the model, the input or a hook raise.
     """
     with ExitStack() as stack:
+        start_timeline.begin("TensorFlow")
         device = set_up_tensorflow(world)
+        start_timeline.begin("data")
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
         place = partial(strategy.place, job, plan.roles)
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
+        start_timeline.begin("model")
         trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
+        start_timeline.begin("exchange")
         training = stack.enter_context(strategy.prepare(trained.parts))
+        start_timeline.begin("job-dir")
         hooks = user_hooks(world, job, plan, data.current, model, trained.evaluators[0])
         listeners = world.each(
             lambda: resolve_listeners(job.train_spec.saving_listeners, job.load) if world.is_chief else []
@@ -129,6 +135,7 @@ def build(
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
         if plan.is_over:  # of the steps' hooks there is nothing to do any more
             hooks = [hook for hook in hooks if isinstance(hook, EvaluationHook)]
+        start_timeline.begin("first step")
         yield RunContext(
             world=world,
             job=job,

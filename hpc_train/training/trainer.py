@@ -29,6 +29,7 @@ from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.logs import set_up_logging
+from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.build import build
 from hpc_train.training.job_description import describe
 from hpc_train.training.job_dir import settle_job_dir
@@ -112,6 +113,7 @@ def train_job(
 def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
     """What train_and_evaluate does, once the world is joined. Collective."""
     config = job.config
+    start_timeline.begin("data")
     world.each(lambda: set_up_logging(world.is_chief, world.rank))
     if world.is_chief:
         for note in world.notes:
@@ -134,6 +136,8 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
         if background_evaluation.hangs():  # Python would wait for its thread
             world.leave(stopped.exit_code)
         raise
+    finally:
+        start_timeline.end()  # of a run without a step
 
 
 def _claim(job_dir: Path, lock: JobLock) -> None:

@@ -44,8 +44,8 @@ def test_after_each_kill_training_goes_on_to_the_same_weights(make_job: MakeJob)
     job = make_job("killed", model=faulty(KILL, rank="restarts", call=15, runs="[0, 1]"), **SHORT)
     with Launched(job, "--max-restarts", "2", HPC_TRAIN_RESTARTS="0") as run:
         assert run.end() == 0, run.err
-    for rank, step in ((0, 10), (1, 20)):
-        killed = f"rank {rank} on {HOST} was killed by SIGKILL; restart {rank + 1} of 2 in {rank + 1} s"
+    for rank, step, when in ((0, 10, "at once"), (1, 20, "in 2 s")):
+        killed = f"rank {rank} on {HOST} was killed by SIGKILL; restart {rank + 1} of 2 {when}"
         assert f"hpc-train: {killed}, from step {step}\n" in run.err
         assert f"going on from step {step} " in run.out
     assert len(run.err.splitlines()) == 3, run.err  # that it starts, and two restarts
@@ -74,7 +74,7 @@ def test_the_budget_ends_a_deterministic_crash(make_job: MakeJob) -> None:
     with Launched(job, "--max-restarts", "1", ranks=1) as run:
         assert run.end() == 1
     assert "ValueError: the fifth batch is cursed" in run.err
-    assert "hpc-train: the job ended with exit code 1; restart 1 of 1 in 1 s, from step 4\n" in run.err
+    assert "hpc-train: the job ended with exit code 1; restart 1 of 1 at once, from step 4\n" in run.err
     assert run.err.endswith("hpc-train: the job ended with exit code 1; not restarted: --max-restarts allows 1\n")
     assert run.status["state"] == "failed"
 

@@ -26,6 +26,7 @@ from hpc_train.jobs.launch.supervisor import RunEnd, supervise
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, process_began
 from hpc_train.telemetry.status import (
     COMMAND_VARIABLE,
     OUTPUT_VARIABLE,
@@ -141,17 +142,23 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     start = start_of(ranks, program, {**progress, **known})
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
-        return run_supervised(start, job_dir, max_restarts, signals, at_once)
+        return run_supervised(start, job_dir, max_restarts, signals, at_once, process_began())
 
 
 def run_supervised(
-    start: Start, job_dir: Path, max_restarts: int, signals: StopSignals, at_once: threading.Event
+    start: Start,
+    job_dir: Path,
+    max_restarts: int,
+    signals: StopSignals,
+    at_once: threading.Event,
+    began: float | None = None,
 ) -> int:
     """Runs the ranks, after crashes up to `max_restarts` times again, and returns the last exit code.
 
     Args:
         signals: What asks them to stop.
         at_once: Ends them without asking.
+        began: When the launch has begun, in seconds since 1970; None: now.
     """
     given = os.environ.get(RESTARTS_VARIABLE, "")
     earlier = int(given) if given.isdecimal() else 0
@@ -159,7 +166,9 @@ def run_supervised(
     def run(restarts: int) -> RunEnd:
         with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
             session = {} if SESSION_VARIABLES & os.environ.keys() else {SESSION_VARIABLE: own}
-            settings = {**start.settings, **session, RESTARTS_VARIABLE: str(earlier + restarts)}
+            launched = time.time() if began is None or restarts else began
+            counted = {RESTARTS_VARIABLE: str(earlier + restarts), LAUNCHED_VARIABLE: f"{launched:.3f}"}
+            settings = {**start.settings, **session, **counted}
             return _run(replace(start, settings=settings), job_dir, signals, at_once)
 
     def wait(secs: float) -> bool:

@@ -22,8 +22,8 @@ class RunEnd:
 
 
 def wait_secs(restart: int) -> float:
-    """How long to wait before restart number `restart` (the first is 1): 1, 2, 4 … 60 s. Pure."""
-    return min(LONGEST_WAIT_SECS, 2.0 ** min(restart - 1, 10))
+    """How long to wait before restart number `restart` (the first is 1): not at all, then 2, 4, 8 … 60 s. Pure."""
+    return min(LONGEST_WAIT_SECS, 2.0 ** min(restart - 1, 10)) if restart > 1 else 0.0
 
 
 def supervise(
@@ -61,7 +61,8 @@ def supervise(
         if not wait(0):
             report(f"{ended.why}; not restarted: it was asked to stop")
             return ended.code
-        report(f"{ended.why}; restart {restarts + 1} of {max_restarts} in {secs:.0f} s, from {begin}")
+        when = f"in {secs:.0f} s" if secs else "at once"
+        report(f"{ended.why}; restart {restarts + 1} of {max_restarts} {when}, from {begin}")
         if not wait(secs):
             report("not restarted: it was asked to stop")
             return ended.code

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 import yaml
 
-from hpc_train.report import write_comparison, write_report
+from hpc_train.report.compare import write_comparison
+from hpc_train.report.page import write_report
 from tests.job_dirs import a_job
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

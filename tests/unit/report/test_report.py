@@ -426,7 +426,7 @@ def test_bad_input_is_told(job_dir, tmp_path):
 
 def test_a_users_settings_of_matplotlib_change_nothing(job_dir, tmp_path):
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\nbackend: TkAgg\n")
-    code = "import sys; from hpc_train.report import write_report; from pathlib import Path\n"
+    code = "import sys; from hpc_train.report.page import write_report; from pathlib import Path\n"
     code += "write_report(Path(sys.argv[1]), Path(sys.argv[2])); assert 'matplotlib.pyplot' not in sys.modules\n"
     code += "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"
     out = tmp_path / "x.html"
