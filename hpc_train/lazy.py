@@ -98,4 +98,4 @@ class _Deferred(ModuleType):
         with self._lock:
             if (run := self.__dict__.pop("_run", None)) is not None:
                 run(self)
-        self.__class__ = ModuleType
+        self.__class__ = ModuleType  # type: ignore[assignment]

@@ -128,7 +128,7 @@ def _are_class_weights(value: Any) -> Any:
     found = {}
     for key, weight in value.items():
         number = int(key) if isinstance(key, str) and key.isdecimal() else key
-        is_class = isinstance(number, Integral) and not isinstance(number, bool) and 0 <= number < MAX_CLASSES
+        is_class = isinstance(number, Integral) and not isinstance(number, bool) and 0 <= int(number) < MAX_CLASSES
         is_weight = isinstance(weight, Real) and not isinstance(weight, bool)
         if not is_class or not is_weight or not math.isfinite(weight) or weight < 0:
             raise ValueError(f"{shown(key)}: {shown(weight)} is not allowed; {allowed}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hpc_train.telemetry.metrics import MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress
-from hpc_train.telemetry.start_timeline import start_timeline
+from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,8 @@ class Reporter:
 
     Args:
         input_advice: What to change where training waits for input.
-        at_first_record: What is left to write once training has begun, called with the first record.
+        at_first_record: What is left to write once training has begun, called after the first record.
+        start: Over with the first step that is reported, and recorded then.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class Reporter:
         lists: StatusLists,
         input_advice: str,
         at_first_record: Callable[[], None] | None = None,
+        start: StartTimeline | None = None,
     ) -> None:
         self.metrics, self.status, self.progress, self.lists = metrics, status, progress, lists
         self._input_advice, self._warned_of_input_wait = input_advice, False
         self._input_wait: float | None = None
-        self._at_first_record = at_first_record
+        self._at_first_record, self._start = at_first_record, start
 
     def showing(self) -> AbstractContextManager[object]:
         return self.progress
@@ -113,7 +115,7 @@ class Reporter:
 
     def report(self, summary: StepSummary) -> None:
         s = summary
-        if (phases := start_timeline.end()) is not None:
+        if self._start is not None and (phases := self._start.end()) is not None:
             self._note_start(s.step, phases)
         if s.record:
             self._record(s)

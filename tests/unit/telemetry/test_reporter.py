@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hpc_train.telemetry.json_files import Lenient
 from hpc_train.telemetry.metrics import METRICS_FILE, MetricsWriter
 from hpc_train.telemetry.progress import TrainingProgress, make_console
 from hpc_train.telemetry.reporter import Reporter, StatusLists, StepSummary, by_rank
+from hpc_train.telemetry.start_timeline import StartTimeline
 from hpc_train.telemetry.status import StatusFile, read_status
 
 
@@ -50,6 +52,34 @@ def test_only_records_go_to_the_metrics(reporter: Reporter, tmp_path: Path) -> N
     reporter.status.update(state="running")
     status = read_status(tmp_path)
     assert (status["step"], status["examples_per_sec"], status["input_wait"]) == (3, 90.0, 0.05)
+
+
+def test_the_start_is_recorded_with_the_first_step_and_the_rest_is_written_with_the_first_record(
+    tmp_path: Path,
+) -> None:
+    lenient, written = Lenient(), []
+    start = StartTimeline(began=time.time() - 5, launched=time.time() - 8)
+    start.begin("first step")
+    with MetricsWriter(tmp_path, lenient) as metrics:
+        status, progress = (
+            StatusFile(tmp_path, tmp_path / "failure", lenient),
+            TrainingProgress(make_console(), 0, 9, 1),
+        )
+        reporter = Reporter(metrics, status, progress, StatusLists(), "", lambda: written.append(1), start)
+        reporter.report(summary(4))
+        assert not written
+        for step in (5, 6):
+            reporter.report(summary(step, record=True))
+    assert written == [1]
+    first, *others = records(tmp_path)
+    assert [other["kind"] for other in others] == ["train", "train"]
+    assert (first["kind"], first["step"], list(first["phases"])) == (
+        "first_step",
+        4,
+        ["launch", "Python", "first step"],
+    )
+    assert first["phases"]["launch"] == pytest.approx(3, abs=0.1)
+    assert first["secs"] == pytest.approx(sum(first["phases"].values()), abs=0.01)
 
 
 def test_without_a_learning_rate_or_shares(reporter: Reporter, tmp_path: Path) -> None:
