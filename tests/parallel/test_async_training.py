@@ -210,6 +210,10 @@ def test_without_staleness_it_is_synchronous_training(begun: Begun, three: Three
     (record,) = records(ours, "train")
     assert record["staleness"] == {"0": 40}, "gradients, of which two make a step"
     assert "global batch 32 (16 x 2 workers)" in three.told[0]
+    for job in (ours, theirs):
+        begun_once = records(job, "first_step")[0]
+        assert {"MPI", "model", "exchange", "first step"} <= set(begun_once["phases"])
+        assert begun_once["secs"] > 0
 
 
 def test_averages_of_batch_normalisation_are_means_over_the_workers(three: Three) -> None:
