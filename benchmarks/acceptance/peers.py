@@ -39,6 +39,7 @@ def measure(site: Site) -> None:
 def page(records: Sequence[Record], site: Site) -> Report:
     """As overhead.py reports it."""
     found = make_page(Found(records), site.settings.peers)
-    text = [] if site.gpus else [PEERS_STAND_IN]
-    sections = [replace(one, title=f"{TITLE}: {one.title}", text=[*text, *one.text]) for one in found.sections]
+    sections = [replace(one, title=f"{TITLE}: {one.title}") for one in found.sections]
+    if not site.gpus:
+        sections[0] = replace(sections[0], text=[PEERS_STAND_IN, *sections[0].text])
     return replace(found, sections=sections)
