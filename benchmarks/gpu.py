@@ -32,12 +32,11 @@ import scale.jobs
 from acceptance import accuracy, correctness, device, sample
 from acceptance import peers as rivals
 from acceptance import ranks as many
-from acceptance.own_job import OwnJob, check_rate, clock_variable, read_job
+from acceptance.own_job import OwnJob, check_rate, read_job
 from acceptance.page import whole_page
 from acceptance.settings import BENCHMARK, Settings, Site
-from scale.jobs import plan_variable
 from support import machine
-from support.launch import check_mpirun, check_ranks, environment, here, nodes, slots, working_parent
+from support.launch import check_mpirun, check_ranks, environment, nodes, slots, working_parent
 from support.page import Report
 from support.records import Record
 from support.results import open_results
@@ -210,12 +209,9 @@ def main() -> int:
         open_results(args, BENCHMARK, told) as results,
         tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="gpu-") as name,
     ):
-        folder = Path(name)
-        hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": "-1"}
-        env = {**plan_variable(folder), **clock_variable(folder), **hidden}
-        env["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
+        env = {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"], **({} if gpus else {"CUDA_VISIBLE_DEVICES": "-1"})}
         here_at_most = min(slots(one_node=True), gpus) if gpus else max(slots(one_node=True), ranks[-1])
-        site = Site(gpus, tuple(ranks), here_at_most, folder, env, allocation, here(env, allocation), settings, results)
+        site = Site(gpus, tuple(ranks), here_at_most, Path(name), env, allocation, settings, results)
         pages = [page for name, part in parts.items() if (page := run_part(name, part, site)) is not None]
         return results.conclude(whole_page(pages, gpus, ranks[-1], why_none), args.strict)
 
@@ -225,7 +221,7 @@ def run_part(name: str, part: Part, site: Site) -> Report | None:
     tell(f"part {name}")
     before = len(site.results.records)
     try:
-        part.measure(site)
+        part.measure(site.of_part(name))
     except Exception as error:  # a part of its own: what went wrong is in the report, and the exit code of --strict
         kind = "" if isinstance(error, RuntimeError | UsageError) else f"{type(error).__name__}: "
         tell(f"{name}: left out: {kind}{error}")

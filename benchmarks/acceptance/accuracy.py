@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 from support.drawing import Line, Lines
-from support.launch import here
 from support.page import Report, Section, Table, Target
 from support.records import Found, Record, Sample, records_of
 from support.usage import UsageError, tell
 
 from acceptance.metric import OF_BEST, Wanted, best_of, derived, first_reaching, value_of
-from acceptance.own_job import OwnJob, clock_variable, run_job
+from acceptance.own_job import OwnJob, run_job
 from acceptance.settings import BENCHMARK, STAND_IN, Site
 from acceptance.warm_up import WARM_UP
 from hpc_train.report import words
@@ -127,9 +126,8 @@ def measure(job: OwnJob, aim: Aim, site: Site) -> None:
     results = site.results
 
     def run(case: Case, wanted: Wanted | None) -> list[dict[str, Any]]:
-        env = {**site.env, **clock_variable(site.folder)}
-        env[WARM_UP] = json.dumps({"function": job.function, "code": str(job.path.parent), "steps": aim.warm_up})
-        launch = here(env, allocation=site.allocation)
+        warm_up = {"function": job.function, "code": str(job.path.parent), "steps": aim.warm_up}
+        launch = site.launcher({WARM_UP: json.dumps(warm_up)})
         limit = site.settings.limit_secs * PATIENCE
         told = run_job(job, case.ranks, site.folder, launch, changes_of(job, case, aim), limit, wanted)
         evaluations: list[dict[str, Any]] = told["evaluations"]

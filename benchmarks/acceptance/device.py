@@ -91,17 +91,18 @@ def measure_gap(site: Site) -> None:
             case = Case("emulated", MEMORY, SYNC, 1, 32, EMULATED_MS, EMULATED_BYTES, depth)
         else:
             case = Case(GAP_MODEL, MEMORY, SYNC, 1, WORKLOADS[GAP_MODEL].gpu_batch, steps_in_flight=depth)
-        found = run_case(site.folder, case, how.scale, site.launch)
-        step_secs = 1 / (found.total / (case.batch or 1))
+        found = run_case(site.folder, case, how.scale, site.launcher())
+        step_secs = (case.batch or 1) / found.total
         tell(f"{GAP_TITLE}: {in_flight(depth)}: {idle_of(found):.1%} of {1e3 * step_secs:.2f} ms")
-        return {"idle": idle_of(found), "step_ms": 1e3 * step_secs, "device": found.device}
+        name = "emulated device" if emulated else found.device
+        return {"idle": idle_of(found), "step_ms": 1e3 * step_secs, "device": name}
 
     def records() -> list[Record]:
         told = results.turns(GAP_TITLE, {in_flight(depth): partial(run, depth) for depth in DEPTHS}, how.passes)
         found = []
         for way, runs in told.items():
             last = runs[-1]
-            config = {"part": GAP_TITLE, "way": way, "emulated": emulated, **last}
+            config = {"part": GAP_TITLE, "way": way, **last}
             sample = Sample(f"gap, {way}", [100 * one["idle"] for one in runs], config=config)
             found += records_of(BENCHMARK, "% of step", [sample])
         return found
@@ -111,10 +112,7 @@ def measure_gap(site: Site) -> None:
 
 def gap_targets(found: Found) -> list[Target]:
     """With one step in flight, as it is on GPUs by default."""
-    asked = [
-        ("emulated device" if one.config["emulated"] else one.config["device"], one.value / 100)
-        for one in found.where(way=in_flight(1))
-    ]
+    asked = [(one.config["device"], one.value / 100) for one in found.where(way=in_flight(1))]
     name = "Device waits for host, one step in flight"
     return [at_most(name, f"≤ {MOST_GAP:.0%} of a step", asked, MOST_GAP, ".1%")]
 

@@ -15,7 +15,6 @@ from support.usage import UsageError
 from acceptance.clock import CLOCK, WANTED
 from acceptance.metric import Wanted
 
-UNCHANGED = "eval.steps, the model, its data and all other keys are yours"
 OTHERWISE: Mapping[str, str] = {
     "train.hooks": "[acceptance.clock:make_hooks]",
     "train.early_stopping": "{}",
@@ -118,7 +117,7 @@ def run_job(
     """Trains on so many ranks; what Clock wrote.
 
     Args:
-        folder: Of the job-dir. launch: whose environment is clock_variable(folder). wanted: ends the job.
+        folder: Of the job-dir. launch: whose environment has clock_variable(folder). wanted: ends the job.
 
     Raises:
         RuntimeError: It failed, or took longer than it may.

@@ -53,7 +53,7 @@ def measure_scaling(site: Site) -> None:
     if why := check_room(curve, machine.gpus() if site.gpus else ()):
         site.results.leave_out(SCALING_TITLE, why)
         return
-    measure_all([curve], site.settings.scale, site.folder, site.launch, site.results, on_gpu=site.gpus > 0)
+    measure_all([curve], site.settings.scale, site.folder, site.launcher(), site.results, on_gpu=site.gpus > 0)
 
 
 def scaling_page(records: Sequence[Record], site: Site) -> Report:
@@ -85,7 +85,7 @@ def measure_allreduce(site: Site) -> None:
         if way == HOROVOD and importlib.util.find_spec("horovod") is None:
             raise MissingError("Horovod is not installed; run.allreduce: mpi is what averages gradients here")
         case = Case(workload.name, MEMORY, SYNC, site.most, batch, run=(("allreduce", CARRIERS[way]),))
-        found = run_case(site.folder, case, how.scale, site.launch)
+        found = run_case(site.folder, case, how.scale, site.launcher())
         tell(f"{ALLREDUCE_TITLE}: {way}: {found.total:,.0f} examples/s")
         return asdict(found)
 

@@ -80,7 +80,8 @@ def train_in_turn(
     plan: dict[str, Any] = {"deterministic": deterministic, "stand_in": stand_in, "jobs": [asdict(job) for job in jobs]}
     path = out / "jobs.json"
     path.write_text(json.dumps({**plan, "data": str(site.folder), "out": str(out)}))
-    site.launch(ranks, ["-m", "acceptance.program", str(path)], site.folder, site.settings.limit_secs * len(jobs))
+    limit_secs = site.settings.limit_secs * len(jobs)
+    site.launcher()(ranks, ["-m", "acceptance.program", str(path)], site.folder, limit_secs)
     found = {job.name: read_trained(out, job) for job in jobs}
     shutil.rmtree(out)
     return found

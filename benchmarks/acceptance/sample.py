@@ -8,12 +8,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from support.launch import here
 from support.page import Report, Section, Table, Target, at_least, at_most
 from support.records import Found, Record, Sample, records_of
 from support.usage import tell
 
-from acceptance.own_job import OwnJob, clock_variable, run_job
+from acceptance.own_job import OwnJob, run_job
 from acceptance.rounds import WARM_UP
 from acceptance.settings import BENCHMARK, STAND_IN, Site
 from hpc_train.report import words
@@ -33,12 +32,12 @@ SAMPLE_STAND_IN = (
 )
 
 
-def ways_of(site: Site) -> dict[str, tuple[dict[str, str], bool]]:
-    """The environment of each way beside that of all ranks, and whether it sees GPUs; the CPU first."""
+def ways_of(site: Site) -> dict[str, dict[str, str]]:
+    """The environment of each way, beside that of all ranks; the CPU first."""
+    cpu = {"CUDA_VISIBLE_DEVICES": "-1"}
     if not site.gpus:
-        return {CPU: ({}, False), OTHER: ({"TF_ENABLE_ONEDNN_OPTS": "0"}, False)}
-    hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
-    return {CPU: (hidden, True), GPU: ({}, True), EXACT: ({"NVIDIA_TF32_OVERRIDE": "0"}, True)}
+        return {CPU: cpu, OTHER: {**cpu, "TF_ENABLE_ONEDNN_OPTS": "0"}}
+    return {CPU: cpu, GPU: {}, EXACT: {"NVIDIA_TF32_OVERRIDE": "0"}}
 
 
 def measure(job: OwnJob, site: Site) -> None:
@@ -51,9 +50,8 @@ def measure(job: OwnJob, site: Site) -> None:
         "run.mixed_precision": "null",
     }
 
-    def run(env: Mapping[str, str], allocation: bool) -> dict[str, Any]:
-        launch = here({**site.env, **clock_variable(site.folder), **env}, allocation)
-        told = run_job(job, 1, site.folder, launch, changes, how.limit_secs)
+    def run(env: Mapping[str, str]) -> dict[str, Any]:
+        told = run_job(job, 1, site.folder, site.launcher(env), changes, how.limit_secs)
         losses, ends = told["losses"], told["ends"][int(WARM_UP * len(told["ends"])) :]
         last = losses[-max(1, round(LAST * len(losses))) :]
         rate = job.batch / median(np.diff(ends).tolist())
@@ -61,7 +59,7 @@ def measure(job: OwnJob, site: Site) -> None:
         return {"rate": rate, "first_loss": losses[0], "last_loss": sum(last) / len(last), "steps": len(losses)}
 
     def records() -> list[Record]:
-        told = results.turns(TITLE, {way: partial(run, *how) for way, how in ways_of(site).items()}, 1)
+        told = results.turns(TITLE, {way: partial(run, env) for way, env in ways_of(site).items()}, 1)
         found: list[Record] = []
         for way, runs in told.items():
             against = {} if way == CPU else {CPU: [one["rate"] for one in told[CPU]]}

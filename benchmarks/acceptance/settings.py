@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import peers.settings
 import scale.jobs
-from support.launch import Launch
+from scale.jobs import plan_variable
+from support.launch import Launch, here
 from support.results import Results
+
+from acceptance.own_job import clock_variable
 
 BENCHMARK = "gpu"
 STAND_IN = "On cores, no GPU: "
@@ -49,7 +52,7 @@ class Site:
     Attributes:
         gpus: Of this node, that are used; 0: all runs on cores.
         ranks: Numbers of ranks, smallest first. here: ranks of this node, at most.
-        folder: For data and job-dirs. env: of all ranks, beside the launcher's own.
+        folder: For data and job-dirs, of each part its own. env: of all ranks, beside the launcher's own.
         allocation: Whether ranks may run wherever Slurm gave this job nodes, and see GPUs.
     """
 
@@ -59,9 +62,19 @@ class Site:
     folder: Path
     env: Mapping[str, str]
     allocation: bool
-    launch: Launch
     settings: Settings
     results: Results
+
+    def of_part(self, name: str) -> Site:
+        """The same with a folder of that name, which is made."""
+        folder = self.folder / name
+        folder.mkdir()
+        return replace(self, folder=folder)
+
+    def launcher(self, more: Mapping[str, str] | None = None) -> Launch:
+        """Starts ranks whose jobs are in `folder`, with `more` in their environment."""
+        own = {**plan_variable(self.folder), **clock_variable(self.folder)}
+        return here({**self.env, **own, **(more or {})}, self.allocation)
 
     @property
     def most(self) -> int:

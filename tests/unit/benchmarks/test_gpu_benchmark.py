@@ -38,10 +38,7 @@ JOB = OwnJob(Path("/jobs/job.yaml"), "params.learning_rate", 0.01, 16, 200, "/jo
 
 
 def site_of(results: Results, gpus: int = 0, of_ranks: tuple[int, ...] = (1, 2)) -> Site:
-    def launch(*_: Any) -> None:
-        raise AssertionError("nothing is started here")
-
-    return Site(gpus, of_ranks, of_ranks[-1], Path("/nowhere"), {}, False, launch, gpu.QUICK, results)
+    return Site(gpus, of_ranks, of_ranks[-1], results.path, {}, False, gpu.QUICK, results)
 
 
 @pytest.fixture
@@ -115,7 +112,7 @@ def test_the_gap_is_what_an_emulated_device_does_not_work_and_else_what_the_job_
 
 
 def gap_record(idle: float) -> Record:
-    config = {"way": device.in_flight(1), "emulated": True, "device": "CPU", "step_ms": 5.0}
+    config = {"way": device.in_flight(1), "device": "emulated device", "step_ms": 5.0}
     return Record("gpu", "gap", 1, 100 * idle, "% of step", None, None, 1, (0, 0), config, {})
 
 
