@@ -30,6 +30,7 @@ def test_each_part_measures_on_two_ranks_and_says_what_stands_in_for_a_gpu(tmp_p
     assert {record["benchmark"] for record in records.values()} == {"gpu"}
     assert records["resume"]["value"] == 0
     assert 0 < records["as one rank"]["value"] < 1e-3, "other sums than those of one rank, and nearly the same"
+    assert 0 < records["rounding alone"]["value"] < 1e-3
     assert records["input, copied ahead"]["config"]["places"] == ["CPU:1"]
     assert records["input, copied by the step"]["config"]["places"] == ["CPU:0"]
     assert records["gap, 0 in flight"]["value"] > 0

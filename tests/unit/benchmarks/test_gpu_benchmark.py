@@ -84,7 +84,7 @@ def test_a_single_bit_of_a_state_is_seen() -> None:
 
 def test_targets_of_correctness_can_be_missed(results) -> None:
     def records(deviation: float, differ: int) -> list[Record]:
-        told = {"differ": differ, "numbers": 5, "device": "CPU", "deviation": deviation}
+        told = {"differ": differ, "numbers": 5, "device": "CPU", "deviation": deviation, "rounding": 1e-6}
         results.kept, results.records = {correctness.TITLE: told}, []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(correctness, "write_data", lambda *_: None)
