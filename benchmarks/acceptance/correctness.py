@@ -23,9 +23,9 @@ MOST_DEVIATION = 1e-3
 average over the wrong rows, or by the wrong number, far above."""
 ALONE, PIECES, TOGETHER, WHOLE, RESUMED = "alone", "pieces", "together", "whole", "resumed"
 SAME_STEPS = 10
-"""Compared with one rank after so many, at most: the more there are, the likelier it is that rounding changes the choice
-of a ReLU or of a max pooling somewhere, and weights jump apart (0.002 of the way between steps 20 and 40, on one rank
-alone as on two). A wrong average shows in the first step."""
+"""Compared with one rank after so many, at most. The more there are, the likelier it is that rounding changes the
+choice of a ReLU or a max pooling somewhere, and weights jump apart: between steps 20 and 40 by 0.002 of the way, on one
+rank in two pieces as on two ranks. A wrong average shows in the first step."""
 DROPOUT = 0.25
 TEXT = (
     "With deterministic operations, float32 products that are not rounded to TF32, and the CNN. “As one rank”: {ranks} "
