@@ -6,6 +6,7 @@
 #   sbatch slurm/benchmark.sh scaling --models mlp         training with 1, 2, 4 ... ranks, up to one for each core
 #   sbatch --nodes=2 slurm/benchmark.sh collectives        the links between two nodes, too
 #   sbatch --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 slurm/benchmark.sh scaling --gpu    one rank for each GPU
+#   sbatch --ntasks-per-node=4 --gpus-per-node=4 slurm/benchmark.sh gpu       does training hold on the GPUs of this site?
 #
 # Without a number of tasks, there is a slot for a rank on each CPU that Slurm counts.
 # Results go to runs/benchmark_<name>-<job number>/ in the folder that this is submitted from: records.jsonl, one JSON

@@ -58,10 +58,12 @@ def run_cluster(
     limit_secs: float,
     awaited: str,
     python: str = sys.executable,
+    gpus: bool = False,
 ) -> None:
     """Runs `python ARGUMENTS` for each task of a cluster until those of the kind `awaited` have ended.
 
-    The others are ended then. Writes what each prints to `<kind>-<number>.log` in `folder`.
+    The others are ended then. Writes what each prints to `<kind>-<number>.log` in `folder`. gpus: they see those of
+    this node.
 
     Raises:
         RuntimeError: One has failed, or they took longer than `limit_secs`; with what it printed last.
@@ -71,7 +73,7 @@ def run_cluster(
     with ExitStack() as stack:
         started = {}
         for (kind, index), config in tf_configs(kinds).items():
-            env, log = environment({"TF_CONFIG": config, "PATH": path}), folder / f"{kind}-{index}.log"
+            env, log = environment({"TF_CONFIG": config, "PATH": path}, gpus), folder / f"{kind}-{index}.log"
             task = Started(f"{kind} {index}", [python, *arguments], folder, env, log)
             started[kind, index] = stack.enter_context(task)
         while missing := [task for (kind, _), task in started.items() if kind == awaited and task.running]:

@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-from support.launch import here
+from support.launch import Launch, here
 from support.records import Record, Sample, records_of
 from support.results import Results
 from support.usage import MissingError, tell
@@ -91,27 +91,34 @@ def same_flags_rival(ranks: int) -> Contestant:
     return Contestant(PLAIN if ranks == 1 else SAME_FLAGS, ranks)
 
 
-def package_flags(ranks: int) -> dict[str, str]:
+def package_flags(ranks: int, gpus: int = 0) -> dict[str, str]:
     """What hpc_train would set for Horovod and MPI on each of so many ranks of this node, one thread each."""
     place = LaunchPlace(launched=True, size=ranks, local_rank=0, local_size=ranks)
-    found = settings_before_mpi({"OMP_NUM_THREADS": "1"}, len(os.sched_getaffinity(0)), place)
+    found = settings_before_mpi({"OMP_NUM_THREADS": "1"}, len(os.sched_getaffinity(0)), place, gpus)
     return {name: value for name, value in found.items() if name.startswith(("HOROVOD_", "OMPI_MCA_"))}
 
 
-def measure_all(units: Iterable[Unit], folder: Path, settings: Settings, results: Results) -> None:
+def measure_all(units: Iterable[Unit], folder: Path, settings: Settings, results: Results, gpus: int = 0) -> None:
     """Measures all units in a folder that has the shards; what fails, or cannot be had, is noted and left out."""
-    runner = Runner(folder, settings, results)
+    runner = Runner(folder, settings, results, gpus)
     for unit in units:
         tell(unit.name)
         results.add(unit.name, results.attempt(unit.name, partial(runner.measure, unit)) or ())
 
 
 class Runner:
-    """Runs units in a folder that has the shards."""
+    """Runs units in a folder that has the shards.
 
-    def __init__(self, folder: Path, settings: Settings, results: Results) -> None:
-        self._folder, self._settings, self._results = folder, settings, results
+    Args:
+        gpus: Of this node, one for each rank; 0: all train on cores, and see no GPU.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, results: Results, gpus: int = 0) -> None:
+        self._folder, self._settings, self._results, self._gpus = folder, settings, results, gpus
         self._estimator: str | None = None
+
+    def _here(self, env: Mapping[str, str] | None = None) -> Launch:
+        return here(env, allocation=self._gpus > 0)
 
     def measure(self, unit: Unit) -> list[Record]:
         """Measures a unit.
@@ -138,12 +145,16 @@ class Runner:
         expected = 2 * how.pairs * how.block_secs + how.first_secs
         name = of.FIT if rival.way == of.FIT else SAME_FLAGS
         job = Plan(unit.model, name, how.pairs, how.block_secs, how.first_steps, how.first_secs)
-        measured = run_job(self._folder, unit.ranks, job, of.PATIENCE * (of.START_SECS + of.SLOWER * expected / 2))
+        limit = of.PATIENCE * (of.START_SECS + of.SLOWER * expected / 2)
+        measured = run_job(self._folder, unit.ranks, job, limit, launch=self._here())
         return [one.checked(str(own)) for own, one in zip(unit.ways, measured, strict=True)]
 
     def _run(self, unit: Unit, one: Contestant) -> dict[str, Any]:
         how, model, folder = self._settings, unit.model, self._folder
-        measured = run_alone(folder, model, one.ranks, how) if one.way == OURS else self._rival(unit, one)
+        if one.way == OURS:
+            measured = run_alone(folder, model, one.ranks, how, launch=self._here())
+        else:
+            measured = self._rival(unit, one)
         tell(f"  {one}: {measured.rate:,.0f} examples/s")
         return measured.checked(str(one))
 
@@ -163,9 +174,10 @@ class Runner:
             return read_measurements(out / "rank-0.json")[0]
         program = ["-m", "peers.plain_program", *words]
         if one.way in (PLAIN, of.NO_EXCHANGE):
-            here()(one.ranks, [*program, "--alone"], folder, limit)
+            self._here()(one.ranks, [*program, "--alone"], folder, limit)
             return together([read_measurements(out / f"rank-{rank}.json")[0] for rank in range(one.ranks)])
-        here(package_flags(one.ranks) if one.way == SAME_FLAGS else {})(one.ranks, program, folder, limit)
+        flags = package_flags(one.ranks, self._gpus) if one.way == SAME_FLAGS else {}
+        self._here(flags)(one.ranks, program, folder, limit)
         return read_measurements(out / "rank-0.json")[0]
 
     def _cluster(self, one: Contestant, words: Sequence[str]) -> None:
@@ -173,7 +185,7 @@ class Runner:
         try:
             if one.way == of.DISTRIBUTE:
                 program = ["-m", "peers.plain_program", *words, "--distribute"]
-                run_cluster({"worker": one.ranks}, program, folder, limit, "worker")
+                run_cluster({"worker": one.ranks}, program, folder, limit, "worker", gpus=self._gpus > 0)
             else:
                 self._estimator = self._estimator or find_or_build(tell)
                 shutil.rmtree(folder / "estimator", ignore_errors=True)

@@ -41,8 +41,16 @@ PEERS_TABLE = Table(
         (SAME_FLAGS, "the same", "those that this package makes by itself"),
         (PLAIN, "the same without the allreduce and without MPI, on one rank", ""),
         (NO_EXCHANGE, "the same on several ranks that run at once, each by itself", ""),
-        (FIT, "model.fit with a tf.data pipeline; no metrics, no progress bar", "jit_compile=False: faster on a CPU"),
-        (DISTRIBUTE, "MultiWorkerMirroredStrategy, strategy.run in a tf.function", "RING; one thread in both pools"),
+        (
+            FIT,
+            "model.fit with a tf.data pipeline; no metrics, no progress bar",
+            "without a GPU jit_compile=False: faster there",
+        ),
+        (
+            DISTRIBUTE,
+            "MultiWorkerMirroredStrategy, strategy.run in a tf.function",
+            "RING, on GPUs NCCL; one thread in both pools",
+        ),
         (of.ESTIMATOR, "train_and_evaluate; one more process is the server; asynchronous", "TensorFlow 2.15"),
     ],
     names=3,

@@ -4,7 +4,7 @@
 
 Horovod's and MPI's settings are those of the environment. --alone: no allreduce, and no MPI; several ranks then run at
 once, each by itself, and go on until the last one has measured. --distribute: tf.distribute, without mpirun; TF_CONFIG
-says which worker this is.
+says which worker this is. On a node with GPUs each takes one, by its number there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from peers.measurement import Measurement, rival_parser, write_measurements
 from peers.models import build_model, load_batches
-from peers.rivals import Loop, dataset_of, distributed_loop, plain_loop
+from peers.rivals import Loop, dataset_of, distributed_loop, plain_loop, take_gpu
 from peers.settings import BATCH
 
 WAIT_SECS = 60.0
@@ -51,12 +51,14 @@ def make_loop(args: argparse.Namespace) -> tuple[Loop, int, int]:
         return distributed_loop(lambda: build_model({"model": args.model}), load)
     if args.alone:
         hvd = None
-        rank, size = (int(os.environ.get(f"OMPI_COMM_WORLD_{what}", n)) for what, n in (("RANK", "0"), ("SIZE", "1")))
+        names = (("RANK", "0"), ("SIZE", "1"), ("LOCAL_RANK", "0"))
+        rank, size, local = (int(os.environ.get(f"OMPI_COMM_WORLD_{what}", n)) for what, n in names)
     else:
         import horovod.tensorflow as hvd
 
         hvd.init()
-        rank, size = hvd.rank(), hvd.size()
+        rank, size, local = hvd.rank(), hvd.size(), hvd.local_rank()
+    take_gpu(local)
     set_threads()
     tf.keras.utils.set_random_seed(1)
     dataset = dataset_of(*load_batches(args.folder, args.model, rank, size, BATCH))

@@ -87,6 +87,7 @@ class Case:
         emulate_step_ms: The model is an emulated device's, whose steps take so long and have gradients of
             gradient_bytes.
         steps_in_flight: See RunConfig; sync alone.
+        run: More of `run:`, as pairs.
     """
 
     workload: str
@@ -97,6 +98,7 @@ class Case:
     emulate_step_ms: float | None = None
     gradient_bytes: int = 0
     steps_in_flight: int | None = None
+    run: tuple[tuple[str, str], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -189,7 +191,7 @@ def arguments(folder: Path, case: Case, job_dir: Path) -> list[str]:
 
 def _run_of(case: Case) -> dict[str, str | int]:
     flight = {} if case.steps_in_flight is None else {"steps_in_flight": case.steps_in_flight}
-    return {**RUN[case.way], **flight}
+    return {**RUN[case.way], **flight, **dict(case.run)}
 
 
 def plan_variable(folder: Path) -> dict[str, str]:

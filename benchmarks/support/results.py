@@ -151,13 +151,18 @@ class Results:
         self._write_run()
 
     def add(self, unit: str, records: Iterable[Record]) -> list[Record]:
-        """Adds the records of a unit, with the machine and versions; returns them as they are kept.
+        """Adds the records of a unit, as this benchmark's, with machine and versions; returns them as they are kept.
 
         Raises:
             ValueError: A case and baseline is there already; or a number is not finite.
         """
         kept = [
-            replace(one, config={"machine": self.machine, **one.config, "unit": unit}, versions=self.versions)
+            replace(
+                one,
+                benchmark=self.benchmark,
+                config={"machine": self.machine, **one.config, "unit": unit},
+                versions=self.versions,
+            )
             for one in records
         ]
         self.records += kept

@@ -128,13 +128,16 @@ def test_on_one_rank_the_rival_has_no_allreduce_either():
     assert together.ways == (Contestant(OURS, 2), Contestant(SAME_FLAGS, 2))
 
 
-def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    started = []
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int):
+    started, seen = [], set()
 
-    def job(folder, model, ranks, settings):
+    def job(folder, model, ranks, settings, launch):
         return Measurement(10, (0.1,) * 8, (2.3, 1.0), 64 * ranks, (0.1,) * 8)
 
-    def here(env=None):
+    def here(env=None, allocation=False):
+        seen.add(allocation)
+
         def launch(ranks, arguments, folder, limit_secs):
             words = dict(pairwise(arguments))
             started.append((ranks, words["--steps"], words["--warm-up"], "--alone" in arguments, dict(env or {})))
@@ -149,14 +152,15 @@ def test_the_others_make_as_many_steps_as_ours(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("peers.measuring.here", here)
     unit = plan([MLP], [2], ["horovod"])[0]
     with Results(tmp_path / "out", "overhead", {}) as results:
-        found = Found(Runner(tmp_path, replace(QUICK, passes=2), results).measure(unit))
+        found = Found(Runner(tmp_path, replace(QUICK, passes=2), results, gpus).measure(unit))
+    assert seen == {gpus > 0}, "all of them see GPUs, or none"
     assert {one.repeats for one in found} == {2}
     both = {(way, 2) for way in (OURS, DEFAULT_FLAGS, SAME_FLAGS, NO_EXCHANGE)}
     assert set(found.each("way", "ranks")) == both | {(OURS, 1), (PLAIN, 1)}
     assert {(steps, warm_up) for _, steps, warm_up, *_ in started} == {("80", "12")}
     one_pass = started[:4]
     assert [(ranks, alone) for ranks, _, _, alone, _ in one_pass] == [(2, False), (2, False), (2, True), (1, True)]
-    assert [env for *_, env in one_pass] == [{}, package_flags(2), {}, {}]
+    assert [env for *_, env in one_pass] == [{}, package_flags(2, gpus), {}, {}]
     assert found.one(way=NO_EXCHANGE).value == pytest.approx(2 * 80 * 64)
 
 
@@ -168,6 +172,7 @@ def test_the_same_flags_are_those_that_the_package_sets(monkeypatch: pytest.Monk
         "OMPI_MCA_btl": "^tcp",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
+    assert "HOROVOD_FUSION_THRESHOLD" not in package_flags(2, gpus=2)
 
 
 def test_a_unit_that_fails_or_cannot_be_had_is_noted_and_the_others_go_on(monkeypatch, tmp_path: Path):

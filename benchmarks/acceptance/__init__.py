@@ -1,0 +1,1 @@
+"""The parts of gpu.py: what a site sees in its first hour."""
