@@ -231,14 +231,15 @@ def variables(job_dir: Path, step: int) -> dict[str, np.ndarray]:
     return found
 
 
-def largest_staleness(workers: int, bound: int, prefetch: bool = False) -> int:
+def largest_staleness(workers: int, bound: int, prefetch: bool = False, depth: int = 0) -> int:
     """The staleness that stale synchronous parallel allows at most, in updates.
 
     Each other worker was at most `bound` behind when the parameters were pulled, and is at most `bound` + 1 ahead
     when the gradient is applied. Parameters that are pulled ahead are older by a clock of each worker, one's own too.
+    With `depth` steps in flight they lack so many of one's own, for which the bound holds as well.
     """
     others = (workers - 1) * (2 * bound + 1)
-    return others + workers if prefetch else others
+    return others + (workers if prefetch else min(depth, bound))
 
 
 def collect_log() -> tuple[list[str], logging.Handler]:

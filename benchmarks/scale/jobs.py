@@ -86,7 +86,7 @@ class Case:
         batch: Rows a rank and step; None: as the user's job has it.
         emulate_step_ms: The model is an emulated device's, whose steps take so long and have gradients of
             gradient_bytes.
-        steps_in_flight: See RunConfig; sync alone.
+        steps_in_flight: See RunConfig.
         run: More of `run:`, as pairs.
     """
 

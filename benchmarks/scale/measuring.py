@@ -60,7 +60,7 @@ class Curve:
                 self.batch // workers if self.kind == STRONG else self.batch,
                 self.emulate_step_ms,
                 self.gradient_bytes,
-                None if way == ASYNC else self.steps_in_flight,
+                self.steps_in_flight,
             )
             for way, workers in points
             if self._divides(workers)

@@ -60,8 +60,6 @@ _FOR_SYNC = {
     "`skip`",
     "keras": "`sparse_gradients: keras` is for `strategy: sync` on one rank; servers get each row once",
     "check_replicas_steps": "`check_replicas_steps` is for `strategy: sync`: servers have no replicas to compare",
-    "steps_in_flight": "`steps_in_flight` is for `strategy: sync`; asynchronous workers fetch parameters beside a step "
-    "with `prefetch_parameters`",
 }
 """Keys, and values of keys, that `strategy: async` refuses, and why."""
 
@@ -206,7 +204,6 @@ class RunOptions:
         "on_nan",
         "check_replicas_steps",
         "sparse_gradients",
-        "steps_in_flight",
     )
     @classmethod
     def _is_for_sync(cls, value: Any, info: ValidationInfo) -> Any:
@@ -230,14 +227,24 @@ class RunOptions:
             raise ValueError(f"`{info.field_name}` is for `strategy: async`")
         return value
 
-    @field_validator("prefetch_parameters", "scale_lr_by_staleness")
+    @field_validator("prefetch_parameters", "scale_lr_by_staleness", "steps_in_flight")
     @classmethod
-    def _has_stale_gradients(cls, value: bool, info: ValidationInfo) -> bool:
+    def _has_stale_gradients(cls, value: Any, info: ValidationInfo) -> Any:
         if value and info.data.get("max_staleness") == 0:
             raise ValueError(
                 f"`{info.field_name}` and `max_staleness: 0`, which allows no staleness, exclude each other"
             )
         return value
+
+    @field_validator("steps_in_flight")
+    @classmethod
+    def _is_the_one_way_ahead(cls, depth: int | None, info: ValidationInfo) -> int | None:
+        if depth and info.data.get("prefetch_parameters"):
+            raise ValueError(
+                f"`steps_in_flight: {depth}` and `prefetch_parameters` exclude each other: while a step is in flight "
+                "parameters are fetched beside it in any case; leave `prefetch_parameters` out"
+            )
+        return depth
 
     @field_validator("save_checkpoints_secs")
     @classmethod
@@ -291,8 +298,10 @@ class RunConfig(RunOptions):
         check_replicas_steps: Steps between comparisons of all ranks' variables, to the bit; 0: never.
         stall_timeout_secs: A rank that does not move for so long is named and the job ended with code 6; 0: never.
         steps_in_flight: How many steps, from 0 to 4, are dispatched before the one that runs is over, so that a device
-            need not wait for the host between steps; `None`: 1 on a GPU, 0 on cores. The results are the same to the
-            bit; a signal or a hook ends training so many steps later, and a GPU holds so many batches more (sync).
+            need not wait for the host between steps; `None`: 1 on a GPU, 0 on cores. A signal or a hook ends training
+            so many steps later, and a GPU holds so many batches more. In sync the results are the same to the bit; in
+            async a worker's gradient is of parameters that lack so many of its own gradients before, so that it is 0
+            with `max_staleness: 0` and with `prefetch_parameters`.
         save_summary_steps: Steps between records in metrics.jsonl and TensorBoard.
         log_step_count_steps: Steps between log lines when the output is not a terminal.
         tf_random_seed: Seed of the initial weights, of dropout, and of what the model draws from Python's, numpy's and

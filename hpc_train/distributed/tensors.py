@@ -28,6 +28,22 @@ def reader_of(variables: Sequence[Any]) -> Callable[[], Any]:
     return compiled
 
 
+def writer_of(variables: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """A function that assigns tensors to all variables; on a CPU these share the tensors' memory from then on.
+
+    One by one, Keras takes four times as long for it.
+    """
+    resources = [v.value for v in variables]
+
+    def write(tensors: Sequence[Any]) -> None:
+        for resource, tensor in zip(resources, tensors, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=resource.handle, value=tensor)
+
+    specs = [tf.TensorSpec(r.shape, r.dtype) for r in resources]
+    compiled: Callable[[Sequence[Any]], Any] = tf.function(write, autograph=False).get_concrete_function(specs)
+    return compiled
+
+
 def view_of(tensor: Any) -> np.ndarray:
     """The elements of `tensor`, on a CPU without a copy."""
     try:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from hpc_train.config.specs import RunConfig
+from hpc_train.config.specs import MOST_IN_FLIGHT, RunConfig
 from hpc_train.distributed.world import World
 from hpc_train.engine.run_context import RunContext
 from hpc_train.lazy import tf
@@ -14,14 +14,19 @@ from hpc_train.lazy import tf
 log = logging.getLogger(__name__)
 
 
-def depth_of(context: RunContext, world: World) -> int:
+def depth_of(context: RunContext, world: World, trains: bool = True) -> int:
     """How many steps may be in flight beside the one that is waited for, the same on all ranks. Collective.
 
     0 where something on any rank has to come between two steps.
+
+    Args:
+        trains: Whether this rank makes steps; one that makes none has no say.
     """
     asked = context.config.steps_in_flight
-    wanted = (1 if tf.config.list_logical_devices("GPU") else 0) if asked is None else asked
-    why = _what_comes_between(context) if wanted else None
+    wanted = MOST_IN_FLIGHT
+    if trains:
+        wanted = (1 if tf.config.list_logical_devices("GPU") else 0) if asked is None else asked
+    why = _what_comes_between(context) if trains and wanted else None
     reason = world.first(why)
     if reason is not None and world.is_chief:
         log.info(f"no step is in flight beside another one (run.steps_in_flight): {reason}")
@@ -34,11 +39,24 @@ def _what_comes_between(context: RunContext) -> str | None:
         return "the model was compiled with run_eagerly"
     if context.job.step_delay_secs:
         return "a rank's steps are delayed (--debug-delay)"
+    if context.config.strategy == "async" and (why := keeps_gradients_apart(context.config)) is not None:
+        return why
     if (name := context.hooks.needing_state) is not None:
         return (
             f"{name} is called between steps, and may read or change the model; give a hook that does not "
             "`needs_state = False`"
         )
+    return None
+
+
+def keeps_gradients_apart(config: RunConfig) -> str | None:
+    """Why an asynchronous worker has to push a gradient before it computes the next one; None: it need not. Pure."""
+    if config.max_staleness == 0:
+        return "no gradient may be stale (run.max_staleness: 0)"
+    if config.prefetch_parameters:
+        return "parameters are fetched beside each step (run.prefetch_parameters)"
+    if config.profile_steps is not None:
+        return "the profile is to hold whole steps (run.profile_steps)"
     return None
 
 

@@ -149,11 +149,14 @@ class Stopwatch:
 
 
 def shares_of(secs: Mapping[str, float]) -> dict[str, float] | None:
-    """What part of the time `all` each of the other names took, and "other" the rest; None where there was none."""
+    """What part of the time `all` each of the other names took, and "other" the rest; None where there was none.
+
+    "gap" is beside the others.
+    """
     if secs["all"] <= 0:
         return None
     shares = {name: part / secs["all"] for name, part in secs.items() if name != "all"}
-    return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
+    return {**shares, "other": max(0.0, 1 - sum(share for name, share in shares.items() if name != GAP))}
 
 
 class TimeShares:
@@ -209,10 +212,13 @@ class TimeShares:
             self._recent[name] += value
 
     def take_secs(self) -> dict[str, float]:
-        """The seconds since they were last taken, all of them and what of them went where; 0 where nothing counted."""
-        secs = self._recent
+        """The seconds since they were last taken, all of them and what of them went where; 0 where nothing counted.
+
+        With "gap" where that is known.
+        """
+        secs, known = self._recent, {} if self._gap is None else {GAP: self._gap}
         self._recent, self._rows, self._gap = dict.fromkeys(secs, 0.0), 0, None
-        return secs
+        return {**secs, **known}
 
     def take(self) -> dict[str, float] | None:
         """Examples a second and the shares of the time since they were last taken; None where no step was counted.
@@ -220,12 +226,9 @@ class TimeShares:
         With "gap", the share in which no step ran between two steps, where that is known. It holds what is in "input"
         and most of what is in "other".
         """
-        rows, gap, secs = self._rows, self._gap, self.take_secs()
+        rows, secs = self._rows, self.take_secs()
         shares = shares_of(secs)
-        if shares is None:
-            return None
-        known = {} if gap is None else {GAP: gap / secs["all"]}
-        return {"examples_per_sec": rows / secs["all"], **shares, **known}
+        return None if shares is None else {"examples_per_sec": rows / secs["all"], **shares}
 
     @property
     def input_mean(self) -> float | None:

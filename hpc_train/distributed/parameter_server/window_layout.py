@@ -29,11 +29,12 @@ APPLIED = 16
 """Control word of the first worker: how many of its pushes have been taken out of its mailbox."""
 
 HEADER_WORDS = 16
-FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT = range(10)
+FLAG, VERSION, KIND, LOSS, ROWS, ALL, INPUT, COMPUTE, COMMUNICATION, WEIGHT, GAP = range(11)
 """Header words: number of the push, version of the parameters it was computed at, what it is; then, as float64, the
 loss, the examples, the seconds that SPENT names, and the weight by which loss and gradients are multiplied."""
-SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION}
-"""What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known."""
+SPENT = {"all": ALL, "input": INPUT, "compute": COMPUTE, "communication": COMMUNICATION, "gap": GAP}
+"""What a worker reports of the time since its push before: all of it, and what of it went where; 0 where not known.
+The gap, in which its device waited for the host, is beside the others."""
 SIGNALLED, OUT_OF_ROUNDS, FINISH = 1, 2, 3
 """Why STOP is set: a signal came; a rule or a hook asks to end training; with bound 0, a worker has no further batch,
 and rounds cannot be completed."""

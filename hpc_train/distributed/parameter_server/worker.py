@@ -37,7 +37,8 @@ class Worker:
         layouts: Of all servers. worker: this worker's number.
 
     Attributes:
-        arena: The parameters, uint8, as `pull` found them; versions: of each server.
+        arena: The parameters, uint8, as `pull` found them; versions: of each server, at which the gradient that is
+            pushed next was computed.
         pushed: Gradients pushed so far. dismissed: whether another worker has left, so that `mean` has no answer.
     """
 
@@ -208,7 +209,7 @@ class Worker:
         numbers = header.view(np.float64)
         numbers[at.LOSS], numbers[at.ROWS], numbers[at.WEIGHT] = loss, examples, weight
         for name, word in at.SPENT.items():
-            numbers[word] = 0.0 if spent is None else spent[name]
+            numbers[word] = 0.0 if spent is None else spent.get(name, 0.0)
         for server, layout in enumerate(self._layouts):
             header[at.VERSION] = self.versions[server]
             place = layout.header(self._worker)

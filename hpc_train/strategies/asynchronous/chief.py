@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpc_train.distributed.parameter_server.clocks import mean_of
@@ -20,13 +20,13 @@ from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import ChiefServices, Result, RunContext
 from hpc_train.errors import JobEndedError
 from hpc_train.strategies.asynchronous.remote_state import RemoteInput, RemoteState
-from hpc_train.telemetry.progress import Rate, shares_of
+from hpc_train.telemetry.progress import GAP, Rate, shares_of
 from hpc_train.telemetry.reporter import REPORT_SECS, StepSummary
 
 log = logging.getLogger(__name__)
 
-PARTS = tuple(name for name in SPENT if name != "all")
-"""What workers measure apart; the rest of their time is other."""
+PARTS = (*(name for name in SPENT if name not in ("all", GAP)), "other", GAP)
+"""What a worker's time is divided into, and its gap beside them."""
 
 
 class AsyncChief:
@@ -176,8 +176,7 @@ class AsyncChief:
             staleness={"mean": staleness["staleness_mean"], "max": max(clocks.histogram, default=0)},
             steps_by_rank={str(w + self._roles.servers): n for w, n in enumerate(clocks.applied)},
         )
-        parts = (*PARTS, "other")
-        shares = [shares_of(spent) or dict.fromkeys(parts) for spent in self._spent]
+        shares = [_known(spent) for spent in self._spent]
         self._spent = [dict.fromkeys(SPENT, 0.0) for _ in self._spent]
         now = time.monotonic()
         secs = now - self._counting_since
@@ -191,7 +190,7 @@ class AsyncChief:
                 learning_rate=self._shard.learning_rate,
                 by_rank={
                     "examples_per_sec": [*servers, *rates],
-                    **{part: [*servers, *(share[part] for share in shares)] for part in parts},
+                    **{part: [*servers, *(share[part] for share in shares)] for part in PARTS},
                 },
                 more=staleness,
                 staleness=clocks.histogram,
@@ -201,3 +200,9 @@ class AsyncChief:
     def _summary(self, last: bool) -> StepSummary:
         left = self._rate.secs_for(self._max_steps - self._step) if self._max_steps else None
         return StepSummary(self._step, self._loss, self._rate.recent, self._rate.mean, left, last)
+
+
+def _known(spent: Mapping[str, float]) -> dict[str, float | None]:
+    """Where a worker's time went, by part, None where unknown: no device is without a gap, so 0 is an unknown one."""
+    shares = shares_of(spent)
+    return dict.fromkeys(PARTS) if shares is None else {**shares, GAP: shares[GAP] or None}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from hpc_train.distributed.exchange import alone
-from hpc_train.distributed.tensors import view_of
+from hpc_train.distributed.tensors import on_host, view_of
+from hpc_train.engine.step_report import now_that
 from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients, uses_of
 from hpc_train.model.batch import left_alone, zeros
@@ -26,12 +28,16 @@ class LocalGradients:
     Attributes:
         gradients: Of each trainable variable: an array; the numbers (int64) of rows and these rows, each once; None.
         finite: Whether loss and gradients are. weight: by which both are multiplied.
+        begun_at, done_at: When the step's first operation ran, and when all of this was in the host's memory; seconds
+            since 1970. 0 under TensorFlow's op determinism, which allows a graph no clock.
     """
 
     loss: float
     finite: bool
     gradients: list[np.ndarray | tuple[np.ndarray, np.ndarray] | None]
     weight: float = 1.0
+    begun_at: float = 0.0
+    done_at: float = 0.0
 
 
 class GradientStep:
@@ -71,7 +77,10 @@ class GradientStep:
             found = tf.numpy_function(lambda own: self.exchange(own), [tf.cast(numbers, tf.float64)], tf.float64)
             return tf.cast(tf.ensure_shape(found, numbers.shape), numbers.dtype)
 
-        def step(batch: Any) -> tuple[tf.Tensor, list[Any]]:
+        def step(batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+            begun = now_that([])
+            with tf.control_dependencies([begun]):
+                batch = tf.nest.map_structure(tf.identity, batch)
             before = [tf.identity(variable.value) for variable in state]
             with alone("workers of an asynchronous job compute each in its own time"):
                 backward = loss_and_gradients(model, batch, accumulate_steps, plan, mean)
@@ -100,11 +109,14 @@ class GradientStep:
             if clip:
                 values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32), weight])
-            return report, [(v, numbers) for v, (_, numbers) in zip(values, parts, strict=True)]
+            with on_host():  # as part of the step: what is read later would wait for the next step, too
+                report = tf.identity(report)
+                found = [(tf.identity(v), tf.identity(numbers)) for v, (_, numbers) in zip(values, parts, strict=True)]
+                return report, tf.stack([begun, now_that([report, *tf.nest.flatten(found)])]), found
 
         trained = model.trainable_variables
         if model.run_eagerly:
-            self._step: Callable[[Any], tuple[tf.Tensor, list[Any]]] = step
+            self._step: Callable[[Any], tuple[tf.Tensor, tf.Tensor, list[Any]]] = step
             self.assigned = self._changed_by_zeros(model, spec)
         else:
             self._step = traced = tf.function(step, reduce_retracing=True, autograph=False)
@@ -125,10 +137,13 @@ class GradientStep:
             variable.assign(old)
         return [variable.path for variable in changed]
 
-    def __call__(self, batch: Any) -> LocalGradients:
-        """Runs the step. The arrays share memory with tensors, where those lie in the host's."""
-        report, parts = self._step(batch)
+    def __call__(self, batch: Any) -> Callable[[], LocalGradients]:
+        """Dispatches the step; what it returns waits for it, and gives arrays that share memory with its tensors."""
+        return partial(self._read, *self._step(batch))
+
+    def _read(self, report: tf.Tensor, times: tf.Tensor, parts: list[Any]) -> LocalGradients:
         loss, finite, weight = report.numpy()
+        begun_at, done_at = times.numpy().tolist()
         found = iter(parts)
         gradients: list[Any] = []
         for kind in self.kinds:
@@ -137,7 +152,7 @@ class GradientStep:
                 continue
             values, numbers = next(found)
             gradients.append(view_of(values) if kind == "dense" else (view_of(numbers), view_of(values)))
-        return LocalGradients(float(loss), bool(finite), gradients, float(weight))
+        return LocalGradients(float(loss), bool(finite), gradients, float(weight), begun_at, done_at)
 
 
 def _divided(gradient: Any, by: Any) -> Any:

@@ -21,6 +21,7 @@ from hpc_train.distributed.tensors import dtype_of, on_host
 from hpc_train.distributed.world import Threads, World
 from hpc_train.engine.run_context import Result, RunContext, Training
 from hpc_train.engine.run_plan import TrainingJob
+from hpc_train.engine.steps_in_flight import depth_of
 from hpc_train.engine.strategy import ModelParts
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
@@ -158,6 +159,7 @@ def _serve(parts: AsyncParts, shard: OptimizerShard, context: RunContext) -> Res
     Collective.
     """
     config, rank = context.config, context.world.rank
+    depth_of(context, context.world, trains=False)
     server = Server(
         parts.window,
         parts.layouts[rank],
@@ -201,10 +203,11 @@ class _ServerEvents:
 
 def _work(parts: AsyncParts, step: GradientStep, context: RunContext) -> Result:
     """A worker computes gradients until there are no more to compute, and waits for the chief. Collective."""
+    depth = depth_of(context, context.world)
     worker = Worker(parts.window, parts.layouts, parts.partition, parts.roles.part_of(context.world.rank))
     parts.window.barrier()
-    bound = Bound(context.model.trainable_variables, parts.partition, worker.arena, step.only_reads)
-    AsyncWorker(context, parts, worker, bound, step).work()
+    bound = Bound(context.model.trainable_variables, parts.partition, worker.arena, step.only_reads, depth)
+    AsyncWorker(context, parts, worker, bound, step, depth).work()
     return _end(parts, context, None, None)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from hpc_train.distributed.parameter_server.partition import Partition
 from hpc_train.distributed.parameter_server.window import Patience
 from hpc_train.distributed.parameter_server.window_layout import FINISH
 from hpc_train.distributed.parameter_server.worker import Prefetch, Worker
-from hpc_train.distributed.tensors import reader_of, tensor_of, view_of
+from hpc_train.distributed.tensors import aligned_zeros, reader_of, tensor_of, view_of, writer_of
 from hpc_train.engine.loop import rows_of
 from hpc_train.engine.run_context import RunContext
+from hpc_train.engine.steps_in_flight import Stream
 from hpc_train.errors import UserError
 from hpc_train.strategies.asynchronous.gradient_step import GradientStep, LocalGradients
 from hpc_train.strategies.asynchronous.parts import AsyncParts
@@ -24,75 +27,107 @@ from hpc_train.telemetry.progress import Stopwatch, TimeShares
 
 
 class Bound:
-    """Variables that have their values in an arena, where TensorFlow lets them; else they are assigned from there.
+    """Variables that get their values from arenas, in turn, and keep them there, where TensorFlow lets them.
 
     On a CPU, a variable that is assigned a tensor keeps the tensor's memory, and what is written there later is the
-    variable's new value at once, as long as nothing else assigns to the variable or gathers from it.
+    variable's new value at once, as long as nothing else assigns to the variable or gathers from it. So with one arena
+    nothing is assigned any more; while steps are in flight each of them needs an arena of its own.
 
     Args:
+        arena: The first of them.
         only_reads: Whether training does no more than to read the variables.
+        depth: Steps that may be in flight beside another one: so many arenas more.
     """
 
-    def __init__(self, variables: Sequence[Any], partition: Partition, arena: np.ndarray, only_reads: bool) -> None:
-        self._variables, self._tensors = variables, []
-        for spec, offset in zip(partition.variables, partition.offsets, strict=True):
-            view = arena[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape)
-            self._tensors.append(tensor_of(view))
-        self._assign()
+    def __init__(
+        self, variables: Sequence[Any], partition: Partition, arena: np.ndarray, only_reads: bool, depth: int = 0
+    ) -> None:
+        self._write = writer_of(variables)
+        arenas = [arena, *(aligned_zeros(arena.size) for _ in range(depth))]
+        self._arenas = deque((each, list(_tensors_in(each, partition))) for each in arenas)
+        self._write(self._arenas[0][1])
         read = reader_of(variables)()
-        self._at_once = only_reads and all(
-            view_of(tensor).ctypes.data == view_of(given).ctypes.data
-            for tensor, given in zip(read, self._tensors, strict=True)
+        self._at_once = (
+            depth == 0
+            and only_reads
+            and all(
+                view_of(tensor).ctypes.data == view_of(given).ctypes.data
+                for tensor, given in zip(read, self._arenas[0][1], strict=True)
+            )
         )
 
-    def refresh(self) -> None:
-        """The arena has new values."""
-        if not self._at_once:
-            self._assign()
+    @property
+    def arena(self) -> np.ndarray:
+        """The one that no step in flight reads, and that `refresh` takes values from."""
+        return self._arenas[0][0]
 
-    def _assign(self) -> None:
-        for variable, tensor in zip(self._variables, self._tensors, strict=True):
-            variable.assign(tensor)
+    def refresh(self) -> None:
+        """The arena has new values, which the variables get after all steps that were dispatched before."""
+        if not self._at_once:
+            self._write(self._arenas[0][1])
+            self._arenas.rotate(-1)
+
+
+def _tensors_in(arena: np.ndarray, partition: Partition) -> Iterator[Any]:
+    """The variables in an arena, as tensors that share its memory."""
+    for spec, offset in zip(partition.variables, partition.offsets, strict=True):
+        yield tensor_of(arena[offset : offset + spec.nbytes].view(spec.dtype).reshape(spec.shape))
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    """A gradient that was dispatched and is to be pushed.
+
+    Attributes:
+        number: Its step. rows: of its batch. versions: of the parameters that it is computed at.
+        gradients: Waits for it. carried: what this worker keeps of its own, as the step leaves it.
+    """
+
+    number: int
+    rows: int
+    versions: list[int]
+    gradients: Callable[[], LocalGradients]
+    carried: list[Any]
 
 
 class AsyncWorker:
     """Computes gradients until there are no more tickets, no more batches, or somebody asks to stop.
 
+    With steps in flight, the next gradients are dispatched before one is pushed: so what lies between two gradients
+    (push, update, pull) is done while the device computes. Each ticket that is drawn is pushed, in order.
+
     Args:
-        worker: Speaks to the servers. bound: the model's variables in its memory.
+        worker: Speaks to the servers. bound: the model's variables.
+        depth: Gradients that may be in flight beside the one that is pushed next.
     """
 
     def __init__(
-        self, context: RunContext, parts: AsyncParts, worker: Worker, bound: Bound, step: GradientStep
+        self, context: RunContext, parts: AsyncParts, worker: Worker, bound: Bound, step: GradientStep, depth: int
     ) -> None:
         self._context, self._watchdog, self._hooks = context, context.watchdog, context.hooks
-        self._worker, self._bound, self._gradients, self._carried = worker, bound, step, parts.carried
+        self._worker, self._bound, self._gradients, self._depth = worker, bound, step, depth
         step.exchange = worker.mean
         mean, max_steps = context.config.max_staleness == 0, context.plan.max_steps
         tickets = None if max_steps is None else max_steps - context.plan.first_step
         self._tickets = tickets * parts.roles.readers if tickets is not None and mean else tickets
         self._ahead = Prefetch(worker) if context.config.prefetch_parameters else None
-        self._read_carried, self._times, self._exchange = reader_of(parts.carried), TimeShares(), Stopwatch()
+        self._read_carried: Callable[[], list[Any]] = reader_of(parts.carried) if parts.carried else list
+        self._stream, self._in_flight = Stream(depth), deque[_InFlight]()
+        self._batch: Any = None
+        self._no_more, self._asked_to_stop = tickets == 0, False
+        self._times, self._computing, self._exchange = TimeShares(), Stopwatch(), Stopwatch()
+        self._waited_secs = self._done_at = 0.0
 
     def work(self) -> None:
         """All of them; the servers have the last gradient when this returns."""
         context, worker = self._context, self._worker
-        worker.versions = worker.pull()
+        worker.versions = worker.pull(self._bound.arena)
+        self._bound.refresh()
         self._hooks.begin()
         data = context.input.current
-        with Feed(data.dataset, lambda: data.failure) as batches:
-            while (self._tickets is None or self._tickets > 0) and not worker.dismissed:
-                self._watchdog.at("waiting for input", None)
-                batch = next(batches, None)
-                if batch is None:
-                    if worker.pushed == 0 and context.plan.first_step == 0:
-                        raise UserError(f"no batch to train on for rank {context.world.rank}; give each its part")
-                    break
-                with self._exchange:
-                    ticket = _next_ticket(context, worker)
-                if ticket is None or (self._tickets is not None and ticket >= self._tickets):
-                    break
-                self._step(context.plan.first_step + ticket + 1, batch, batches)
+        with Feed(data.dataset, lambda: data.failure) as self._batches:
+            while self._dispatch_what_may_fly():
+                self._push_oldest()
         last = context.plan.first_step + worker.pushed
         if context.signals.received is not None:
             self._hooks.interrupted(last)
@@ -103,13 +138,82 @@ class AsyncWorker:
         worker.leave()
         worker.wait_until_taken()
 
-    def _step(self, number: int, batch: Any, batches: Feed) -> None:
-        """One gradient, from the newest parameters to its place in the servers' mailboxes."""
-        self._refresh()
+    def _dispatch_what_may_fly(self) -> bool:
+        """Dispatches as many gradients as may be in flight now; whether any is."""
+        while len(self._in_flight) <= self._depth and not self._no_more and not self._worker.dismissed:
+            if not self._has_batch():
+                break
+            with self._exchange:
+                ticket = self._take_ticket()
+            if ticket is None:
+                break
+            self._dispatch(self._context.plan.first_step + ticket + 1)
+        return bool(self._in_flight)
+
+    def _has_batch(self) -> bool:
+        """Whether there is a batch for the next gradient, which is waited for."""
+        if self._batch is None:
+            self._watchdog.at("waiting for input", None)
+            self._batch = next(self._batches, None)
+        if self._batch is None:
+            self._no_more = True
+            if self._worker.pushed + len(self._in_flight) == 0 and self._context.plan.first_step == 0:
+                raise UserError(f"no batch to train on for rank {self._context.world.rank}; give each its part")
+        return not self._no_more
+
+    def _take_ticket(self) -> int | None:
+        """A ticket, once no other worker is too far behind; None where there are no more, or somebody asks to stop.
+
+        None, too, where other workers are so far behind that the gradients in flight have to be pushed first.
+        """
+        context, worker, patience = self._context, self._worker, Patience()
+        self._watchdog.at("waiting for slower workers", None)
+        while True:
+            if context.signals.received is not None and not self._asked_to_stop:
+                worker.ask_to_stop()
+                self._asked_to_stop = True
+            state = worker.state()
+            if state.stop:
+                self._no_more = True
+                return None
+            if may_begin(worker.pushed + len(self._in_flight), state.slowest, context.config.max_staleness):
+                ticket = worker.take_ticket()
+                self._no_more = self._tickets is not None and ticket >= self._tickets
+                return None if self._no_more else ticket
+            if self._in_flight:
+                return None
+            patience.wait()
+
+    def _dispatch(self, number: int) -> None:
+        """Dispatches a gradient of the newest parameters."""
+        batch, self._batch = self._batch, None
+        self._get_parameters()
         self._watchdog.at(f"training step {number}", None)
-        self._hooks.before_step(number)
-        with Stopwatch() as computing:
-            computed = self._gradients(batch)
+        if not self._in_flight:
+            self._hooks.before_step(number)
+        with self._computing, self._stream.dispatching():
+            gradients = self._gradients(batch)
+            carried = self._read_carried()
+        self._in_flight.append(_InFlight(number, rows_of(batch), self._worker.versions, gradients, carried))
+
+    def _get_parameters(self) -> None:
+        """The variables get the newest parameters."""
+        worker = self._worker
+        if self._ahead is None:
+            self._watchdog.at("waiting for the servers' parameters", None)
+            with self._exchange:
+                worker.versions = worker.pull(self._bound.arena)
+        with self._exchange, self._stream.dispatching():
+            self._bound.refresh()
+        if self._ahead is not None:
+            self._ahead.begin()
+
+    def _push_oldest(self) -> None:
+        """Waits for the oldest gradient in flight, and puts it into the servers' mailboxes."""
+        taken = self._in_flight.popleft()
+        self._watchdog.at(f"training step {taken.number}", None)
+        with self._computing:
+            computed = taken.gradients()
         if self._worker.dismissed:  # nobody can complete this round
             return
         if self._context.job.step_delay_secs:
@@ -118,50 +222,37 @@ class AsyncWorker:
         if self._ahead is not None:
             with self._exchange:
                 self._ahead.wait()
-        rows, exchanged = rows_of(batch), self._exchange.take()
-        self._times.step(rows, batches.waited_secs, computing.secs + exchanged, exchanged)
+        self._count(taken.rows, computed)
         with self._exchange:
-            self._push(computed, rows)
-        self._hooks.after_step(number, computed.loss)
+            self._push(taken, computed)
+        self._hooks.after_step(taken.number, computed.loss)
         if self._hooks.stop_requested is not None:
             self._worker.ask_to_stop(FINISH)
+        if self._in_flight:  # whose turn it is now
+            self._hooks.before_step(self._in_flight[0].number)
 
-    def _refresh(self) -> None:
-        """The variables get the newest parameters."""
-        worker = self._worker
-        if self._ahead is None and worker.pushed:
-            self._watchdog.at("waiting for the servers' parameters", None)
-            with self._exchange:
-                worker.versions = worker.pull()
-        with self._exchange:
-            self._bound.refresh()
-        if self._ahead is not None:
-            self._ahead.begin()
+    def _count(self, rows: int, computed: LocalGradients) -> None:
+        """Counts a gradient: what is exchanged beside one that is computed holds nothing up, and does not count."""
+        computing, exchanged = self._computing.take(), self._exchange.take()
+        waited, self._waited_secs = self._batches.waited_secs - self._waited_secs, self._batches.waited_secs
+        gap = None
+        if computed.done_at:
+            begun_at = max(computed.begun_at, self._done_at)
+            if self._done_at:
+                gap = begun_at - self._done_at
+                exchanged = min(exchanged, max(0.0, gap - waited))
+            computing, self._done_at = computed.done_at - begun_at, computed.done_at
+        self._times.step(rows, self._waited_secs, computing + exchanged, exchanged, gap_secs=gap)
 
-    def _push(self, computed: LocalGradients, rows: int) -> None:
+    def _push(self, taken: _InFlight, computed: LocalGradients) -> None:
         worker, spent = self._worker, self._times.take_secs()
+        worker.versions = taken.versions
         if computed.finite:
-            sent = [view_of(tensor) for tensor in self._read_carried()] if self._carried else []
-            worker.push(computed.gradients, sent, computed.loss, rows, spent, computed.weight)
+            sent = [view_of(tensor) for tensor in taken.carried]
+            worker.push(computed.gradients, sent, computed.loss, taken.rows, spent, computed.weight)
         else:
-            worker.push_bad(computed.loss, rows, spent)
+            worker.push_bad(computed.loss, taken.rows, spent)
         if self._ahead is None:
             worker.wait_until_taken()
         else:
             self._ahead.take()
-
-
-def _next_ticket(context: RunContext, worker: Worker) -> int | None:
-    """A ticket, once no other worker is too far behind; None where somebody asks to stop."""
-    asked, patience = False, Patience()
-    context.watchdog.at("waiting for slower workers", None)
-    while True:
-        if context.signals.received is not None and not asked:
-            worker.ask_to_stop()
-            asked = True
-        state = worker.state()
-        if state.stop:
-            return None
-        if may_begin(worker.pushed, state.slowest, context.config.max_staleness):
-            return worker.take_ticket()
-        patience.wait()

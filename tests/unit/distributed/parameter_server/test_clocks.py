@@ -15,17 +15,21 @@ class Simulated:
     """Workers and one server, whose next event somebody else chooses: any order that real ones could come to.
 
     A worker waits for the gate, pulls, and pushes; the server applies later. With prefetching, it begins with the
-    parameters that were pulled while the gradient before was computed.
+    parameters that were pulled while the gradient before was computed; with a depth, it begins so many gradients before
+    it pushes one, where the gate lets it.
     """
 
-    def __init__(self, workers: int, bound: int | None, prefetch: bool = False) -> None:
+    def __init__(self, workers: int, bound: int | None, prefetch: bool = False, depth: int = 0) -> None:
         self.clocks, self.bound, self.prefetch = Clocks(workers), bound, prefetch
+        self.depth = depth
         self.version = 0
         self.workers = [self._working(worker) for worker in range(workers)]
         self.begun, self.pushed = [0] * workers, [0] * workers
         self.mailboxes: list[int | None] = [None] * workers
 
     def _working(self, worker: int) -> Iterator[None]:
+        if self.depth:
+            yield from self._working_ahead(worker)
         mine = self.version
         while True:
             while not may_begin(self.pushed[worker], self.clocks.slowest, self.bound):
@@ -40,6 +44,21 @@ class Simulated:
             mine = pulled
             yield
             while not self.prefetch and self.mailboxes[worker] is not None:
+                yield
+
+    def _working_ahead(self, worker: int) -> Iterator[None]:
+        in_flight: list[int] = []
+        while True:
+            while len(in_flight) <= self.depth and may_begin(self.begun[worker], self.clocks.slowest, self.bound):
+                self.begun[worker] += 1
+                yield
+                in_flight.append(self.version)
+                yield
+            if in_flight:
+                self.mailboxes[worker] = in_flight.pop(0)
+                self.pushed[worker] += 1
+            yield
+            while self.mailboxes[worker] is not None:
                 yield
 
     def work(self, worker: int) -> None:
@@ -63,11 +82,12 @@ class Simulated:
 
 
 @settings(max_examples=examples(300))
-@given(st.integers(1, 5), st.integers(0, 4), st.booleans(), st.data())
+@given(st.integers(1, 5), st.integers(0, 4), st.booleans() | st.integers(1, 4), st.data())
 def test_staleness_is_bounded_whatever_the_workers_do(
-    workers: int, bound: int, prefetch: bool, data: st.DataObject
+    workers: int, bound: int, ahead: bool | int, data: st.DataObject
 ) -> None:
-    simulated = Simulated(workers, bound, prefetch)
+    prefetch, depth = ahead is True, 0 if isinstance(ahead, bool) else ahead
+    simulated = Simulated(workers, bound, prefetch, depth)
     # Runs of one worker alone, so that it comes as far ahead as it may, between single events.
     events = st.tuples(st.integers(0, workers - 1), st.sampled_from([1, 1, 3, 60]), st.booleans())
     for worker, times, applies in data.draw(st.lists(events, max_size=60)):
@@ -76,14 +96,15 @@ def test_staleness_is_bounded_whatever_the_workers_do(
             if applies or times > 1:
                 simulated.apply(worker)
             assert max(simulated.pushed) - simulated.clocks.slowest <= bound + 1
-    assert max(simulated.clocks.histogram, default=0) <= largest_staleness(workers, bound, prefetch)
+    assert max(simulated.clocks.histogram, default=0) <= largest_staleness(workers, bound, prefetch, depth)
     assert sum(simulated.clocks.histogram.values()) == simulated.version == sum(simulated.clocks.applied)
 
 
 @settings(max_examples=examples(50))
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=5), st.integers(0, 4), st.booleans())
-def test_the_slowest_sets_the_pace_within_the_bound(paces: list[int], bound: int, prefetch: bool) -> None:
-    simulated = Simulated(len(paces), bound, prefetch)
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=5), st.integers(0, 4), st.booleans(), st.integers(0, 4))
+def test_the_slowest_sets_the_pace_within_the_bound(paces: list[int], bound: int, prefetch: bool, depth: int) -> None:
+    depth = 0 if prefetch else depth
+    simulated = Simulated(len(paces), bound, prefetch, depth)
     for now in range(2000):
         for worker, pace in enumerate(paces):
             if now % pace == 0:
@@ -91,8 +112,8 @@ def test_the_slowest_sets_the_pace_within_the_bound(paces: list[int], bound: int
                 simulated.apply(worker)
     applied = simulated.clocks.applied
     assert max(applied) - min(applied) <= bound + 1
-    assert min(applied) >= 2000 // max(paces) // 3 - 1, "nobody waits for ever"
-    assert max(simulated.clocks.histogram) <= largest_staleness(len(paces), bound, prefetch)
+    assert min(applied) >= 2000 // max(paces) // 3 - 1 - depth, "nobody waits for ever"
+    assert max(simulated.clocks.histogram) <= largest_staleness(len(paces), bound, prefetch, depth)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
@@ -157,6 +178,15 @@ def test_may_begin(clock: int, slowest: int, bound: int | None) -> None:
 def test_one_worker_is_never_stale_but_by_its_own_prefetching() -> None:
     assert largest_staleness(1, 7) == 0
     assert largest_staleness(1, 7, prefetch=True) == 1
+
+
+@pytest.mark.parametrize(("bound", "depth"), [(7, 2), (1, 3), (0, 1), (None, 4)])
+def test_one_worker_is_as_stale_as_gradients_of_its_own_are_in_flight(bound: int | None, depth: int) -> None:
+    simulated = Simulated(1, bound, depth=depth)
+    simulated.train(0, 20)
+    largest = depth if bound is None else largest_staleness(1, bound, depth=depth)
+    assert largest == min(depth, depth if bound is None else bound)
+    assert simulated.clocks.histogram == {**dict.fromkeys(range(largest), 1), largest: 20 - largest}
 
 
 def test_mean_staleness() -> None:
