@@ -122,7 +122,8 @@ def make_own_train_step(
         kept = {id(v): tf.identity(v.value) for v in (variables if undo else shared if ranks > 1 else ())}
         terms, begun = LossTerms(plan, allreduce.mean), now_that([])
         weighed = terms.recorded() if ranks > 1 else nullcontext()
-        with exchanging(allreduce.collectives), averaging.during(dependence), weighed:
+        after = tf.control_dependencies([begun])
+        with exchanging(allreduce.collectives), averaging.during(dependence), weighed, after:
             logs = logs_of(train_step(batch), whose)
         names[:] = logs
         changed = [v for v in shared if dependence is None or dependence.assigned(v)] if ranks > 1 else []

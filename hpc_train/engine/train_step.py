@@ -57,7 +57,7 @@ def make_train_step(
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begun = now_that([])
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
-        with exchanging(allreduce.collectives):
+        with exchanging(allreduce.collectives), tf.control_dependencies([begun]):
             backward = loss_and_gradients(model, batch, accumulate_steps, plan, allreduce.mean)
         changed = tuple(k for k in range(len(values)) if backward.may_assign(carried[k]))
         used = tuple(k for k, gradient in enumerate(backward.gradients) if gradient is not None)

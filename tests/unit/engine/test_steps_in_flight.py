@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import keras
 import pytest
 
 from hpc_train.config.specs import MOST_IN_FLIGHT, RunConfig
+from hpc_train.distributed.allreduce import GradientAllreduce
+from hpc_train.distributed.collectives import OneRank
+from hpc_train.distributed.world import World
 from hpc_train.engine.graph_call import GraphCall
+from hpc_train.engine.own_train_step import make_own_train_step
+from hpc_train.engine.step_report import Flags
 from hpc_train.engine.steps_in_flight import Stream, drains_after, keeps_gradients_apart
+from hpc_train.engine.train_step import make_train_step
 from hpc_train.errors import UserError
 from hpc_train.lazy import tf
+from hpc_train.model.loss_terms import LossPlan
+from hpc_train.model.model_state import ModelState
+from hpc_train.model.own_steps import updates_of
+
+BATCH = (tf.ones([2, 3]), tf.ones([2, 1]))
 
 
 def drained(config: RunConfig, last: int) -> list[int]:
@@ -81,3 +93,59 @@ def test_a_stream_keeps_the_order(depth: int) -> None:
     with stream.dispatching():
         results = [call(tf.constant(float(step))) for step in range(5)]
         assert [float(result) for result in results] == [2.0, 5.0, 12.0, 27.0, 58.0]
+
+
+class Traced(keras.layers.Layer):
+    """Notes the graph that it is traced in."""
+
+    graph = None
+
+    def call(self, x):
+        Traced.graph = tf.compat.v1.get_default_graph()
+        return x
+
+
+class Own(keras.Model):
+    """With a train_step of its own."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+        )
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("kind", [keras.Model, Own])
+def test_the_clock_is_read_before_anything_of_a_step_is_computed(kind: type[keras.Model]) -> None:
+    """Whatever threads TensorFlow has: with one, it may run last what nothing waits for."""
+    x = keras.Input((3,))
+    model = kind(x, keras.layers.Dense(1)(Traced()(keras.layers.Dense(4)(x))))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    world = World.alone()
+    state = ModelState(model, world, updates_of(model, tf.data.Dataset.from_tensors(BATCH), "model"))
+    allreduce = GradientAllreduce(OneRank())
+    if kind is Own:
+        step = make_own_train_step(model, state, allreduce, False, LossPlan())
+    else:
+        step = make_train_step(model, allreduce, [], False)
+    report = step(BATCH, Flags())()
+    assert 0 < report.begun_at <= report.done_at
+    products = [op for op in Traced.graph.get_operations() if op.type == "MatMul"]
+    assert len(products) >= 4, "forward and backward"
+    clock = next(op for op in Traced.graph.get_operations() if op.type == "Timestamp")
+    assert all(clock in ancestors(op) for op in products)
+
+
+def ancestors(op) -> set:
+    """All operations that come before this one."""
+    found, left = set(), [op]
+    while left:
+        one = left.pop()
+        for other in (*(tensor.op for tensor in one.inputs), *one.control_inputs):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
