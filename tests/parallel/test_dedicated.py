@@ -174,7 +174,7 @@ def test_with_and_without_are_the_same_job(workers: int, make_job: MakeJob) -> N
     (train_record, *_) = records(whole, "train")
     assert [rate is None for rate in train_record["by_rank"]["examples_per_sec"]] == [True, *[False] * workers]
     (start,) = records(whole, "first_step")
-    assert {"MPI", "model", "exchange", "first step"} <= set(start["phases"])
+    assert {"data", "model", "exchange", "first step"} <= set(start["phases"])
     assert status(whole)["ranks"] == workers + 1
     assert (status(whole)["state"], status(whole)["step"]) == ("succeeded", 20)
 

@@ -283,7 +283,7 @@ def test_the_parts_that_start_ranks_measure_what_the_targets_speak_of(tmp_path: 
         def wait(self, limit_secs):
             pass
 
-    def pair(folder, ranks, plan, limit_secs):
+    def pair(folder, ranks, plan, limit_secs, launch):
         return [Measurement(10, (0.5,) * plan.pairs, (2.3, 1.0), 64 * ranks, (0.5,) * plan.pairs)] * 2
 
     def job(folder, case, settings, launch):

@@ -21,7 +21,7 @@ from hpc_train.report.compare import as_markdown
 from hpc_train.report.drawing import thin
 from hpc_train.report.numbers import SUMMED_UP, best_of, by_rank, global_batch, mode_of
 from hpc_train.report.page import report_page, write_report
-from hpc_train.report.tables import Table, changes, export_paths, key_numbers, shares_by_rank
+from hpc_train.report.tables import MOST_STARTS, Table, changes, export_paths, key_numbers, shares_by_rank, starts
 from tests.job_dirs import a_job, record, write_job
 from tests.support import examples
 
@@ -253,6 +253,19 @@ def test_where_only_the_wait_for_input_is_known_it_has_a_chart_of_its_own(tmp_pa
         "Speed of each rank": [("rank 1", 20.0), ("rank 2", 30.0)],
         "Waiting for input": [("rank 1", 0.1), ("rank 2", 0.2)],
     }
+
+
+def test_each_run_has_the_phases_of_its_start(tmp_path):
+    told = [{"TensorFlow": 2.5, "MPI": 0.25, "another": 9.0}, {"launch": 1.0, "MPI": "x"}, "not by phase"]
+    records = [record("first_step", step, 1000.0 + step, secs=3.0, phases=one) for step, one in enumerate(told)]
+    history = history_of(tmp_path, {}, record("start", 0, 1000.0), *records)
+    table = starts(history)
+    assert table.header == ("when", "step", "in all", "launch", "MPI", "TensorFlow")
+    assert [row[1:] for row in table.rows] == [("0", "3", "–", "0.25", "2.5"), ("1", "3", "1", "–", "–")]
+    assert "From the start to the first step" in report_page(history)
+    many = [record("first_step", step, 1000.0, secs=1.0, phases={"MPI": 1.0}) for step in range(MOST_STARTS + 5)]
+    assert len(starts(history_of(tmp_path, {}, *many)).rows) == MOST_STARTS
+    assert not starts(history_of(tmp_path, {}, record("start", 0, 1000.0))).rows
 
 
 def test_a_checkpoint_is_marked_where_it_was_committed(tmp_path):
