@@ -97,5 +97,9 @@ class _Deferred(ModuleType):
     def _load(self) -> None:
         with self._lock:
             if (run := self.__dict__.pop("_run", None)) is not None:
-                run(self)
+                try:
+                    run(self)
+                except BaseException:  # the next use tries again, and fails by the same name
+                    self.__dict__["_run"] = run
+                    raise
         self.__class__ = ModuleType  # type: ignore[assignment]

@@ -88,8 +88,9 @@ refuse() {
 export PATH
 export OMP_NUM_THREADS=${threads:-${SLURM_CPUS_PER_TASK:-1}}
 export HPC_TRAIN_WARNING_SECS=${HPC_TRAIN_WARNING_SECS:-120}
-launched=${EPOCHREALTIME:-}                # in some locales with a comma
-export HPC_TRAIN_LAUNCHED=${launched/,/.} # for the report: how long the ranks take to their first step
+# For the report: how long the ranks take to their first step. In some locales the time has a comma.
+launched=${EPOCHREALTIME:-}
+export HPC_TRAIN_LAUNCHED=${launched/,/.}
 # mpirun starts its helpers with srun, one a node. They need all of the job's environment, also under
 # "sbatch --export=NONE", and all of its cores: with SRUN_CPUS_PER_TASK they would get those of one rank.
 export SLURM_EXPORT_ENV=ALL

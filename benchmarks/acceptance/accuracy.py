@@ -18,6 +18,7 @@ from acceptance.own_job import OwnJob, run_job
 from acceptance.settings import BENCHMARK, STAND_IN, Site
 from acceptance.warm_up import WARM_UP
 from hpc_train.report import words
+from hpc_train.report.numbers import mode_by_name
 
 TITLE = "Time to accuracy"
 GIVEN, SCALED, WARMED = "as given", "scaled", "scaled, warm-up"
@@ -92,8 +93,10 @@ def aim_of(
     """
     named = metric or job.best_metric
     if mode is None:
-        mode = job.best_mode if named == job.best_metric else "min" if "loss" in named or "error" in named else "max"
-    steps = max_steps or job.max_steps
+        mode = job.best_mode if named == job.best_metric else mode_by_name(named)
+    if mode is None:
+        raise UsageError(f"--target-metric: nothing says whether more or less of {named} is better; give --target-mode")
+    steps = job.max_steps if max_steps is None else max_steps
     if steps < 2:
         raise UsageError(f"--max-steps: {steps}; give a number from 2 on")
     warmed = max(1, steps // STEPS_BEFORE) if warm_up is None else warm_up

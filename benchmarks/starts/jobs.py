@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,9 +143,18 @@ def records_in(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _last_rank(launched: Started) -> psutil.Process:
-    """The process of the rank that was started last."""
-    ranks = [p for p in psutil.Process(launched.pid).children(recursive=True) if "train" in p.cmdline()[:4]]
-    return max(ranks, key=lambda process: process.pid)
+    """The process of the rank that was started last.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    found = []
+    for process in psutil.Process(launched.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if "train" in process.cmdline()[:4] else []
+    if not found:
+        raise launched.failure("no rank was found to be killed")
+    return max(found, key=lambda process: process.pid)
 
 
 def _wait_for(condition: Callable[[], bool], launched: Started) -> None:

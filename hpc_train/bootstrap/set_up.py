@@ -54,7 +54,8 @@ def read_stamp(venv: Path) -> Dict[str, str]:
         stamp = json.loads((venv / STAMP).read_text())
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) else {}
+    # One of before there was a choice has Horovod.
+    return {"horovod": "yes", **stamp} if isinstance(stamp, dict) and stamp else {}
 
 
 def write_whole(path: Path, content: Dict[str, str]) -> None:

@@ -17,8 +17,14 @@ def carrier_of(world: World, asked: Carrier | None = None) -> Carrier:
     """`asked`; where nothing is, Horovod if the chief has it, else MPI. The same on all ranks. Collective."""
     if asked:
         return asked
-    carrier: Carrier = world.broadcast("horovod" if importlib.util.find_spec("horovod") else "mpi")
+    carrier: Carrier = world.broadcast("horovod" if _is_installed("horovod") else "mpi")
     return carrier
+
+
+def _is_installed(name: str) -> bool:
+    """Whether it is a package; a folder of the name is none."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def collectives_by(carrier: Carrier, world: World, groups: Sequence[Sequence[int]] = ()) -> Collectives:

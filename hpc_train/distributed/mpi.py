@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -53,11 +54,13 @@ def collectives_of(world: World) -> Collectives:
 class MpiCollectives(Collectives):
     """Those of the ranks of a communicator, each call an operation that waits in one of TensorFlow's threads.
 
-    Since such a thread serves one exchange at a time, all ranks make theirs in one order. TensorFlow runs what has side
-    effects, as these have for it, in the order of the program, whether its results are used or not. Gradients it would
-    compute in an order that depends on all that a rank has in its graph; here each waits for the one of the call after
-    it (see `_recorded`), so that they come in the reverse order of the calls, where the tape is in the function of the
-    calls. Ranks say to each other what they are about to exchange, so that another order is an error.
+    One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has side
+    effects, as these have for it, in the order of the program, whether its results are used or not; only functions that
+    are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order that
+    depends on all that a rank has in its graph; here each waits for the one of the call after it (see `_recorded`), so
+    that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to each
+    other what they are about to exchange, so that another order is an error: a RankError, which TensorFlow makes one of
+    its own of inside a tf.function.
 
     Tensors of a GPU go through the host.
 
@@ -67,7 +70,7 @@ class MpiCollectives(Collectives):
 
     def __init__(self, comm: MPI.Intracomm, label: str) -> None:
         super().__init__(comm.Get_size(), comm.Get_rank(), label)
-        self._comm, self._memory = comm, _Memory()
+        self._comm, self._memory, self._turn = comm, _Memory(), threading.Lock()
         self._groups: dict[tuple[int, ...], Collectives | None] = {}
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
@@ -112,8 +115,9 @@ class MpiCollectives(Collectives):
         number = zlib.crc32(name.encode())
 
         def run(*arrays: np.ndarray) -> list[np.ndarray]:
-            self._agree(name, number)
-            return exchange(*arrays)
+            with self._turn:
+                self._agree(name, number)
+                return exchange(*arrays)
 
         if not tensors:
             return []

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpc_train.distributed.roles import CHIEF_RANK
 from hpc_train.errors import RankError, UserError
+from hpc_train.lazy import tf
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -118,7 +119,7 @@ class World:
         if self._horovod is None:
             assert self.comm is not None, "one rank has nobody to reduce with"
             self.check_threads("Horovod")
-            hvd = _horovod_module()
+            hvd = self.each(_horovod_module)
             running = hvd.size() if hvd.is_initialized() else 0
             on_chief = self.broadcast(running)
             other = self.first(running if running not in (0, self.size) or running != on_chief else None)
@@ -325,9 +326,10 @@ class World:
 def _horovod_module() -> Any:
     try:
         import horovod.tensorflow as hvd
-    except ImportError as error:
+    except (ImportError, OSError, tf.errors.OpError) as error:  # such as one that was built for another TensorFlow
+        why = str(error).splitlines()[0]
         raise UserError(
-            f"Horovod cannot be imported ({error}): set run.allreduce: mpi, by which a job trains without it, or run "
+            f"Horovod cannot be imported ({why}): set run.allreduce: mpi, by which a job trains without it, or run "
             "`make setup HOROVOD=yes`, which builds it"
         ) from None
     return hvd

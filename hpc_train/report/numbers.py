@@ -54,6 +54,11 @@ def mode_of(history: History, metric: str) -> Literal["min", "max"] | None:
     for name, mode in _rules(history):
         if name == metric and mode in ("min", "max"):
             return "max" if mode == "max" else "min"
+    return mode_by_name(metric)
+
+
+def mode_by_name(metric: str) -> Literal["min", "max"] | None:
+    """Whether small or large values of a metric of that name are good; None: the name does not tell. Pure."""
     words = metric.lower().replace("-", "_").split("_")
     if any(word.endswith(SMALLER) for word in words):
         return "min"

@@ -68,8 +68,9 @@ def process_began() -> float:
 
 
 def _launched() -> float | None:
+    """What the launcher has said; what this process starts is not to hear it."""
     try:
-        return float(os.environ.get(LAUNCHED_VARIABLE, ""))
+        return float(os.environ.pop(LAUNCHED_VARIABLE, ""))
     except ValueError:
         return None
 

@@ -23,7 +23,6 @@ from hpc_train.jobdir.folder_identity import FolderIdentity
 from hpc_train.jobdir.job_dir import MAX_JOB_BYTES
 from hpc_train.jobdir.paths import ENVIRONMENT_FILE, JOB_FILE, WARM_START_FILE
 from hpc_train.lazy import keras, tf
-from hpc_train.model import rng_state
 from hpc_train.processes import identity
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.telemetry.environment import rank_table
@@ -83,6 +82,7 @@ def start_reporting(
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
         metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
+        show_job(metrics, job, size, optimizer)
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
         log.info(first_line(job, plan))
@@ -99,8 +99,7 @@ def start_reporting(
         for note in [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]:
             log.warning(note)
         spec = data.dataset.element_spec
-        x_spec = spec[0] if isinstance(spec, tuple) else spec
-        show = partial(show_job, metrics, job, size, model, optimizer, x_spec)
+        show = partial(_show_graph, metrics, model, spec[0] if isinstance(spec, tuple) else spec)
         yield Reporter(metrics, status, progress, lists, data.advice, show, start_timeline)
 
 
@@ -126,10 +125,8 @@ def _masked(command: str) -> str | None:
     return command if masked_words(words) == words else shlex.join(masked_words(words))
 
 
-def show_job(
-    metrics: MetricsWriter, job: TrainingJob, ranks: int, model: keras.Model, optimizer: Any, x_spec: Any
-) -> None:
-    """Writes hyper-parameters, the job file's text, and the model's graph, which is traced for it. For the chief."""
+def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, optimizer: Any) -> None:
+    """Writes hyper-parameters and the job file's text. For the chief."""
     source, config = job.train_spec.input_fn, job.config
     about = {
         "strategy": config.strategy,
@@ -140,8 +137,11 @@ def show_job(
     }
     metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
     metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
-    with rng_state.unchanged():
-        graph = _graph(model, x_spec)
+
+
+def _show_graph(metrics: MetricsWriter, model: keras.Model, x_spec: Any) -> None:
+    """Writes the model's graph, which is traced for it: beside threads of the input, so no random state is put back."""
+    graph = _graph(model, x_spec)
     if graph is not None:
         metrics.graph(graph)
 

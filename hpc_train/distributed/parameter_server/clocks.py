@@ -4,9 +4,9 @@ A worker's clock is the number of its gradients that have been applied. Stale sy
 worker begins its next gradient when no other that still trains is more than s behind it (Ho et al., "More effective
 distributed ML via a stale synchronous parallel parameter server", NIPS 2013).
 
-Staleness is measured in updates: how many others were applied between the parameters that a gradient was computed at
-and itself (as in Zhang et al., "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016). The bound s
-keeps it at or below (workers - 1) x (2 s + 1).
+Staleness is measured in updates: how many were applied between the parameters that a gradient was computed at and
+itself (as in Zhang et al., "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016). The bound s keeps it
+at or below (workers - 1) x (2 s + 1); with d steps in flight a worker's own count, too: the smaller of d and s more.
 """
 
 from __future__ import annotations

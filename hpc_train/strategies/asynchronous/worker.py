@@ -111,10 +111,10 @@ class AsyncWorker:
         tickets = None if max_steps is None else max_steps - context.plan.first_step
         self._tickets = tickets * parts.roles.readers if tickets is not None and mean else tickets
         self._ahead = Prefetch(worker) if context.config.prefetch_parameters else None
-        self._read_carried: Callable[[], list[Any]] = reader_of(parts.carried) if parts.carried else list
+        self._read_carried: Callable[[], list[Any]] = reader_of(parts.carried, to_host=True) if parts.carried else list
         self._stream, self._in_flight = Stream(depth), deque[_InFlight]()
         self._batch: Any = None
-        self._no_more, self._asked_to_stop = tickets == 0, False
+        self._no_more, self._asked_to_stop, self._asked_to_finish = tickets == 0, False, False
         self._times, self._computing, self._exchange = TimeShares(), Stopwatch(), Stopwatch()
         self._waited_secs = self._done_at = 0.0
 
@@ -226,7 +226,8 @@ class AsyncWorker:
         with self._exchange:
             self._push(taken, computed)
         self._hooks.after_step(taken.number, computed.loss)
-        if self._hooks.stop_requested is not None:
+        if self._hooks.stop_requested is not None and not self._asked_to_finish:
+            self._asked_to_finish = True
             self._worker.ask_to_stop(FINISH)
         if self._in_flight:  # whose turn it is now
             self._hooks.before_step(self._in_flight[0].number)

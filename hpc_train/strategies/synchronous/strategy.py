@@ -95,7 +95,8 @@ def gradient_allreduce(world: World, config: RunConfig) -> GradientAllreduce:
     """What averages over the ranks of `world`. Collective."""
     carrier = carrier_of(world, config.allreduce)
     if carrier == "mpi" and world.size > 1 and world.is_chief:
-        log.info("gradients are averaged by MPI itself, without Horovod (run.allreduce)")
+        said = "gradients are averaged by MPI itself, without Horovod (run.allreduce)"
+        log.info(said, extra={"any_rank": True})  # beside a dedicated chief, it is not the chief who says it
     return world.each(lambda: GradientAllreduce(collectives_by(carrier, world), config.compression))
 
 

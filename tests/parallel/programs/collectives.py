@@ -162,8 +162,19 @@ if BY == "mpi" and world.size > 1:
     both = tf.function(lambda x, y: top.allreduce([x, y, x[:0]], "mean", gradient=False))
     kept = [both(large, one * place)[1] for place in range(4)]
     assert [float(mean[0]) for mean in kept] == [0, 1, 2, 3], "what is still in use is not written to"
+    # Functions with variables of their own, which TensorFlow may run side by side: one exchange after the other.
+    weights = [tf.Variable([1.0 + place]) for place in range(2)]
+    towers = [tf.function(lambda x, w=w: top.allreduce([w * x])[0]) for w in weights]
+    whole = tf.function(lambda x: [tower(x) for tower in towers])
+    try:
+        for _ in range(20):
+            assert [float(found[0]) for found in whole(one[:1])] == [world.size, 2 * world.size]
+    except tf.errors.OpError as error:
+        assert RankError.__name__ in str(error), "another order is an error, on all ranks"
     swapped = ("a", "b") if world.is_chief else ("b", "a")
     raises(RankError, lambda: [top._allreduce(name, [one], "sum") for name in swapped], "something else at the same")
+    in_graph = tf.function(lambda x: [top._allreduce(name, [x], "sum")[0] for name in swapped])
+    raises(tf.errors.OpError, lambda: in_graph(one), "something else at the same")
 
 world.wait_asleep()  # a rank that leaves ends Horovod for those that still exchange in a group of theirs
 print(f"rank {world.rank} of {world.size} is fine")

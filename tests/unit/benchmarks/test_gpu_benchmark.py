@@ -264,6 +264,10 @@ def test_an_aim_takes_what_is_not_given_from_the_job() -> None:
 
     assert found() == accuracy.Aim("accuracy", "max", None, (accuracy.SCALED,), 200, 10, 10)
     assert found(metric="loss").mode == "min"
+    assert found(metric="mae").mode == "min"
+    assert found(metric="odd", mode="max").mode == "max"
+    with pytest.raises(UsageError, match=r"odd is better; give --target-mode"):
+        found(metric="odd")
     for wrong, said in (({"max_steps": 1}, "--max-steps: 1"), ({"warm_up": 200}, "--warm-up-steps: 200")):
         with pytest.raises(UsageError, match=said):
             found(**wrong)

@@ -58,7 +58,11 @@ def test_a_launcher_that_begins_after_its_rank_is_none(clock: Clock, launched: f
 
 @pytest.mark.parametrize(("told", "counts"), [("{then}", True), ("", False), ("nan", False), ("yesterday", False)])
 def test_a_process_knows_when_it_and_its_launcher_began(told: str, counts: bool) -> None:
-    code = "from hpc_train.telemetry.start_timeline import start_timeline; print(start_timeline.end())"
+    code = (
+        "import os; from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, start_timeline\n"
+        "assert LAUNCHED_VARIABLE not in os.environ, 'what this process starts would have it, too'\n"
+        "print(start_timeline.end())"
+    )
     before = time.time()
     env = {**os.environ, LAUNCHED_VARIABLE: told.format(then=before - 100)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
