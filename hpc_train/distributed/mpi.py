@@ -54,13 +54,13 @@ def collectives_of(world: World) -> Collectives:
 class MpiCollectives(Collectives):
     """Those of the ranks of a communicator, each call an operation that waits in one of TensorFlow's threads.
 
-    One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has side
-    effects, as these have for it, in the order of the program, whether its results are used or not; only functions that
-    are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order that
-    depends on all that a rank has in its graph; here each waits for the one of the call after it (see `_recorded`), so
-    that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to each
-    other what they are about to exchange, so that another order is an error: a RankError, which TensorFlow makes one of
-    its own of inside a tf.function.
+    One thread exchanges at a time, so all ranks have to make their exchanges in one order. TensorFlow runs what has
+    side effects, as these have for it, in the order of the program, whether its results are used or not; only functions
+    that are called in one, each with variables of its own, it runs in any order. Gradients it would compute in an order
+    that depends on all that a rank has in its graph; here each waits for that of the call after it (see `_recorded`),
+    so that they come in the reverse order of the calls, where the tape is in the function of the calls. Ranks say to
+    each other what they are about to exchange, so that another order is an error, once and for all: a RankError, which
+    TensorFlow makes one of its own of inside a tf.function.
 
     Tensors of a GPU go through the host.
 
@@ -70,7 +70,7 @@ class MpiCollectives(Collectives):
 
     def __init__(self, comm: MPI.Intracomm, label: str) -> None:
         super().__init__(comm.Get_size(), comm.Get_rank(), label)
-        self._comm, self._memory, self._turn = comm, _Memory(), threading.Lock()
+        self._comm, self._memory, self._turn = comm, _Memory(), _Turn()
         self._groups: dict[tuple[int, ...], Collectives | None] = {}
 
     def group(self, ranks: Sequence[int]) -> Collectives | None:
@@ -115,7 +115,9 @@ class MpiCollectives(Collectives):
         number = zlib.crc32(name.encode())
 
         def run(*arrays: np.ndarray) -> list[np.ndarray]:
-            with self._turn:
+            with self._turn.lock:
+                if self._turn.failure is not None:  # the others may not be here any more
+                    raise self._turn.failure
                 self._agree(name, number)
                 return exchange(*arrays)
 
@@ -134,10 +136,11 @@ class MpiCollectives(Collectives):
         most = np.empty_like(own)
         self._comm.Allreduce(own, most, op=MPI.MAX)
         if most[0] != -most[1]:
-            raise RankError(
+            self._turn.failure = RankError(
                 f"rank {self.rank} of {self.ranks} exchanges {name}, and another rank something else at the same time: "
                 "all ranks have to call collectives in the same order"
             )
+            raise self._turn.failure
 
     def _reduced(self, op: Op, *arrays: np.ndarray) -> list[np.ndarray]:
         from mpi4py import MPI
@@ -206,6 +209,18 @@ class MpiCollectives(Collectives):
         turn, *found = tf.custom_gradient(in_turn)(before[0] if before else tf.zeros([]), *tensors)
         turns[:] = [turn]
         return found if several else found[0]
+
+
+class _Turn:
+    """Who exchanges: one thread at a time. Shared by all copies of a MpiCollectives.
+
+    Attributes:
+        failure: Why nothing is exchanged any more.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.failure: RankError | None = None
 
 
 class _Layout:
