@@ -111,7 +111,7 @@ def test_a_worker_finds_out_the_same_about_a_batch_in_pieces() -> None:
     assert names == ["moving_mean", "moving_variance"]
     assert step.only_reads
     assert step.kinds == ["dense"] * len(model.trainable_variables)
-    assert step(batch_of(7)).finite
+    assert step(batch_of(7))().finite
 
 
 def test_more_pieces_than_rows_are_refused_before_work_begins() -> None:
