@@ -54,8 +54,7 @@ def read_stamp(venv: Path) -> Dict[str, str]:
         stamp = json.loads((venv / STAMP).read_text())
     except (OSError, ValueError):
         return {}
-    # One of before there was a choice has Horovod.
-    return {"horovod": "yes", **stamp} if isinstance(stamp, dict) and stamp else {}
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def write_whole(path: Path, content: Dict[str, str]) -> None:
