@@ -36,7 +36,7 @@ from acceptance.own_job import OwnJob, check_rate, read_job
 from acceptance.page import whole_page
 from acceptance.settings import BENCHMARK, Settings, Site
 from support import machine
-from support.launch import check_mpirun, check_ranks, environment, nodes, slots, working_parent
+from support.launch import check_mpirun, check_ranks, environment, nodes, powers_up_to, slots, working_parent
 from support.page import Report
 from support.records import Record
 from support.results import open_results
@@ -161,11 +161,6 @@ def usable_gpus(refused: bool) -> tuple[int, str]:
             "tensorflow-cpu, and see hpc-train doctor; or give --cpu, to see all parts on the cores"
         )
     return min(there, seen), ""
-
-
-def powers_up_to(most: int) -> list[int]:
-    """1, 2, 4 … and `most` itself."""
-    return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
 def own_job(args: argparse.Namespace, settings: Settings) -> tuple[OwnJob | None, accuracy.Aim | None]:

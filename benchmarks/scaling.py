@@ -34,7 +34,7 @@ from scale.network import memory_rate, network_of
 from scale.page import answers, make_page
 from scale.workloads import WORKLOADS
 from support import machine
-from support.launch import check_mpirun, check_ranks, here, nodes, slots, working_parent
+from support.launch import check_mpirun, check_ranks, here, nodes, powers_up_to, slots, working_parent
 from support.records import Record, read_records
 from support.results import RECORDS, RESULTS, open_results
 from support.usage import EXIT_MISSED, UsageError, make_parser, run_main, tell
@@ -94,11 +94,6 @@ def arguments() -> argparse.Namespace:
     if args.batch is not None and args.batch < 1:
         parser.error(f"--batch: {args.batch}; give a number from 1 on")
     return args
-
-
-def powers_up_to(most: int) -> list[int]:
-    """1, 2, 4 … and `most` itself."""
-    return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
 def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:

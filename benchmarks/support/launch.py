@@ -101,6 +101,11 @@ def slots(one_node: bool = False) -> int:
     return here
 
 
+def powers_up_to(most: int) -> list[int]:
+    """1, 2, 4 … and `most` itself."""
+    return sorted({1 << power for power in range(most.bit_length())} | {most})
+
+
 def tasks_on_first_node() -> int:
     """Of a Slurm job of several nodes, on the one which runs its script; 0 where Slurm does not tell."""
     told = (os.environ.get(name, "") for name in ("SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"))  # 4(x2),3

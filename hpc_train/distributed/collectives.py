@@ -196,6 +196,11 @@ class Collectives(ABC):
         return call_name(self.label, kind)
 
 
+def as_dtype(dtype: tf.DType, tensor: tf.Tensor) -> tf.Tensor:
+    """`tensor` whose bits have travelled as another dtype of as many, as what they are."""
+    return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor
+
+
 def call_name(label: str, kind: str) -> str:
     """A name for one call of `label`, by which ranks know what belongs together: it has the number of the call.
 

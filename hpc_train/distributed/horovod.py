@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
+from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype, group_of
 from hpc_train.distributed.world import World
 from hpc_train.lazy import tf
 
@@ -100,12 +100,12 @@ class HorovodCollectives(Collectives):
 
     @_also_eagerly
     def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
-        return _as(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
+        return as_dtype(tensor.dtype, self._hvd.allgather(_sent_as(tensor), **self._by(name)))
 
     @_also_eagerly
     def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         received, _ = self._hvd.alltoall(_sent_as(tensor), splits=given, **self._by(name))
-        return _as(tensor.dtype, received)
+        return as_dtype(tensor.dtype, received)
 
     def _op(self, op: Op) -> Any:
         return self._hvd.Sum if op == "sum" else self._hvd.Average
@@ -122,8 +122,3 @@ def _summed_as(tensor: tf.Tensor) -> tf.Tensor:
 def _sent_as(tensor: tf.Tensor) -> tf.Tensor:
     """Bits of bfloat16, which Horovod does not know, travel as float16, which NCCL can send, too."""
     return tf.bitcast(tensor, tf.float16) if tensor.dtype == tf.bfloat16 else tensor
-
-
-def _as(dtype: tf.DType, tensor: tf.Tensor) -> tf.Tensor:
-    """The reverse of `_sent_as`."""
-    return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor

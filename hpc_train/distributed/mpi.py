@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hpc_train.distributed.collectives import Collectives, OneRank, Op, group_of
+from hpc_train.distributed.collectives import Collectives, OneRank, Op, as_dtype, cut, group_of
+from hpc_train.distributed.tensors import aligned, aligned_zeros
 from hpc_train.distributed.world import World
 from hpc_train.errors import RankError
 from hpc_train.lazy import tf
@@ -25,8 +26,6 @@ LARGE_BYTES = 1 << 20
 """A tensor of so many is sent from where TensorFlow has it; smaller ones are copied into one message."""
 LAYOUTS_KEPT = 64
 """Of which memory is kept for the next exchange."""
-ALIGNMENT = 64
-"""In bytes: TensorFlow copies what is aligned less."""
 _LAST_TURN = "hpc_train.last_turn"
 _WORDS = {2: np.int16, 4: np.int32, 8: np.int64}
 """Types that MPI knows, for what is only moved, by the bytes of a number."""
@@ -104,11 +103,11 @@ class MpiCollectives(Collectives):
 
     def _allgather(self, name: str, tensor: tf.Tensor) -> tf.Tensor:
         (found,) = self._call(name, self._gathered, [_sent_as(tensor)])
-        return _as(tensor.dtype, found)
+        return as_dtype(tensor.dtype, found)
 
     def _alltoall(self, name: str, tensor: tf.Tensor, given: list[int]) -> tf.Tensor:
         (found,) = self._call(name, partial(self._dealt, given), [_sent_as(tensor)])
-        return _as(tensor.dtype, found)
+        return as_dtype(tensor.dtype, found)
 
     def _call(self, name: str, exchange: Callable[..., list[np.ndarray]], tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """An operation for `exchange`, which gets the tensors' values and returns as many arrays of their dtypes."""
@@ -160,7 +159,7 @@ class MpiCollectives(Collectives):
 
     def _scattered(self, op: Op, array: np.ndarray) -> list[np.ndarray]:
         rows, *rest = array.shape
-        parts = [rows // self.ranks + (rank < rows % self.ranks) for rank in range(self.ranks)]
+        parts = cut(rows, self.ranks)
         found = self._memory.one(((parts[self.rank], *rest), array.dtype))
         self._comm.Reduce_scatter(array.reshape(-1), found.reshape(-1), [part * math.prod(rest) for part in parts])
         if op == "mean":
@@ -246,7 +245,7 @@ class _Layout:
                 if large and place == large[0] and small:
                     self._parts.append((begin, end, dtype))
                 self._starts[place] = end
-                end += -(-_bytes(kinds[place]) // ALIGNMENT) * ALIGNMENT
+                end += aligned(_bytes(kinds[place]))
             if small and not large:
                 self._parts.append((begin, end, dtype))
             self.small += small
@@ -258,8 +257,7 @@ class _Layout:
         try:
             memory = self._free.pop()
         except IndexError:
-            whole = np.zeros(self._size + ALIGNMENT, np.uint8)  # what is between the arrays stays zero
-            memory = whole[-whole.ctypes.data % ALIGNMENT :][: self._size]
+            memory = aligned_zeros(self._size)  # what is between the arrays stays zero
         lent = np.asarray(_Loan(memory, self._free))
         arrays = [
             lent[start : start + _bytes(kind)].view(kind[1]).reshape(kind[0])
@@ -323,8 +321,3 @@ def _summed_as(tensor: tf.Tensor) -> tf.Tensor:
 def _sent_as(tensor: tf.Tensor) -> tf.Tensor:
     """Numpy knows no bfloat16: its bits travel as int16."""
     return tf.bitcast(tensor, tf.int16) if tensor.dtype == tf.bfloat16 else tensor
-
-
-def _as(dtype: tf.DType, tensor: tf.Tensor) -> tf.Tensor:
-    """The reverse of `_sent_as`."""
-    return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -59,14 +60,14 @@ def test_a_launcher_that_begins_after_its_rank_is_none(clock: Clock, launched: f
 @pytest.mark.parametrize(("told", "counts"), [("{then}", True), ("", False), ("nan", False), ("yesterday", False)])
 def test_a_process_knows_when_it_and_its_launcher_began(told: str, counts: bool) -> None:
     code = (
-        "import os; from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, start_timeline\n"
+        "import json, os; from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, start_timeline\n"
         "assert LAUNCHED_VARIABLE not in os.environ, 'what this process starts would have it, too'\n"
-        "print(start_timeline.end())"
+        "print(json.dumps(start_timeline.end()))"
     )
     before = time.time()
     env = {**os.environ, LAUNCHED_VARIABLE: told.format(then=before - 100)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    phases = eval(done.stdout)
+    phases = json.loads(done.stdout)
     assert list(phases) == (["launch"] if counts else []) + ["Python"]
     assert 0 < phases["Python"] < time.time() - before + 0.02  # a process's start is known to a hundredth
     assert not counts or phases["launch"] > 99
