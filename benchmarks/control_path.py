@@ -1,6 +1,6 @@
 """The control path of a job over its ranks: join, plan, build, steps, records, checkpoints, the end, the stall watch.
 
-    python benchmarks/control_path.py              # 2 to 128 ranks on this machine; about 20 minutes on 2 cores
+    python benchmarks/control_path.py              # 2 to 128 ranks on this machine; about ten minutes on 2 cores
     python benchmarks/control_path.py --ranks 8 64
     python benchmarks/control_path.py --quick      # tries everything once; the figures mean nothing
 

@@ -15,12 +15,12 @@ def main() -> None:
     """Entry point of the console script; stop signals are handled from here on, where the command takes them."""
     start_timeline.begin("imports")
     stdio.set_up()
-    signals = StopSignals()
-    with signals if _command(sys.argv[1:]) in ("train", "evaluate") else nullcontext():
+    signals, asked = StopSignals(), _command(sys.argv[1:])
+    with signals if asked in ("train", "evaluate") else nullcontext():
         with importing():
             from hpc_train.cli.app import run
 
-        run(signals)
+        run(signals, asked)
 
 
 def _command(arguments: list[str]) -> str | None:

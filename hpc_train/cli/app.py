@@ -66,8 +66,14 @@ for command in all_commands():
     command.add_to(app)
 
 
-def run(signals: StopSignals) -> None:
-    """Runs the command that the arguments name; `train` stops when `signals` has received one."""
+def run(signals: StopSignals, asked: str | None = None) -> None:
+    """Runs the command that the arguments name; `train` stops when `signals` has received one.
+
+    Args:
+        asked: Its name, where it is known: no other one is made ready then.
+    """
+    if only := [command for command in app.registered_commands if command.name == asked]:
+        app.registered_commands, app.registered_groups = only, []
     try:
         app(prog_name="hpc-train", obj=signals)
     finally:

@@ -62,10 +62,13 @@ def launch(
     debug_delay: DebugDelay = None,
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
-    with importing():
+    with importing(), errors():
+        from hpc_train.jobs.launch.mpirun import Mpirun
+        from hpc_train.jobs.launch.mpirun import launch as launch_ranks
+
+        mpirun = Mpirun()
         from hpc_train.config.job import load_job
         from hpc_train.config.secrets import masked_settings
-        from hpc_train.jobs.launch.mpirun import launch as launch_ranks
         from hpc_train.telemetry.units import counted
 
     with errors():
@@ -74,7 +77,7 @@ def launch(
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in masked_settings(settings or [])]
         warn(f"starting {counted(ranks, 'rank')}; Python, MPI and TensorFlow take some seconds each time")
-        sys.exit(launch_ranks(ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
+        sys.exit(launch_ranks(mpirun, ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
 
 
 def _delays(given: list[str]) -> dict[int, float]:

@@ -17,6 +17,7 @@ from hpc_train.model.backward import loss_of, shares_scale
 from hpc_train.model.batch import example, fixed_rows, left_alone, specs_of
 from hpc_train.model.loss_terms import LossPlan, LossTerms, Meaning
 from hpc_train.model.own_steps import has_own_train_step
+from hpc_train.telemetry.start_timeline import start_timeline
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def _terms(model: keras.Model, dataset: tf.data.Dataset, plan: LossPlan) -> Loss
             loss_of(model, batch, True, terms)
         return terms
     specs = tf.nest.map_structure(tf.type_spec_from_value, batch)
-    with rng_state.unchanged():
+    with rng_state.unchanged(), start_timeline.within("trace"):
         tf.function(lambda batch: loss_of(model, batch, True, terms), autograph=False).get_concrete_function(specs)
     return terms
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
 Phase = Literal[
-    "launch", "Python", "imports", "MPI", "data", "TensorFlow", "model", "exchange", "job-dir", "first step"
+    "launch", "Python", "imports", "MPI", "data", "TensorFlow", "model", "exchange", "job-dir", "trace", "first step"
 ]
 """In their order; more may be done in a phase than its name says, since each lasts until another one begins.
 
@@ -16,7 +18,7 @@ launch: the launcher, until it has started this process. Python: the interpreter
 does before it trains. imports: this package's. MPI: its start, and what all ranks tell each other then. data: the job
 file, checkpoints and shards are looked for and opened. TensorFlow: its import, and Keras's. model: it is built, tried
 out and restored. exchange: Horovod starts, or what a strategy has in its place. job-dir: what the chief writes before
-it trains. first step: its input, the trace of its graph, and the step.
+it trains. trace: the graphs of the loss and of the step are made. first step: its input, and the step.
 """
 
 PHASES: tuple[str, ...] = get_args(Phase)
@@ -47,6 +49,19 @@ class StartTimeline:
         else:
             self._close(now)
         self._phase, self._since = phase, now
+
+    @contextmanager
+    def within(self, phase: Phase) -> Iterator[None]:
+        """A context in which `phase` lasts, in the midst of another one. Of no effect after the end."""
+        if self._over:
+            yield
+            return
+        around = self._phase
+        self.begin(phase)
+        try:
+            yield
+        finally:
+            self.begin(around)
 
     def end(self) -> dict[str, float] | None:
         """The start is over: the seconds of each phase, in the order of PHASES; None where it was over before."""

@@ -213,6 +213,7 @@ def test_without_staleness_it_is_synchronous_training(begun: Begun, three: Three
     for job in (ours, theirs):
         begun_once = records(job, "first_step")[0]
         assert {"data", "model", "exchange", "first step"} <= set(begun_once["phases"])
+        assert ("trace" in begun_once["phases"]) == (job is theirs), "the servers' chief makes no step"
         assert begun_once["secs"] > 0
 
 

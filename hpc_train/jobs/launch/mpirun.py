@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ STOP_AGAIN_SECS, STOP_TIMES = 2.0, 5
 """How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
 KILL_SECS = 10.0
 """How long mpirun may take to end the ranks at a second Ctrl-C (it needs one to three seconds)."""
+VERSION_SECS = 60.0
+"""How long mpirun may take to tell its version (it needs 0.05 seconds)."""
 LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
 ASKED = {"SIGINT": "Ctrl-C: the ranks save and stop; a second Ctrl-C ends them at once"}
@@ -98,30 +101,51 @@ class Start:
     cwd: Path | None = None
 
 
+class Mpirun:
+    """The mpirun beside this Python, or on PATH. It is asked for its version, while the caller goes on.
+
+    Raises:
+        UserError: There is none.
+    """
+
+    def __init__(self) -> None:
+        found = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        if found is None:
+            raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
+        self.path = found
+        quiet = subprocess.DEVNULL
+        self._asked = subprocess.Popen([found, "--version"], stdin=quiet, stdout=subprocess.PIPE, stderr=quiet)
+
+    @cached_property
+    def version(self) -> str:
+        """What it says of itself, which is waited for."""
+        return self._asked.communicate(timeout=VERSION_SECS)[0].decode(errors="replace")
+
+
 def start_of(
-    ranks: int, program: Sequence[str], more: Mapping[str, str], output: Path | None = None, cwd: Path | None = None
+    mpirun: Mpirun,
+    ranks: int,
+    program: Sequence[str],
+    more: Mapping[str, str],
+    output: Path | None = None,
+    cwd: Path | None = None,
 ) -> Start:
-    """How to run `program` on `ranks` ranks with mpirun.
+    """How to run `program` on `ranks` ranks.
 
     Args:
         more: Set for them.
         output: The folder in which Open MPI keeps a file for each rank's output; None for none.
-
-    Raises:
-        UserError: There is no mpirun.
     """
-    mpirun = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if mpirun is None:
-        raise UserError("mpirun is not on PATH; load an MPI module or run `make setup`")
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
     command, settings = mpirun_command(
-        mpirun, version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
+        mpirun.path, mpirun.version, ranks, list(program), os.geteuid() == 0, {**os.environ, **more}, output
     )
     log.debug(f"running {shlex.join(command)}")
     return Start(tuple(command), {**settings, **more}, cwd)
 
 
-def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()) -> int:
+def launch(
+    mpirun: Mpirun, ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, more: Sequence[str] = ()
+) -> int:
     """Runs `hpc-train train` on `ranks` ranks, after crashes up to `max_restarts` times again; the last exit code.
 
     `more` are options for it.
@@ -129,9 +153,6 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     The signals that stop a job, Ctrl-C among them, go to the ranks as SIGUSR1: mpirun hands that one on, while any
     other would make it kill them within a second or two. A second Ctrl-C does just that. Where a rank is killed, or
     leaves without reporting, it is named, and status.json in `job_dir` says so.
-
-    Raises:
-        UserError: There is no mpirun.
     """
     program = [sys.executable, "-m", "hpc_train", "train", str(job_file), "--job-dir", str(job_dir), *more]
     progress = {} if PROGRESS in os.environ else {PROGRESS: "bar" if sys.stdout.isatty() else "lines"}
@@ -139,7 +160,7 @@ def launch(ranks: int, job_file: Path, job_dir: Path, max_restarts: int = 0, mor
     known = {COMMAND_VARIABLE: command, SUPERVISOR_VARIABLE: str(os.getpid())}
     if (output := stdio.output_file()) is not None:
         known[OUTPUT_VARIABLE] = output
-    start = start_of(ranks, program, {**progress, **known})
+    start = start_of(mpirun, ranks, program, {**progress, **known})
     at_once = threading.Event()
     with StopSignals(at_once.set) as signals:
         return run_supervised(start, job_dir, max_restarts, signals, at_once, process_began())

@@ -16,6 +16,7 @@ from hpc_train.lazy import keras, tf
 from hpc_train.model.backward import loss_and_gradients, uses_of
 from hpc_train.model.batch import left_alone, zeros
 from hpc_train.model.loss_terms import LossPlan
+from hpc_train.telemetry.start_timeline import start_timeline
 
 Kind = Literal["dense", "rows", "none"]
 READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
@@ -120,7 +121,8 @@ class GradientStep:
             self.assigned = self._changed_by_zeros(model, spec)
         else:
             self._step = traced = tf.function(step, reduce_retracing=True, autograph=False)
-            graph = traced.get_concrete_function(spec).graph
+            with start_timeline.within("trace"):
+                graph = traced.get_concrete_function(spec).graph
             more = {variable.path: uses_of(graph, variable) - READING for variable in trained}
             self.assigned = [path for path, uses in more.items() if any(map(_assigns, uses))]
             if not self.assigned and any(more.values()):  # inside of functions of its own

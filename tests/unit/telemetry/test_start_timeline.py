@@ -41,6 +41,20 @@ def test_phases_add_up_in_their_order_and_one_may_go_on(clock: Clock) -> None:
     assert start.end() is None
 
 
+def test_a_phase_in_the_midst_of_another_counts_apart(clock: Clock) -> None:
+    start = StartTimeline(began=1000.0)
+    start.begin("model")
+    for _ in range(2):
+        clock.now += 1.0
+        with start.within("trace"):
+            clock.now += 0.5
+    clock.now += 4.0
+    assert start.end() == {"Python": 0.0, "model": 6.0, "trace": 1.0}
+    with start.within("trace"):
+        clock.now += 1.0
+    assert start.end() is None, "a later trace begins no start"
+
+
 def test_the_next_job_of_a_process_begins_anew(clock: Clock) -> None:
     start = StartTimeline(began=900.0)
     assert start.end() == {"Python": 100.0}

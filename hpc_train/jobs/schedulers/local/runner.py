@@ -24,7 +24,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import open_to_append
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.launch.error_excerpt import RunOutput
-from hpc_train.jobs.launch.mpirun import PROGRESS, Start, report, run_supervised, start_of
+from hpc_train.jobs.launch.mpirun import PROGRESS, Mpirun, Start, report, run_supervised, start_of
 from hpc_train.jobs.launch.record_end import record_begin, record_end
 from hpc_train.jobs.record.submission import Submission, cancelled_by, job_command, note_cancelled, read_submission
 from hpc_train.jobs.schedulers.local.queue import LocalQueue, Ticket, read_ticket, write_ticket
@@ -217,7 +217,7 @@ def start_of_job(job_dir: Path, submission: Submission, rank_logs: Path, devices
     command = [sys.executable, *job_command(job_dir, submission)]
     if submission.kind == "program" and wants.ranks == 1:
         return Start(tuple(command), more, code)
-    return start_of(wants.ranks, command, more, rank_logs, code)
+    return start_of(Mpirun(), wants.ranks, command, more, rank_logs, code)
 
 
 def stop(ticket: Ticket, token: str, save: bool) -> bool:
