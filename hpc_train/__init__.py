@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
     from hpc_train.jobs.job import Job, submit
+    from hpc_train.mapreduce import reducers
+    from hpc_train.mapreduce.adapt import adapt
+    from hpc_train.mapreduce.map_reduce import map_reduce
     from hpc_train.optimizers.lars import LARS
     from hpc_train.optimizers.warm_up import WarmUp
     from hpc_train.training.trainer import train_and_evaluate
@@ -46,11 +49,14 @@ _NAMES = {
     "hpc_train.distributed.scaling": ("launched_ranks", "scaled_learning_rate"),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
     "hpc_train.jobs.job": ("Job", "submit"),
+    "hpc_train.mapreduce.adapt": ("adapt",),
+    "hpc_train.mapreduce.map_reduce": ("map_reduce",),
     "hpc_train.optimizers.lars": ("LARS",),
     "hpc_train.optimizers.warm_up": ("WarmUp",),
     "hpc_train.training.trainer": ("train_and_evaluate",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {"reducers": "hpc_train.mapreduce.reducers"}
 
 __all__ = [
     "BestExporter",
@@ -74,9 +80,12 @@ __all__ = [
     "UserError",
     "WarmStartSettings",
     "WarmUp",
+    "adapt",
     "all_gather",
     "launched_ranks",
     "load_job",
+    "map_reduce",
+    "reducers",
     "scaled_learning_rate",
     "stop_if_higher",
     "stop_if_lower",
@@ -88,14 +97,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOME:
         from hpc_train.config.estimator_arguments import NAMES
         from hpc_train.errors import did_you_mean
 
-        hint = f"instead of that of tf.estimator: {NAMES[name]}" if name in NAMES else did_you_mean(name, _HOME)
+        hint = f"instead of that of tf.estimator: {NAMES[name]}" if name in NAMES else did_you_mean(name, __all__)
         raise AttributeError(f"module 'hpc_train' has no attribute {name!r}" + (f"; {hint.rstrip()}" if hint else ""))
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, *_MODULES])

@@ -87,8 +87,17 @@ class ShardSet:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Blocks for block mode: within one shard each, of whole chunks where there are chunks, about 4 MiB."""
-        rows = max(1, min(BLOCK_BYTES // max(1, self.row_bytes), -(-self.rows // MIN_BLOCKS)))
+        """Blocks for block mode."""
+        return self.blocks_of(1)
+
+    def blocks_of(self, least_rows: int) -> Blocks:
+        """Blocks within one shard each, of whole chunks where there are chunks: about 4 MiB, where there are many.
+
+        Args:
+            least_rows: So many rows a block has even where there are few, if it is below 4 MiB then.
+        """
+        rows = max(least_rows, -(-self.rows // MIN_BLOCKS))
+        rows = max(1, min(BLOCK_BYTES // max(1, self.row_bytes), rows))
         starts = []
         for start, shard_rows, layouts in zip(self.starts, self.shard_rows, self.layouts, strict=True):
             each = zip(layouts, self.columns, strict=True)

@@ -1,0 +1,121 @@
+"""How many numbers are in each bin: exact, in one pass, although nothing is known of them before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_train.errors import UserError
+from hpc_train.mapreduce.reducer import Reducer, numbers
+
+State = dict[str, Any]
+FINEST = 40
+"""A bin is never narrower than the largest number by 2^40: so its number is a whole one that float64 holds."""
+MOST_BINS = 1 << 16
+
+
+class Histogram(Reducer[State]):
+    """Counts of all numbers of all rows: a dict of `edges` float64 `[bins + 1]` and `counts` int64 `[bins]`.
+
+    Beside them `missing` has how many are NaN, `below` and `above` how many are beyond the edges.
+
+    Args:
+        bins: How many there are at most, 2 to 65536. All are one power of two wide, and begin at a multiple of that:
+            of two parts, the narrower bins are put together. Of whole numbers they are 1 wide at least.
+        edges: Those of the bins instead, ascending; a bin holds its lower edge, the last one both.
+
+    Raises:
+        UserError: An argument is not allowed.
+    """
+
+    def __init__(self, bins: int = 64, edges: Sequence[float] | None = None) -> None:
+        if not 2 <= bins <= MOST_BINS:
+            raise UserError(f"Histogram: bins={bins!r} is not allowed; allowed: 2 to {MOST_BINS}")
+        self._bins = bins
+        self._edges = None if edges is None else np.asarray(edges, np.float64)
+        if self._edges is not None and (
+            self._edges.ndim != 1 or len(self._edges) < 2 or not bool((np.diff(self._edges) > 0).all())
+        ):
+            raise UserError(f"Histogram: edges={edges!r} are not allowed; give two numbers or more, ascending")
+
+    def init(self) -> State:
+        count = 0 if self._edges is None else len(self._edges) - 1
+        return {
+            **dict.fromkeys(("missing", "below", "above"), 0),
+            "range": None,
+            "exponent": 0,
+            "first": 0,
+            "counts": np.zeros(count, np.int64),
+        }
+
+    def add(self, state: State, values: Any) -> State:
+        array = numbers(values, "Histogram")
+        floats = array.reshape(-1).astype(np.float64)
+        new = self.init()
+        if array.dtype.kind == "f" and not np.isfinite(floats).all():
+            new["missing"] = int(np.isnan(floats).sum())
+            if self._edges is None:
+                new["below"], new["above"] = (int((floats == end).sum()) for end in (-np.inf, np.inf))
+                floats = floats[np.isfinite(floats)]
+            else:
+                floats = floats[~np.isnan(floats)]
+        if self._edges is not None:
+            return self.merge(state, {**new, **_in_edges(self._edges, floats)})
+        if floats.size:
+            low, high = float(floats.min()), float(floats.max())
+            exponent = self._exponent(low, high, 0 if array.dtype.kind != "f" else None)
+            first = math.floor(math.ldexp(low, -exponent))
+            places = np.floor(np.ldexp(floats, -exponent)).astype(np.int64) - first
+            new |= {"range": (low, high), "exponent": exponent, "first": first, "counts": np.bincount(places)}
+        return self.merge(state, new)
+
+    def _exponent(self, low: float, high: float, least: int | None) -> int:
+        """The width of bins, as a power of two, that is enough for numbers from `low` to `high`."""
+        exponent = math.frexp(max(abs(low), abs(high)))[1] - FINEST
+        exponent = max(exponent, -1000 if least is None else least)
+        if high > low:
+            exponent = max(exponent, math.frexp(high / self._bins - low / self._bins)[1] - 2)
+        while math.floor(math.ldexp(high, -exponent)) - math.floor(math.ldexp(low, -exponent)) >= self._bins:
+            exponent += 1
+        return exponent
+
+    def merge(self, first: State, second: State) -> State:
+        outside = {name: first[name] + second[name] for name in ("missing", "below", "above")}
+        if self._edges is not None:
+            return {**first, **outside, "counts": first["counts"] + second["counts"]}
+        if first["range"] is None or second["range"] is None:
+            return {**(second if first["range"] is None else first), **outside}
+        (low, high), (other_low, other_high) = first["range"], second["range"]
+        low, high = min(low, other_low), max(high, other_high)
+        exponent = self._exponent(low, high, max(first["exponent"], second["exponent"]))
+        begin = math.floor(math.ldexp(low, -exponent))
+        counts = np.zeros(math.floor(math.ldexp(high, -exponent)) - begin + 1, np.int64)
+        for state in (first, second):
+            bins = np.arange(state["first"], state["first"] + len(state["counts"]))
+            np.add.at(counts, (bins >> (exponent - state["exponent"])) - begin, state["counts"])
+        return {**outside, "range": (low, high), "exponent": exponent, "first": begin, "counts": counts}
+
+    def result(self, state: State) -> Any:
+        counts = state["counts"]
+        edges = self._edges
+        if edges is None:
+            bins = np.arange(state["first"], state["first"] + len(counts) + (len(counts) > 0))
+            edges = np.ldexp(bins.astype(np.float64), state["exponent"])
+        return {
+            "edges": edges,
+            "counts": counts,
+            "missing": state["missing"],
+            "below": state["below"],
+            "above": state["above"],
+        }
+
+
+def _in_edges(edges: np.ndarray, floats: np.ndarray) -> State:
+    places = np.searchsorted(edges, floats, side="right") - 1
+    places[floats == edges[-1]] = len(edges) - 2
+    below, above = int((places < 0).sum()), int((places > len(edges) - 2).sum())
+    inside = places[(places >= 0) & (places <= len(edges) - 2)]
+    return {"below": below, "above": above, "counts": np.bincount(inside, minlength=len(edges) - 1)}

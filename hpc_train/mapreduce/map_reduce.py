@@ -1,0 +1,174 @@
+"""Map and reduce over all ranks: each block of rows on one of them, and partial results merged in a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.reader import Reader, Rows
+from hpc_train.data.hdf5.shards import ShardSet, find_shards
+from hpc_train.data.ragged import Ragged
+from hpc_train.distributed.dealer import deal
+from hpc_train.distributed.excepthook import install_excepthook
+from hpc_train.distributed.messages import broadcast, receive, send
+from hpc_train.distributed.startup import join_world
+from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
+from hpc_train.mapreduce.packing import pack, unpack
+from hpc_train.mapreduce.reducer import Reducer, Together
+from hpc_train.mapreduce.tree import Partials, Tree, moves
+
+Batch = Mapping[str, Rows]
+"""The rows of a block, by column."""
+BLOCK_ROWS = 1024
+"""Of fewer rows, calls take longer than what they compute."""
+MapFn = Callable[[dict[str, np.ndarray]], Any]
+
+
+def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reducer[Any]], source: HDF5Input) -> Any:
+    """Reduces all rows of `source` over all ranks; the result, the same on each of them. Collective.
+
+    Rows come in blocks, which depend on the files alone. Each block is read by one rank, which the chief chooses while
+    they work, mapped, and added to a reducer's initial state; the states are merged in a tree over the blocks. So the
+    result is the same to the bit on any number of ranks, and each row counts once, whatever slice a rank has.
+
+    Args:
+        map_fn: Of the rows of a block, a dict of arrays `[rows, ...]` by feature and label (texts and rows of different
+            lengths as object arrays), what the reducer takes: arrays, of any number of rows. None: the array of the
+            one column, or the dict.
+        reducer: Of hpc_train.reducers; or several by name, where map_fn returns a dict with the same names: all of
+            them in one pass.
+        source: `batch_size`, `shuffle`, `seed`, `epochs` and `pad` do not matter; its own `map_fn` is refused, since
+            it is for batches of TensorFlow.
+
+    Returns:
+        What the reducer's `result` returns; of several a dict by name.
+
+    Raises:
+        UserError: On all ranks, where an argument is not allowed or data cannot be read.
+        RankError: On the other ranks, where map_fn or a reducer raises on one.
+    """
+    world = join_world()
+    if world.size > 1:
+        install_excepthook(world)
+    whole = world.each(lambda: _checked(map_fn, reducer, source))
+    state = reduce_shards(world, _adding(map_fn, whole), whole, shared_shards(world, source))
+    return world.each(lambda: whole.result(state))
+
+
+def _checked(map_fn: Any, reducer: Any, source: Any) -> Reducer[Any]:
+    if not isinstance(source, HDF5Input):
+        raise UserError(f"map_reduce: the input is an ht.HDF5Input, not {source!r}")
+    if source.map_fn is not None:
+        raise UserError(
+            "map_reduce: the input's map_fn is for batches of TensorFlow; leave it out, give map_reduce's own"
+        )
+    if map_fn is not None and not callable(map_fn):
+        raise UserError(f"map_reduce: map_fn is a function of the rows of a block, not {map_fn!r}")
+    reducers = reducer.values() if isinstance(reducer, Mapping) else [reducer]
+    if odd := [each for each in reducers if not isinstance(each, Reducer)]:
+        raise UserError(
+            f"map_reduce: {odd[0]!r} is no reducer; take one of ht.reducers, as ht.reducers.Mean(), or several by name"
+        )
+    if not reducers:
+        raise UserError("map_reduce: there is no reducer; take one of ht.reducers")
+    return Together(reducer) if isinstance(reducer, Mapping) else reducer
+
+
+def _adding(map_fn: MapFn | None, reducer: Reducer[Any]) -> Callable[[Any, Batch], Any]:
+    """What adds the rows of a block to a state."""
+
+    def add(state: Any, rows: Batch) -> Any:
+        if map_fn is not None:
+            return reducer.add(state, map_fn({name: plain(values) for name, values in rows.items()}))
+        return reducer.add(state, rows if isinstance(reducer, Together) else _only(rows))
+
+    return add
+
+
+def _only(rows: Batch) -> Rows:
+    if len(rows) != 1:
+        raise UserError(
+            f"map_reduce: without a map_fn one reducer is for one column, but the input has {', '.join(rows)}; give "
+            "`features` and `label=()`, a map_fn, or a reducer for each"
+        )
+    return next(iter(rows.values()))
+
+
+def plain(values: Rows) -> np.ndarray:
+    """Rows of a column as users know them: texts as str, rows of different lengths as arrays, in arrays of objects."""
+    if not isinstance(values, Ragged):
+        if values.dtype.kind != "S":
+            return values
+        texts = values.reshape(-1).tolist()
+    elif values.dtype.kind == "S":
+        texts = values.texts().reshape(-1).tolist()
+    else:
+        found = np.empty(len(values), object)
+        ends = np.cumsum(values.lengths)
+        found[:] = [values.values[end - n : end] for end, n in zip(ends, values.lengths, strict=True)]
+        return found
+    shape = values.lengths.shape if isinstance(values, Ragged) else values.shape
+    found = np.empty(len(texts), object)
+    found[:] = [text.decode() for text in texts]
+    return found.reshape(shape)
+
+
+def shared_shards(world: World, source: HDF5Input) -> ShardSet:
+    """The shards of `source`, found and checked by the chief, on all ranks. Collective."""
+    return ShardSet.from_json(world.on_chief(lambda: find_shards(source).to_json()))
+
+
+def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reducer[Any], shards: ShardSet) -> Any:
+    """The state of `reducer` of all rows of `shards`, the same on all ranks. Collective.
+
+    Args:
+        add: Adds the rows of a block to a state of `reducer`; may change the state.
+
+    Raises: See map_reduce.
+    """
+    names = [column.key for column in shards.columns]
+    starts = shards.blocks_of(BLOCK_ROWS).starts
+    tree = Tree(len(starts) - 1)
+    partials = Partials(tree, reducer.merge)
+    longest = int(np.diff(starts).max())
+    with Reader(shards, cached_rows=longest, threads=1) as reader:
+
+        def work(block: int) -> None:
+            rows = reader.read(np.arange(starts[block], starts[block + 1]))
+            partials.add((0, block), add(reducer.init(), dict(zip(names, rows, strict=True))))
+
+        deal(world, tree.blocks, work)
+    gather(world, tree, partials)
+    return unpack(broadcast(world, pack(partials.by_node[tree.root]) if world.is_chief else b""))
+
+
+def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
+    """Brings all partial results together, on the chief. Collective.
+
+    Raises:
+        As World.each, where merging raises on a rank.
+    """
+    held = world.all_gather(sorted(partials.by_node))
+    failure: Exception | None = None
+    is_whole = True
+    for move in moves(tree, [[(level, k) for level, k in nodes] for nodes in held]):
+        if world.rank == move.source:
+            send(world, pack(partials.by_node.pop(move.node)) if is_whole else b"", move.target)
+        elif world.rank == move.target:
+            data = receive(world, move.source)
+            is_whole = is_whole and bool(data)
+            try:
+                if is_whole:
+                    partials.add(move.node, unpack(data))
+            except Exception as error:  # the others wait for what this rank has
+                failure, is_whole = error, False
+
+    def check() -> None:
+        if failure is not None:
+            raise failure
+
+    world.each(check)
