@@ -119,7 +119,7 @@ def plain(values: Rows) -> np.ndarray:
 
 def shared_shards(world: World, source: HDF5Input) -> ShardSet:
     """The shards of `source`, found and checked by the chief, on all ranks. Collective."""
-    return ShardSet.from_json(world.on_chief(lambda: find_shards(source).to_json()))
+    return ShardSet.from_json(world.on_chief(lambda: find_shards(source, in_batches=False).to_json()))
 
 
 def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reducer[Any], shards: ShardSet) -> Any:

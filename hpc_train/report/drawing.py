@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from hpc_train.report import words
-from hpc_train.report.figure import STEP, BarChart, Chart, Curve, LineChart, TimeLine
+from hpc_train.report.figure import STEP, BarChart, Chart, Curve, HistogramChart, LineChart, TimeLine
 from hpc_train.report.numbers import LARGEST, Points
 from hpc_train.report.svg import ALARM, COLOURS, CURVES, GRID, INK, PAPER, SOFT, for_page
 
@@ -115,6 +115,9 @@ def _figure(chart: Chart, size: Size) -> Figure:
         _lines(axes, chart, size)
     elif isinstance(chart, BarChart):
         _bars(axes, chart, size)
+    elif isinstance(chart, HistogramChart):
+        axes.stairs(chart.counts, chart.edges, fill=True, color=CURVES[0])
+        _ticks(axes, size, whole=False)
     else:
         _time_line(axes, chart, size)
     return figure

@@ -114,6 +114,41 @@ class BarChart:
 
 
 @dataclass(frozen=True)
+class HistogramChart:
+    """How many numbers are in each bin, from each of `edges` to the next one."""
+
+    title: str
+    x_label: str
+    y_label: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    note: str = ""
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Each bin with its share of all."""
+        total = sum(self.counts) or 1
+        bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
+        return [
+            (f"{words.number(low)} to {words.number(high)}", f"{count:,}", words.percent(count / total))
+            for low, high, count in bins
+        ]
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """What the columns of `rows` are."""
+        return (self.x_label, self.y_label, "share")
+
+    @property
+    def description(self) -> str:
+        """The chart in words."""
+        most = max(range(len(self.counts)), key=lambda k: self.counts[k])
+        span, _, share = self.rows[most]
+        low, high = words.number(self.edges[0]), words.number(self.edges[-1])
+        return f"{self.y_label} by {self.x_label}, from {low} to {high}; most, {share}, from {span}."
+
+
+@dataclass(frozen=True)
 class Happening:
     """Something on the time line, from `start` to `end`, the same where it took no time."""
 
@@ -167,4 +202,4 @@ class TimeLine:
         )
 
 
-Chart = LineChart | BarChart | TimeLine
+Chart = LineChart | BarChart | HistogramChart | TimeLine

@@ -135,8 +135,11 @@ def _chunked(layout: Layout, column: Column) -> list[tuple[Chunked, int]]:
     return [(layout, row_bytes)] if isinstance(layout, Chunked) else []
 
 
-def find_shards(source: HDF5Input) -> ShardSet:
+def find_shards(source: HDF5Input, in_batches: bool = True) -> ShardSet:
     """Finds the files that `source` names and checks them all. Local; opens every file once.
+
+    Args:
+        in_batches: Whether it is read in batches, which memory has to hold, with rows of one length.
 
     Raises:
         UserError: No such file, not HDF5, cut short, being written, no rows, a dataset that is missing, cannot be
@@ -164,8 +167,9 @@ def find_shards(source: HDF5Input) -> ShardSet:
         for name, key in zip(names, given, strict=True)
         if (column := first[name].column) is not None
     )
-    _check_padded(source, paths[0], columns)
-    _check_batch(source, paths[0], sum(column.row_bytes for column in columns))
+    if in_batches:
+        _check_padded(source, paths[0], columns)
+        _check_batch(source, paths[0], sum(column.row_bytes for column in columns))
     return ShardSet(
         tuple(map(str, paths)),
         tuple(table[names[0]].rows for table in tables),

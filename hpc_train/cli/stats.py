@@ -1,0 +1,123 @@
+"""hpc-train stats: what shards hold, by statistics over all of their rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hpc_train.cli.command import Command
+from hpc_train.cli.terminal import answer, console, errors, say, show
+from hpc_train.errors import UserError
+from hpc_train.lazy import importing
+
+FILE_NAMES = ("stats.json", "stats.html")
+
+
+def stats(
+    shards: Annotated[list[str], typer.Argument(metavar="SHARDS...", help="HDF5 files, or patterns of their names.")],
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Of these datasets alone. [default: all that are in rows]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the histograms.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the histograms.")] = None,
+    job_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write stats.json and stats.html there, as a job does.")
+    ] = None,
+    external: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Files that the shards may lead to, by links or external storage."),
+    ] = None,
+) -> None:
+    """Show mean, spread, quantiles, missing and most frequent values of each dataset, in one pass over all rows.
+
+    Run it alone, or on several ranks under mpirun, which share the rows: the result is the same to the bit.
+    """
+    with importing():
+        from hpc_train.config.specs import HDF5Input
+        from hpc_train.distributed.excepthook import report_error
+        from hpc_train.distributed.startup import join_world
+        from hpc_train.mapreduce.statistics import statistics
+
+    with errors():
+        for option, path in (("--html", html), ("--job-dir", job_dir)):
+            folder = path if option == "--job-dir" else path and path.absolute().parent
+            if path is not None and not (folder and folder.is_dir()):
+                raise UserError(f"{option}: {folder}: no such folder")
+        names = None if columns is None else tuple(filter(None, map(str.strip, columns.split(","))))
+        source = HDF5Input(shards=tuple(shards), features=names, label=(), external=tuple(external or ()))
+        world = join_world("serialized")
+    try:
+        found = statistics(world, source)
+        world.each(lambda: _report(found, shards, as_json, html, job_dir) if world.is_chief else None)
+    except Exception as error:
+        sys.exit(report_error(world, error))
+
+
+def _report(
+    found: Mapping[str, Any], shards: list[str], as_json: bool, html: Path | None, job_dir: Path | None
+) -> None:
+    """Prints and writes what was found. For the chief."""
+    from hpc_train.files import replace_text
+    from hpc_train.report.statistics import write_statistics
+
+    files = [job_dir / name for name in FILE_NAMES] if job_dir is not None else []
+    pages = [path for path in (html, *files) if path is not None and path.suffix != ".json"]
+    try:
+        for path in files[:1]:
+            replace_text(path, json.dumps(found, indent=1) + "\n")
+        for path in pages:
+            write_statistics(found, shards, path)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
+    _print(found, as_json)
+    for path in (*files[:1], *pages):
+        if not as_json:
+            say(str(path))
+
+
+@answer()
+def _print(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found))
+        return
+    from hpc_train.jobs.layout import Column, asked_table, text_cell
+    from hpc_train.report.statistics import NUMBERS, cells, frequent_value, kind_of
+    from hpc_train.telemetry.units import counted
+
+    screen = console()
+    say(f"{counted(found['rows'], 'row')} in {counted(found['shards'], 'file')}")
+    rows = []
+    for name, column in found["columns"].items():
+        top = column.get("top") or [None]
+        most = f"{frequent_value(top[0][0])} ({top[0][1]:,})" if top[0] else ""
+        rows.append((name, kind_of(column), *cells(column), most))
+    titles = ("column", "type", *NUMBERS, "distinct", "most frequent")
+    shown = [
+        Column(title, tuple(text_cell(row[place]) for row in rows), title in NUMBERS or title == "distinct")
+        for place, title in enumerate(titles)
+    ]
+    shown = [column for column in shown if column.title == "column" or any(cell.plain for cell in column.cells)]
+    table, left_out = asked_table(shown, screen.width)
+    show(screen, table)
+    if left_out:
+        say(f"not shown for want of room: {', '.join(left_out)}; --json and --html have all")
+
+
+COMMANDS = (
+    Command(
+        "stats",
+        stats,
+        "Data",
+        place=6,
+        examples=(
+            "hpc-train stats 'data/train-*.h5'",
+            "hpc-train stats 'data/train-*.h5' --columns image,label --html stats.html",
+            "mpirun -np 4 hpc-train stats 'data/train-*.h5' --json",
+        ),
+    ),
+)

@@ -1,0 +1,170 @@
+"""Statistics of all columns of shards, in one pass over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpc_train.config.specs import HDF5Input
+from hpc_train.data.hdf5.columns import Column
+from hpc_train.data.hdf5.reader import Rows
+from hpc_train.data.ragged import Ragged
+from hpc_train.distributed.world import World
+from hpc_train.mapreduce.histogram import Histogram
+from hpc_train.mapreduce.map_reduce import reduce_shards, shared_shards
+from hpc_train.mapreduce.moments import MinMax, Moments
+from hpc_train.mapreduce.quantiles import Quantiles
+from hpc_train.mapreduce.reducer import Reducer, Together
+from hpc_train.mapreduce.vocabulary import Vocabulary
+
+State = dict[str, Any]
+QUARTERS = (0.25, 0.5, 0.75)
+MOST_NUMBERS, MOST_TEXTS = 1000, 100_000
+"""So many different values of a column are counted. Of more, numbers are not; of texts the rarest are given up."""
+TOP = 10
+"""Of the most frequent values so many are listed."""
+
+
+def statistics(world: World, source: HDF5Input) -> dict[str, Any]:
+    """What the columns of `source` hold, as JSON can: `rows`, `shards`, and of each column what ColumnStatistics gives.
+
+    Collective; the same on all ranks.
+
+    Raises:
+        UserError: The shards cannot be read, or do not go together.
+    """
+    shards = shared_shards(world, source)
+    reducers = {column.key: ColumnStatistics(column) for column in shards.columns}
+
+    def add(states: State, rows: Mapping[str, Rows]) -> State:
+        return {name: reducer.add(states[name], rows[name]) for name, reducer in reducers.items()}
+
+    together = Together(reducers)
+    columns = together.result(reduce_shards(world, add, together, shards))
+    return {"rows": shards.rows, "shards": len(shards.paths), "columns": columns}
+
+
+class ColumnStatistics(Reducer[State]):
+    """Of a column, as JSON can hold it.
+
+    `dtype` and `shape` of a row, whose first number is null where rows have different lengths; `values`, their number.
+    Of numbers: `missing` (NaN), `infinite`, `mean` and `std` of the others, `min`, `max`, `quantiles` by probability
+    with `quantile_error`, and a `histogram`. Of texts and of rows of different lengths: `lengths`, the same of these.
+    Of whole numbers, truth values and texts: `distinct`, null where there are more than are counted; `top`, the most
+    frequent with their counts; and `top_error`, by how much these are too low at most.
+    """
+
+    def __init__(self, column: Column) -> None:
+        self._column = column
+        self._parts: dict[str, Reducer[Any]] = {}
+        kind = np.dtype(column.dtype).kind
+        if column.is_text or kind in "biu":
+            self._parts["vocabulary"] = Vocabulary(most_distinct=MOST_TEXTS if column.is_text else MOST_NUMBERS)
+        if not column.is_text and kind in "biuf":
+            self._parts["numbers"] = NumberStatistics()
+        if column.kind == "ragged" or column.is_text:
+            self._parts["lengths"] = NumberStatistics()
+
+    def init(self) -> State:
+        return {"values": 0, **{name: part.init() for name, part in self._parts.items()}}
+
+    def add(self, state: State, values: Any) -> State:
+        lengths, flat = np.zeros(0, np.int64), values
+        if isinstance(values, Ragged):
+            lengths, flat = values.lengths, values if self._column.is_text else values.values
+        elif self._column.is_text:
+            lengths = np.char.str_len(values)
+        given = {"vocabulary": flat, "numbers": flat, "lengths": lengths}
+        count = lengths.size if self._column.is_text else flat.size
+        return {"values": state["values"] + count} | {
+            name: part.add(state[name], given[name]) for name, part in self._parts.items()
+        }
+
+    def merge(self, first: State, second: State) -> State:
+        return {"values": first["values"] + second["values"]} | {
+            name: part.merge(first[name], second[name]) for name, part in self._parts.items()
+        }
+
+    def result(self, state: State) -> State:
+        column = self._column
+        length = [None] if column.kind == "ragged" and not column.is_text else []
+        found: State = {
+            "dtype": "text" if column.is_text else column.dtype,
+            "shape": [*length, *column.shape],
+            "values": state["values"],
+        }
+        if "numbers" in self._parts:
+            found |= self._parts["numbers"].result(state["numbers"])
+        if "lengths" in self._parts:
+            found["lengths"] = self._parts["lengths"].result(state["lengths"])
+        if "vocabulary" in self._parts:
+            found |= self._frequent(self._parts["vocabulary"].result(state["vocabulary"]))
+        return found
+
+    def _frequent(self, found: State) -> State:
+        if found["error"] and not self._column.is_text:
+            return {"distinct": None}
+        top = zip(found["values"][:TOP].tolist(), found["counts"][:TOP].tolist(), strict=True)
+        return {
+            "distinct": None if found["error"] else len(found["values"]),
+            "top": [[value, count] for value, count in top],
+            "top_error": found["error"],
+        }
+
+
+class NumberStatistics(Reducer[State]):
+    """Of numbers, see ColumnStatistics."""
+
+    def __init__(self) -> None:
+        self._moments, self._range = Moments(skip_nan=True), MinMax(skip_nan=True)
+        self._quantiles, self._histogram = Quantiles(QUARTERS), Histogram()
+
+    def init(self) -> State:
+        return {
+            "moments": self._moments.init(),
+            "range": self._range.init(),
+            "quantiles": self._quantiles.init(),
+            "histogram": self._histogram.init(),
+        }
+
+    def add(self, state: State, values: Any) -> State:
+        flat = np.asarray(values).reshape(-1)
+        floats = flat.dtype.kind == "f"
+        finite = flat[np.isfinite(flat)] if floats else flat
+        return {
+            "moments": self._moments.add(state["moments"], finite),
+            "range": self._range.add(state["range"], finite),
+            "quantiles": self._quantiles.add(state["quantiles"], finite),
+            "histogram": self._histogram.add(state["histogram"], flat),
+        }
+
+    def merge(self, first: State, second: State) -> State:
+        return {
+            "moments": self._moments.merge(first["moments"], second["moments"]),
+            "range": self._range.merge(first["range"], second["range"]),
+            "quantiles": self._quantiles.merge(first["quantiles"], second["quantiles"]),
+            "histogram": self._histogram.merge(first["histogram"], second["histogram"]),
+        }
+
+    def result(self, state: State) -> State:
+        moments, ends = self._moments.result(state["moments"]), self._range.result(state["range"])
+        quantiles, histogram = self._quantiles.result(state["quantiles"]), self._histogram.result(state["histogram"])
+        pairs = zip(quantiles["probabilities"].tolist(), quantiles["values"].tolist(), strict=True)
+        return {
+            "missing": histogram["missing"],
+            "infinite": histogram["below"] + histogram["above"],
+            "mean": _finite(moments["mean"]),
+            "std": _finite(np.sqrt(moments["variance"])),
+            **{name: None if end is None else end.item() for name, end in ends.items()},
+            "quantiles": {f"{probability:g}": _finite(value) for probability, value in pairs},
+            "quantile_error": quantiles["error"],
+            "histogram": {name: histogram[name].tolist() for name in ("edges", "counts")},
+        }
+
+
+def _finite(number: Any) -> float | None:
+    """As JSON can hold it."""
+    return float(number) if math.isfinite(number) else None
