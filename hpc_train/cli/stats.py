@@ -16,6 +16,10 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 FILE_NAMES = ("stats.json", "stats.html")
+UNREMARKABLE = ("", "0")
+"""A column of the table that has nothing else is left out."""
+DISPENSABLE = ("infinite", "25%", "75%", "std", "50%", "missing", "distinct")
+"""Columns that are left out where there is no room, in this order."""
 
 
 def stats(
@@ -85,7 +89,7 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    from hpc_train.jobs.layout import Column, asked_table, text_cell
+    from hpc_train.jobs.layout import Column, text_cell, text_table
     from hpc_train.report.statistics import NUMBERS, cells, frequent_value, kind_of
     from hpc_train.telemetry.units import counted
 
@@ -101,10 +105,11 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
         Column(title, tuple(text_cell(row[place]) for row in rows), title in NUMBERS or title == "distinct")
         for place, title in enumerate(titles)
     ]
-    shown = [column for column in shown if column.title == "column" or any(cell.plain for cell in column.cells)]
-    table, left_out = asked_table(shown, screen.width)
+    shown = [column for column in shown if any(cell.plain not in UNREMARKABLE for cell in column.cells)]
+    table = text_table(shown, screen.width, DISPENSABLE)
     show(screen, table)
-    if left_out:
+    there = {str(column.header) for column in table.columns}
+    if left_out := [column.title for column in shown if column.title not in there]:
         say(f"not shown for want of room: {', '.join(left_out)}; --json and --html have all")
 
 

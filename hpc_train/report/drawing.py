@@ -117,7 +117,7 @@ def _figure(chart: Chart, size: Size) -> Figure:
         _bars(axes, chart, size)
     elif isinstance(chart, HistogramChart):
         axes.stairs(chart.counts, chart.edges, fill=True, color=CURVES[0])
-        _ticks(axes, size, whole=False)
+        _ticks(axes, size, whole=all(edge == int(edge) for edge in chart.edges))
     else:
         _time_line(axes, chart, size)
     return figure

@@ -49,7 +49,7 @@ def statistics_page(found: Mapping[str, Any], sources: Sequence[str]) -> str:
         written=words.moment(time.time()),
         columns=Table(("column", "type", *NUMBERS, "distinct"), rows, 2),
         frequent=Table(("column", "value", "count", "share"), frequent, 2),
-        errors=[(name, words.percent(error)) for name, column in columns.items() if (error := _error(column))],
+        errors=[(name, f"{100 * error:.2g}%") for name, column in columns.items() if (error := _error(column))],
         charts=pictures,
         left_out=max(0, len(charts) - MOST_CHARTS),
         sources=sources,
