@@ -44,6 +44,7 @@ def test_results_are_the_same_on_any_number_of_ranks_and_equal_numpys(shards: Pa
 
 
 FAILING = """\
+import sys
 import numpy as np
 import hpc_train as ht
 from hpc_train.distributed.startup import join_world
