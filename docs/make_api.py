@@ -9,6 +9,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ written here.
 
 <!-- Made from the docstrings by `make docs-api`. -->
 """
+REDUCERS = ("Sum", "Mean", "Moments", "MinMax", "Histogram", "Quantiles", "Vocabulary", "TopK", "Custom", "Reducer")
 GROUPS = {
     "Training": ["train_and_evaluate", "Estimator", "RunConfig", "TrainSpec", "EvalSpec"],
     "In a model": ["all_gather"],
@@ -38,7 +40,10 @@ GROUPS = {
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],
     "Hooks": ["Hook", "HookContext", "SavingListener"],
     "Initial weights": ["WarmStartSettings"],
-    "Big batches": ["WarmUp", "LARS", "scaled_learning_rate", "launched_ranks"],
+    "Statistics": ["map_reduce", "adapt"],
+    "Reducers": [f"reducers.{name}" for name in REDUCERS],
+    "Big batches": ["WarmUp", "LARS", "scaled_learning_rate"],
+    "Ranks": ["launched_ranks", "is_chief"],
     "Jobs": ["JobConfig", "load_job", "submit", "Job"],
     "Errors": ["UserError", "RankError", "JobEndedError", "SchedulerError"],
 }
@@ -49,17 +54,18 @@ def page() -> str:
     import hpc_train as ht
 
     named = [name for names in GROUPS.values() for name in names]
-    assert sorted(named) == sorted(ht.__all__), set(named) ^ set(ht.__all__)
+    public = {*ht.__all__, *(f"reducers.{name}" for name in ht.reducers.__all__)} - {"reducers"}
+    assert set(named) == public, set(named) ^ public
     parts = [HEAD, *(_wrapped(f"{title}: {', '.join(map(_link, names))}") for title, names in GROUPS.items()), ""]
     for title, names in GROUPS.items():
         parts.append(f"## {title}\n")
         for name in names:
-            parts += _entry(name, getattr(ht, name))
+            parts += _entry(name, attrgetter(name)(ht))
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _link(name: str) -> str:
-    return f"[{name}](#{name.lower()})"
+    return f"[{name}](#{name.lower().replace('.', '')})"
 
 
 def _entry(name: str, thing: Any) -> Iterator[str]:

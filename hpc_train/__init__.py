@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hpc_train.config.warm_start import WarmStartSettings
     from hpc_train.data.loading.tf_dataset import InputContext
     from hpc_train.distributed.exchange import all_gather
-    from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
+    from hpc_train.distributed.launcher import is_chief, launched_ranks
+    from hpc_train.distributed.scaling import scaled_learning_rate
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
     from hpc_train.jobs.job import Job, submit
     from hpc_train.mapreduce import reducers
@@ -46,7 +47,8 @@ _NAMES = {
     "hpc_train.config.warm_start": ("WarmStartSettings",),
     "hpc_train.data.loading.tf_dataset": ("InputContext",),
     "hpc_train.distributed.exchange": ("all_gather",),
-    "hpc_train.distributed.scaling": ("launched_ranks", "scaled_learning_rate"),
+    "hpc_train.distributed.launcher": ("is_chief", "launched_ranks"),
+    "hpc_train.distributed.scaling": ("scaled_learning_rate",),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
     "hpc_train.jobs.job": ("Job", "submit"),
     "hpc_train.mapreduce.adapt": ("adapt",),
@@ -82,6 +84,7 @@ __all__ = [
     "WarmUp",
     "adapt",
     "all_gather",
+    "is_chief",
     "launched_ranks",
     "load_job",
     "map_reduce",

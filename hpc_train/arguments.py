@@ -40,6 +40,13 @@ def check_type(where: str, argument: str, value: object, kinds: Any, allowed: st
         raise not_allowed(where, argument, value, allowed)
 
 
+def check_count(where: str, argument: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """UserError where `value` is no whole number from `least` on, up to `most`."""
+    allowed = f"a whole number from {least:,} on" if most is None else f"a whole number from {least:,} to {most:,}"
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        raise not_allowed(where, argument, value, allowed)
+
+
 def is_path(value: object) -> bool:
     """Whether the system can have such a path."""
     return isinstance(value, str | Path) and 0 < len(text := str(value)) <= MAX_PATH and "\0" not in text

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from numbers import Real
 
 from hpc_train.arguments import check_type, checked_arguments, not_allowed
-from hpc_train.distributed.launch_env import launch_place
-
-
-@checked_arguments
-def launched_ranks() -> int:
-    """How many ranks the launcher started (mpirun -np, srun -n); 1 without one. Reads the environment; needs no MPI.
-
-    All of them train where `run.strategy` is sync and no chief is dedicated; else take off the chief or the servers.
-    """
-    return launch_place(os.environ).size
 
 
 @checked_arguments

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hpc_train.arguments import checked_arguments, not_allowed
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.hdf5.shards import ShardSet
@@ -15,10 +16,11 @@ from hpc_train.distributed.startup import join_world
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.lazy import keras
 from hpc_train.mapreduce.adapters import Adapter, adapter_of
-from hpc_train.mapreduce.map_reduce import reduce_shards, shared_shards
+from hpc_train.mapreduce.map_reduce import check_source, reduce_shards, shared_shards
 from hpc_train.mapreduce.reducer import Together
 
 
+@checked_arguments
 def adapt(layer: Any, source: HDF5Input) -> Any:
     """Adapts preprocessing layers of Keras to all rows of `source`, in one pass over all ranks. Collective.
 
@@ -68,16 +70,13 @@ def adapt(layer: Any, source: HDF5Input) -> Any:
 
 def _layers_of(layer: Any, source: Any) -> Mapping[Any, Any]:
     """The layers by feature; by None where there is one for the only feature."""
-    if not isinstance(source, HDF5Input):
-        raise UserError(f"adapt: the input is an ht.HDF5Input, not {source!r}")
-    if source.map_fn is not None:
-        raise UserError("adapt: the input's map_fn is for batches of TensorFlow; leave it out")
+    check_source("adapt", source)
     if isinstance(layer, keras.utils.FeatureSpace):
         found: Mapping[Any, Any] = {name: layer.preprocessors[name] for name in layer._list_adaptable_preprocessors()}
     else:
         found = layer if isinstance(layer, Mapping) else {None: layer}
-    if not found:
-        raise UserError("adapt: there is no layer to adapt")
+    if not found or not all(name is None or isinstance(name, str) for name in found):
+        raise not_allowed("adapt", "layer", layer, "a layer, a dict of layers by feature, or a FeatureSpace")
     return found
 
 

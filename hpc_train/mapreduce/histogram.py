@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.errors import UserError
-from hpc_train.mapreduce.reducer import Reducer, numbers
+from hpc_train.arguments import check_count, checked_arguments, not_allowed
+from hpc_train.mapreduce.reducer import Reducer, floats_of, numbers
 
 State = dict[str, Any]
 FINEST = 40
 """A bin is never narrower than the largest number by 2^40: so its number is a whole one that float64 holds."""
 MOST_BINS = 1 << 16
+LARGEST = np.finfo(np.float64).max
 
 
+@checked_arguments
 class Histogram(Reducer[State]):
     """Counts of all numbers of all rows: a dict of `edges` float64 `[bins + 1]` and `counts` int64 `[bins]`.
 
@@ -32,14 +34,13 @@ class Histogram(Reducer[State]):
     """
 
     def __init__(self, bins: int = 64, edges: Sequence[float] | None = None) -> None:
-        if not 2 <= bins <= MOST_BINS:
-            raise UserError(f"Histogram: bins={bins!r} is not allowed; allowed: 2 to {MOST_BINS}")
+        check_count("Histogram", "bins", bins, 2, MOST_BINS)
         self._bins = bins
-        self._edges = None if edges is None else np.asarray(edges, np.float64)
-        if self._edges is not None and (
-            self._edges.ndim != 1 or len(self._edges) < 2 or not bool((np.diff(self._edges) > 0).all())
-        ):
-            raise UserError(f"Histogram: edges={edges!r} are not allowed; give two numbers or more, ascending")
+        self._edges = (
+            None if edges is None else floats_of("Histogram", "edges", edges, "two numbers or more, ascending")
+        )
+        if self._edges is not None and (len(self._edges) < 2 or not bool((np.diff(self._edges) > 0).all())):
+            raise not_allowed("Histogram", "edges", edges, "two numbers or more, ascending")
 
     def init(self) -> State:
         count = 0 if self._edges is None else len(self._edges) - 1
@@ -67,8 +68,8 @@ class Histogram(Reducer[State]):
         if floats.size:
             low, high = float(floats.min()), float(floats.max())
             exponent = self._exponent(low, high, 0 if array.dtype.kind != "f" else None)
-            first = math.floor(math.ldexp(low, -exponent))
-            places = np.floor(np.ldexp(floats, -exponent)).astype(np.int64) - first
+            bins = _bins_of(np.append(floats, low), exponent)
+            first, places = int(bins[-1]), bins[:-1] - bins[-1]
             new |= {"range": (low, high), "exponent": exponent, "first": first, "counts": np.bincount(places)}
         return self.merge(state, new)
 
@@ -78,7 +79,7 @@ class Histogram(Reducer[State]):
         exponent = max(exponent, -1000 if least is None else least)
         if high > low:
             exponent = max(exponent, math.frexp(high / self._bins - low / self._bins)[1] - 2)
-        while math.floor(math.ldexp(high, -exponent)) - math.floor(math.ldexp(low, -exponent)) >= self._bins:
+        while np.ptp(_bins_of(np.array([low, high]), exponent)) >= self._bins:
             exponent += 1
         return exponent
 
@@ -91,8 +92,8 @@ class Histogram(Reducer[State]):
         (low, high), (other_low, other_high) = first["range"], second["range"]
         low, high = min(low, other_low), max(high, other_high)
         exponent = self._exponent(low, high, max(first["exponent"], second["exponent"]))
-        begin = math.floor(math.ldexp(low, -exponent))
-        counts = np.zeros(math.floor(math.ldexp(high, -exponent)) - begin + 1, np.int64)
+        begin, last = _bins_of(np.array([low, high]), exponent).tolist()
+        counts = np.zeros(last - begin + 1, np.int64)
         for state in (first, second):
             bins = np.arange(state["first"], state["first"] + len(state["counts"]))
             np.add.at(counts, (bins >> (exponent - state["exponent"])) - begin, state["counts"])
@@ -103,7 +104,9 @@ class Histogram(Reducer[State]):
         edges = self._edges
         if edges is None:
             bins = np.arange(state["first"], state["first"] + len(counts) + (len(counts) > 0))
-            edges = np.ldexp(bins.astype(np.float64), state["exponent"])
+            with np.errstate(over="ignore"):
+                edges = np.ldexp(bins.astype(np.float64), state["exponent"])
+            edges = np.clip(edges, -LARGEST, LARGEST)
         return {
             "edges": edges,
             "counts": counts,
@@ -111,6 +114,13 @@ class Histogram(Reducer[State]):
             "below": state["below"],
             "above": state["above"],
         }
+
+
+def _bins_of(floats: np.ndarray, exponent: int) -> np.ndarray:
+    """The numbers of the bins, 2^exponent wide, that hold `floats`, int64."""
+    bins: np.ndarray = np.floor(np.ldexp(floats, -exponent)).astype(np.int64)
+    bins[(floats < 0) & (bins == 0)] = -1  # what is so small that the quotient is 0
+    return bins
 
 
 def _in_edges(edges: np.ndarray, floats: np.ndarray) -> State:

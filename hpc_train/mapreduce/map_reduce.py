@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.arguments import checked_arguments, not_allowed
 from hpc_train.config.specs import HDF5Input
 from hpc_train.data.hdf5.reader import Reader, Rows
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
@@ -28,6 +29,7 @@ BLOCK_ROWS = 1024
 MapFn = Callable[[dict[str, np.ndarray]], Any]
 
 
+@checked_arguments
 def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reducer[Any]], source: HDF5Input) -> Any:
     """Reduces all rows of `source` over all ranks; the result, the same on each of them. Collective.
 
@@ -60,22 +62,22 @@ def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reduce
 
 
 def _checked(map_fn: Any, reducer: Any, source: Any) -> Reducer[Any]:
-    if not isinstance(source, HDF5Input):
-        raise UserError(f"map_reduce: the input is an ht.HDF5Input, not {source!r}")
-    if source.map_fn is not None:
-        raise UserError(
-            "map_reduce: the input's map_fn is for batches of TensorFlow; leave it out, give map_reduce's own"
-        )
+    check_source("map_reduce", source)
     if map_fn is not None and not callable(map_fn):
-        raise UserError(f"map_reduce: map_fn is a function of the rows of a block, not {map_fn!r}")
-    reducers = reducer.values() if isinstance(reducer, Mapping) else [reducer]
-    if odd := [each for each in reducers if not isinstance(each, Reducer)]:
-        raise UserError(
-            f"map_reduce: {odd[0]!r} is no reducer; take one of ht.reducers, as ht.reducers.Mean(), or several by name"
-        )
-    if not reducers:
-        raise UserError("map_reduce: there is no reducer; take one of ht.reducers")
+        raise not_allowed("map_reduce", "map_fn", map_fn, "a function of the rows of a block, or None")
+    reducers = list(reducer.values()) if isinstance(reducer, Mapping) else [reducer]
+    if not reducers or not all(isinstance(each, Reducer) for each in reducers):
+        allowed = "one of ht.reducers, such as ht.reducers.Mean(), or a dict of several by name"
+        raise not_allowed("map_reduce", "reducer", reducer, allowed)
     return Together(reducer) if isinstance(reducer, Mapping) else reducer
+
+
+def check_source(where: str, source: Any) -> None:
+    """UserError where `source` is no input whose rows can be read as they are stored."""
+    if not isinstance(source, HDF5Input):
+        raise not_allowed(where, "source", source, "an ht.HDF5Input")
+    if source.map_fn is not None:
+        raise UserError(f"{where}: source: its map_fn is for batches of TensorFlow; leave it out")
 
 
 def _adding(map_fn: MapFn | None, reducer: Reducer[Any]) -> Callable[[Any, Batch], Any]:

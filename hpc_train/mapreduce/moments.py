@@ -6,18 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.arguments import check_type, checked_arguments
 from hpc_train.errors import UserError
 from hpc_train.mapreduce.reducer import Reducer, numbers
 
 State = dict[str, Any]
 
 
+@checked_arguments
 class Sum(Reducer[State]):
     """The sum over rows, `[...]` of values `[rows, ...]`: float64, or int64 of whole numbers and truth values.
 
     Raises:
         UserError: Whole numbers add up to more than int64 holds.
     """
+
+    def __init__(self) -> None:  # what has none of its own takes any arguments
+        super().__init__()
 
     def init(self) -> State:
         return {"sum": None}
@@ -47,6 +52,7 @@ def _check_whole(total: Any) -> None:
         raise UserError("Sum: whole numbers add up to more than int64 holds; map them to float64")
 
 
+@checked_arguments
 class Moments(Reducer[State]):
     """Count, mean and variance over rows: a dict of `count` int64, `mean` and `variance` float64, each `[...]`.
 
@@ -58,6 +64,7 @@ class Moments(Reducer[State]):
     """
 
     def __init__(self, skip_nan: bool = False) -> None:
+        check_type(type(self).__name__, "skip_nan", skip_nan, bool, "True or False")
         self._skip_nan = skip_nan
 
     def init(self) -> State:
@@ -106,6 +113,7 @@ class Moments(Reducer[State]):
         return {"count": count[()], "mean": mean[()], "variance": variance[()]}
 
 
+@checked_arguments
 class Mean(Moments):
     """The mean over rows, float64 `[...]` of values `[rows, ...]`: however many rows each block and each rank has.
 
@@ -117,6 +125,7 @@ class Mean(Moments):
         return super().result(state)["mean"]
 
 
+@checked_arguments
 class MinMax(Reducer[State]):
     """The lowest and the highest value over rows: a dict of `min` and `max`, `[...]`, in the values' dtype.
 
@@ -125,6 +134,7 @@ class MinMax(Reducer[State]):
     """
 
     def __init__(self, skip_nan: bool = False) -> None:
+        check_type("MinMax", "skip_nan", skip_nan, bool, "True or False")
         self._min: np.ufunc = np.fmin if skip_nan else np.minimum
         self._max: np.ufunc = np.fmax if skip_nan else np.maximum
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from hpc_train.errors import UserError
-from hpc_train.mapreduce.reducer import Reducer, numbers
+from hpc_train.arguments import check_type, checked_arguments, not_allowed
+from hpc_train.mapreduce.reducer import Reducer, floats_of, numbers
 
 State = dict[str, Any]
 LEVELS = 24
@@ -17,6 +18,7 @@ LEVELS = 24
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@checked_arguments
 class Quantiles(Reducer[State]):
     """Quantiles of all numbers of all rows: a dict of `probabilities`, `values`, `count`, `missing` and `error`.
 
@@ -37,11 +39,12 @@ class Quantiles(Reducer[State]):
     """
 
     def __init__(self, probabilities: Sequence[float] = QUARTERS, error: float = 0.005) -> None:
-        if not 1e-5 <= error < 1:
-            raise UserError(f"Quantiles: error={error!r} is not allowed; allowed: 0.00001 up to 1")
-        self._probabilities = np.asarray(probabilities, np.float64)
-        if self._probabilities.ndim != 1 or not bool(((self._probabilities >= 0) & (self._probabilities <= 1)).all()):
-            raise UserError(f"Quantiles: probabilities={probabilities!r} are not allowed; give numbers from 0 to 1")
+        check_type("Quantiles", "error", error, Real, "a number from 0.00001 to 1")
+        if not 1e-5 <= error <= 1:
+            raise not_allowed("Quantiles", "error", error, "a number from 0.00001 to 1")
+        self._probabilities = floats_of("Quantiles", "probabilities", probabilities, "numbers from 0 to 1")
+        if not bool(((self._probabilities >= 0) & (self._probabilities <= 1)).all()):
+            raise not_allowed("Quantiles", "probabilities", probabilities, "numbers from 0 to 1")
         self._size = 2 * math.ceil(LEVELS / error / 2)
 
     def init(self) -> State:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from hpc_train.arguments import checked_arguments, not_allowed
 from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
 from hpc_train.mapreduce.packing import pack, unpack
@@ -35,6 +36,7 @@ class Reducer(ABC, Generic[S]):
         """What is returned of all values."""
 
 
+@checked_arguments
 class Custom(Reducer[Any]):
     """A reducer of functions.
 
@@ -59,7 +61,7 @@ class Custom(Reducer[Any]):
         given = {"init": init, "add": add, "merge": merge, "result": result}
         for name, function in given.items():
             if not callable(function) and not (name == "result" and function is None):
-                raise UserError(f"Custom: `{name}` is a function, not {function!r}")
+                raise not_allowed("Custom", name, function, "a function")
         self._init, self._add, self._merge, self._result = init, add, merge, result
 
     def init(self) -> Any:
@@ -109,6 +111,17 @@ class Together(Reducer[dict[str, Any]]):
 
     def result(self, state: dict[str, Any]) -> dict[str, Any]:
         return {name: reducer.result(state[name]) for name, reducer in self._reducers.items()}
+
+
+def floats_of(where: str, argument: str, value: Any, allowed: str) -> np.ndarray:
+    """An argument that is several numbers, float64 `[n]`."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise not_allowed(where, argument, value, allowed) from None
+    if array.ndim != 1:
+        raise not_allowed(where, argument, value, allowed)
+    return array
 
 
 def numbers(values: Any, reducer: str) -> np.ndarray:

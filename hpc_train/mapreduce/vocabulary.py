@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from hpc_train.arguments import check_count, checked_arguments
 from hpc_train.data.ragged import TEXT, Ragged
 from hpc_train.data.sources.arrow import texts_of_arrow
 from hpc_train.errors import UserError
@@ -18,6 +19,7 @@ MOST_VALUES = 1_000_000
 TEXTS, NUMBERS = "texts", "numbers"
 
 
+@checked_arguments
 class Vocabulary(Reducer[State]):
     """All values of all rows with how often each occurs, the most frequent ones first, and by value among equals.
 
@@ -37,9 +39,9 @@ class Vocabulary(Reducer[State]):
     """
 
     def __init__(self, top: int | None = None, most_distinct: int = MOST_VALUES) -> None:
-        for name, value in (("top", top), ("most_distinct", most_distinct)):
-            if value is not None and value < 1:
-                raise UserError(f"{type(self).__name__}: {name}={value!r} is not allowed; give a number from 1 on")
+        if top is not None:
+            check_count("Vocabulary", "top", top)
+        check_count(type(self).__name__, "most_distinct", most_distinct)
         self._top, self._most = top, most_distinct
 
     def init(self) -> State:
@@ -97,6 +99,7 @@ class Vocabulary(Reducer[State]):
         return {"values": found, "counts": counts[_numpy(order).astype(np.int64)], **about}
 
 
+@checked_arguments
 class TopK(Vocabulary):
     """The `k` most frequent values, as Vocabulary gives them.
 
@@ -105,7 +108,8 @@ class TopK(Vocabulary):
     """
 
     def __init__(self, k: int, most_distinct: int = MOST_VALUES) -> None:
-        super().__init__(k, max(k, most_distinct))
+        check_count("TopK", "k", k)
+        super().__init__(k, most_distinct)
 
 
 def values_of(state: State) -> Any:

@@ -139,7 +139,7 @@ def test_several_layers_and_a_feature_space_in_one_pass(
         (lambda: L.Normalization(), (), "one layer is for one feature, but the input has amount, code"),
         (lambda: {"amont": L.Normalization()}, (), "has no dataset 'amont'; did you mean `amount`"),
         (lambda: {"amont": L.Normalization()}, ("amount",), "no feature 'amont'; did you mean `amount`? it has amount"),
-        (lambda: {}, (), "there is no layer to adapt"),
+        (lambda: {}, (), "adapt: layer: {} is not allowed; allowed: a layer, a dict of layers by feature"),
         (lambda: L.Normalization(), ("word",), "for numbers in rows of one length, but the column 'word' is texts"),
         (lambda: L.StringLookup(), ("code",), "for texts, but the column 'code' is int64"),
         (lambda: L.IntegerLookup(), ("amount",), "for whole numbers, but the column 'amount' is float64"),
@@ -156,9 +156,9 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_inputs_that_are_none_and_nan_are_refused(data: dict[str, np.ndarray], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the input is an ht\.HDF5Input, not 'x\.h5'"):
+    with pytest.raises(UserError, match=r"adapt: source: 'x\.h5' is not allowed; allowed: an ht\.HDF5Input"):
         ht.adapt(L.Normalization(), "x.h5")
-    with pytest.raises(UserError, match="the input's map_fn is for batches of TensorFlow; leave it out"):
+    with pytest.raises(UserError, match="its map_fn is for batches of TensorFlow; leave it out"):
         ht.adapt(L.Normalization(), ht.HDF5Input("x.h5", map_fn=lambda x, y: (x, y)))
     built = L.Normalization()
     built.build((None, 7))

@@ -130,7 +130,8 @@ def test_rows_of_different_shapes_are_refused(made: Reducer[Any]) -> None:
 
 
 @given(
-    arrays.arrays(st.sampled_from([np.float64, np.float32, np.int16, np.uint8]), st.integers(1, 200)), CUTS,
+    arrays.arrays(st.sampled_from([np.float32, np.int16, np.uint8]), st.integers(1, 200))
+    | arrays.arrays(np.float64, st.integers(1, 200), elements=st.floats(-1e300, 1e300) | st.just(np.nan)), CUTS,
     st.integers(2, 80),
 )  # fmt: skip
 def test_a_histogram_counts_all_values_exactly(values: np.ndarray, cuts: list[int], bins: int) -> None:
@@ -165,13 +166,19 @@ def test_given_edges_hold_their_lower_ends_and_the_last_one_both() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: r.Histogram(1), "bins=1 is not allowed; allowed: 2 to 65536"),
-        (lambda: r.Histogram(edges=[1, 1]), "give two numbers or more, ascending"),
-        (lambda: r.Quantiles([1.5]), "give numbers from 0 to 1"),
-        (lambda: r.Quantiles(error=0), "error=0 is not allowed"),
-        (lambda: r.TopK(0), "TopK: top=0 is not allowed; give a number from 1 on"),
-        (lambda: r.Vocabulary(most_distinct=0), "most_distinct=0 is not allowed"),
-        (lambda: r.Custom(1, 2, 3), "Custom: `init` is a function, not 1"),
+        (lambda: r.Histogram(1), "Histogram: bins: 1 is not allowed; allowed: a whole number from 2 to 65,536"),
+        (lambda: r.Histogram("8"), "Histogram: bins: '8' is not allowed"),
+        (lambda: r.Histogram(edges=[1, 1]), "allowed: two numbers or more, ascending"),
+        (lambda: r.Histogram(edges="ab"), "allowed: two numbers or more, ascending"),
+        (lambda: r.Quantiles([1.5]), "allowed: numbers from 0 to 1"),
+        (lambda: r.Quantiles(0.5), "allowed: numbers from 0 to 1"),
+        (lambda: r.Quantiles(error=0), "error: 0 is not allowed; allowed: a number from 0.00001 to 1"),
+        (lambda: r.Quantiles(error="x"), "error: 'x' is not allowed"),
+        (lambda: r.TopK(0), "TopK: k: 0 is not allowed; allowed: a whole number from 1 on"),
+        (lambda: r.TopK(), "TopK: k: missing"),
+        (lambda: r.Vocabulary(most_distinct=0), "most_distinct: 0 is not allowed"),
+        (lambda: r.Custom(1, 2, 3), "Custom: init: 1 is not allowed; allowed: a function"),
+        (lambda: r.Mean(skipnan=True), "did you mean `skip_nan`"),
     ],
 )
 def test_arguments_are_checked(made: Any, said: str) -> None:

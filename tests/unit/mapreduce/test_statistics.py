@@ -154,11 +154,11 @@ def test_map_fn_gets_plain_arrays(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("map_fn", "reducer", "source", "said"),
     [
-        (None, ht.reducers.Mean(), "train.h5", r"the input is an ht\.HDF5Input, not 'train\.h5'"),
-        (3, ht.reducers.Mean(), None, "map_fn is a function of the rows of a block, not 3"),
-        (None, np.mean, None, r"is no reducer; take one of ht\.reducers"),
-        (None, {}, None, "there is no reducer"),
-        (None, {"x": 3}, None, "3 is no reducer"),
+        (None, ht.reducers.Mean(), "train.h5", r"source: 'train\.h5' is not allowed; allowed: an ht\.HDF5Input"),
+        (3, ht.reducers.Mean(), None, "map_fn: 3 is not allowed; allowed: a function of the rows"),
+        (None, np.mean, None, r"is not allowed; allowed: one of ht\.reducers"),
+        (None, {}, None, r"reducer: \{\} is not allowed"),
+        (None, {"x": 3}, None, r"reducer: \{'x': 3\} is not allowed"),
         (None, ht.reducers.Mean(), None, "one reducer is for one column, but the input has x, flag"),
         (None, {"x": ht.reducers.Mean()}, None, r"map_fn returns \['flag', 'x'\], but there are reducers for \['x'\]"),
     ],
@@ -167,7 +167,7 @@ def test_arguments_of_map_reduce(folder: Path, map_fn: Any, reducer: Any, source
     source = source or ht.HDF5Input(str(folder / "train-*.h5"), features="x", label="flag")
     with pytest.raises(UserError, match=said):
         ht.map_reduce(map_fn, reducer, source)
-    with pytest.raises(UserError, match="the input's map_fn is for batches of TensorFlow"):
+    with pytest.raises(UserError, match="its map_fn is for batches of TensorFlow"):
         ht.map_reduce(None, ht.reducers.Mean(), ht.HDF5Input("x.h5", map_fn=lambda x, y: (x, y)))
 
 

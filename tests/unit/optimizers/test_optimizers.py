@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_train.distributed.scaling import launched_ranks, scaled_learning_rate
+from hpc_train.distributed.launcher import launched_ranks
+from hpc_train.distributed.scaling import scaled_learning_rate
 from hpc_train.errors import UserError
 
 keras = pytest.importorskip("keras")
