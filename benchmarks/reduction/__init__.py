@@ -1,0 +1,1 @@
+"""What map_reduce.py measures."""
