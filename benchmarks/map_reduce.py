@@ -44,8 +44,8 @@ class Settings:
 
     ranks: int
     rows: int = 1_000_000
-    times: int = 5
-    passes: int = 3
+    times: int = 3
+    passes: int = 2
 
 
 def measure(what: str, ranks: int, settings: Settings, folder: Path) -> dict[str, Any]:

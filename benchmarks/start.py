@@ -19,7 +19,7 @@ from starts.jobs import Checkout, fit, restart, start
 from starts.page import BENCHMARK, FIT, OTHER, RESTART, START, THIS, make_page, records
 from support.launch import check_mpirun, check_ranks, working_parent
 from support.results import open_results
-from support.usage import UsageError, make_parser, run_main
+from support.usage import add_against, check_against, make_parser, run_main
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,9 @@ class Settings:
 def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, BENCHMARK)
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout of the package, to compare with")
+    add_against(parser)
     args = parser.parse_args()
-    if args.against is not None and not (args.against / "hpc_train" / "__main__.py").is_file():
-        raise UsageError(f"--against: {args.against} is no checkout: it has no hpc_train/__main__.py")
+    check_against(args)
     return args
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from support.page import Report, Section, Table, Target, at_most
+from support.page import Report, Section, Table, Target, at_most, numbers
 from support.records import Found, Record, Sample, records_of
 
 from hpc_train.report import words
@@ -14,6 +14,8 @@ from hpc_train.report import words
 BENCHMARK = "host_work"
 NONE, ONE, FIT, BY_PART = "0 in flight", "1 in flight", "Keras fit", "by part"
 WAYS = (FIT, NONE, ONE, BY_PART)
+THIS, OTHER = "this checkout", "the other checkout"
+"""By public names alone; no step in flight, as in any version."""
 MOST_US = 150.0
 TENSORFLOW = ("TensorFlow's call", "the report's numbers")
 """Parts that are not the package's."""
@@ -23,6 +25,8 @@ SUMMARY = (
     "“TensorFlow's call” is the same graph called again and again with the same batch, its report read each time; what "
     "a step takes beyond it is the package's: feed, hooks, watchdog, records, flags and loop.",
 )
+BOTH = "A program that uses public names alone, run by both checkouts in turn; no step in flight, no clock inside."
+THREAD = {"of the training thread's CPU, µs": "thread_us"}
 PARTS = (
     "Each part without those that it calls, by a clock that is read twice for each, which takes some 10 µs of a step. "
     "“loop” is what is left, the flags included; TensorFlow's call and its report's numbers are what they take there, "
@@ -32,16 +36,17 @@ PARTS = (
 
 def records(told: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Record]:
     """Microseconds a step by way, with Keras `fit` as the baseline of the others."""
-    fit = [one["wall_us"] for one in told.get(FIT, ())]
+    baselines = {name: [one["wall_us"] for one in told[name]] for name in (FIT, OTHER) if told.get(name)}
     for way, runs in told.items():
         own = [one["wall_us"] for one in runs]
         config: dict[str, Any] = {"way": way, "thread_us": median(one["thread_us"] for one in runs)}
-        if way != FIT:
+        if way in (NONE, ONE, BY_PART):
             config["call_us"] = median(one["call_us"] for one in runs)
             config["beyond_us"] = median(one["wall_us"] - one["call_us"] for one in runs)
             parts = dict.fromkeys(part for one in runs for part in one["parts_us"])
             config["parts_us"] = {part: median(one["parts_us"].get(part, 0.0) for one in runs) for part in parts}
-        against = {} if way == FIT or not fit else {FIT: fit}
+        wanted = OTHER if way == THIS else FIT
+        against = {wanted: baselines[wanted]} if way not in (FIT, OTHER) and wanted in baselines else {}
         yield from records_of(BENCHMARK, "µs a step", [Sample(way, own, against, config=config)])
 
 
@@ -65,10 +70,12 @@ def make_page(kept: Sequence[Record]) -> Report:
             words.number(one.ratio, 3),
         )
         for one in found
-        if one.case != BY_PART
+        if one.case not in (BY_PART, THIS, OTHER)
     ]
     header = ("steps", "µs a step", "TensorFlow's call", "beyond it", "of the training thread's CPU", "x Keras fit")
     sections = [Section("A step", [], [], [Table(header, rows)])]
+    if both := [record for way in (THIS, OTHER) for record in found.where(way=way).records]:
+        sections.append(Section("Before and after", [BOTH], [], [numbers(both, {"of": "way"}, THREAD)]))
     if by_part := found.one(way=BY_PART):
         cells = [(part, words.number(us, 3)) for part, us in by_part.config["parts_us"].items()]
         sections.append(Section("By part, no step in flight", [PARTS], [], [Table(("part", "µs a step"), cells)]))

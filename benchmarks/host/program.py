@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,12 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-import hpc_train as ht
 from host.clocks import Clocks
+from host.plain import WARM_UP, Marks, empty_model, same_batch, train
 from hpc_train.data.loading.feed import Feed
 from hpc_train.engine import own_train_step, step_report, train_step
 from hpc_train.engine.lifecycle import Lifecycle
@@ -29,39 +24,6 @@ from hpc_train.resilience.watchdog import Watchdog
 
 FIT = "Keras fit"
 BY_PART = "by part"
-ROWS = 32
-WARM_UP = 0.1
-"""The part of the steps that are made before the clock starts."""
-
-
-def empty_model(_: Any = None) -> keras.Model:
-    """One weight."""
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    return model
-
-
-def same_batch(_: Any = None) -> tf.data.Dataset:
-    """One batch for ever."""
-    batch = np.zeros((ROWS, 1), np.float32), np.zeros((ROWS, 1), np.float32)
-    return tf.data.Dataset.from_tensors(batch).repeat()
-
-
-class Marks(ht.Hook):
-    """Notes the clocks at the first and the last step that count."""
-
-    needs_state = False
-
-    def __init__(self, steps: int, clocks: Clocks) -> None:
-        self._at, self._clocks = (int(steps * WARM_UP), steps - 1), clocks
-        self.wall: list[float] = []
-        self.cpu: list[float] = []
-
-    def after_step(self, step: int, loss: float) -> None:
-        if step in self._at:
-            self._clocks.restart()
-            self.wall.append(time.perf_counter())
-            self.cpu.append(time.thread_time())
 
 
 class Call:
@@ -94,13 +56,13 @@ class Call:
 def of_package(in_flight: int, steps: int, by_part: bool) -> dict[str, Any]:
     """A job of hpc_train."""
     clocks, call = Clocks(), Call()
-    marks, reporting = Marks(steps, clocks), step_report.reporting
+    marks, reporting = Marks(steps, clocks.restart), step_report.reporting
 
     def noted(step: Callable[..., Any], *names: Any) -> step_report.TrainStep:
         step = call.noted(step)
         return reporting(clocks.timed("TensorFlow's call", step) if by_part else step, *names)
 
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
         for module in (train_step, own_train_step):
             stack.enter_context(patch.object(module, "reporting", noted))
         parts: dict[str, tuple[tuple[Any, str], ...]] = {
@@ -115,13 +77,9 @@ def of_package(in_flight: int, steps: int, by_part: bool) -> dict[str, Any]:
         for part, functions in parts.items() if by_part else ():
             for owner, name in functions:
                 stack.enter_context(patch.object(owner, name, clocks.timed(part, getattr(owner, name))))
-        config = ht.RunConfig(folder + "/job", save_checkpoints_steps=10**9, report=False, steps_in_flight=in_flight)
-        train = ht.TrainSpec(same_batch, max_steps=steps, hooks=(marks,))
-        ht.train_and_evaluate(ht.Estimator(empty_model, config, {}), train, ht.EvalSpec(same_batch, steps=1))
-    counted = steps - 1 - int(steps * WARM_UP)
-    wall, cpu = (1e6 * (clock[1] - clock[0]) / counted for clock in (marks.wall, marks.cpu))
-    told = {"wall_us": wall, "thread_us": cpu, "call_us": call.alone_us(counted)}
-    return {**told, "parts_us": {part: 1e6 * secs / counted for part, secs in clocks.last.items()}}
+        train(marks, steps, steps_in_flight=in_flight)
+    told = {**marks.told(), "call_us": call.alone_us(marks.counted)}
+    return {**told, "parts_us": {part: 1e6 * secs / marks.counted for part, secs in clocks.last.items()}}
 
 
 def of_fit(steps: int) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 import hpc_train as ht
+from hpc_train.data import write_shards
 
 NUMBERS, WORDS, CODES = ("x0", "x1", "x2", "x3"), ("word0", "word1"), ("code0", "code1")
 COLUMNS = (*NUMBERS, *WORDS, *CODES)
@@ -65,30 +65,25 @@ def rows_in_memory(folder: Path) -> Any:
     import tensorflow as tf
 
     if folder not in _kept:
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
-        for path in sorted(folder.glob("rows-*.h5")):
-            with h5py.File(path) as file:
-                for name in COLUMNS:
-                    parts[name].append(file[name][:])
-        _kept[folder] = {name: np.concatenate(found) for name, found in parts.items()}
+        _kept[folder] = made_rows(int((folder / "count").read_text()))
     return tf.data.Dataset.from_tensor_slices(_kept[folder]).batch(1024)
 
 
-def write_rows(folder: Path, rows: int, shards: int = 4) -> None:
-    """Writes shards of four columns of compressed numbers, two of words and two of codes."""
+def made_rows(count: int) -> dict[str, np.ndarray]:
+    """Four columns of numbers, two of words and two of codes; always the same."""
     chance = np.random.default_rng(1)
     words = np.array([f"word {number}" for number in range(500)], object)
-    for shard in range(shards):
-        count = rows // shards
-        with h5py.File(folder / f"rows-{shard}.h5", "w") as file:
-            chunked: dict[str, Any] = {"chunks": (min(8192, count),), "compression": "gzip", "shuffle": True}
-            for name in NUMBERS:
-                file.create_dataset(name, data=chance.normal(size=count).astype(np.float32), **chunked)
-            for name in WORDS:
-                chosen = words[np.minimum(chance.zipf(1.3, count), 500) - 1]
-                file.create_dataset(name, data=chosen, dtype=h5py.string_dtype())
-            for name in CODES:
-                file.create_dataset(name, data=chance.integers(0, 1000, count), **chunked)
+    return {
+        **{name: chance.normal(size=count).astype(np.float32) for name in NUMBERS},
+        **{name: words[np.minimum(chance.zipf(1.3, count), 500) - 1] for name in WORDS},
+        **{name: chance.integers(0, 1000, count) for name in CODES},
+    }
+
+
+def write_rows(folder: Path, count: int) -> None:
+    """Writes them as shards, which gzip compresses."""
+    write_shards(folder / "rows", made_rows(count), shards=4, compression="gzip")
+    (folder / "count").write_text(str(count))
 
 
 def main() -> None:

@@ -47,6 +47,17 @@ def make_parser(doc: str | None, benchmark: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_against(parser: argparse.ArgumentParser) -> None:
+    """Adds `--against`; see check_against."""
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout of the package, to compare with")
+
+
+def check_against(args: argparse.Namespace) -> None:
+    """UsageError where `--against` names no checkout."""
+    if args.against is not None and not (args.against / "hpc_train" / "__main__.py").is_file():
+        raise UsageError(f"--against: {args.against} is no checkout: it has no hpc_train/__main__.py")
+
+
 def check_folder(folder: Path | None) -> None:
     """UsageError where `--dir` is no folder."""
     if folder is not None and not folder.is_dir():
