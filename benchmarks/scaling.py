@@ -60,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--steps-in-flight", type=int, metavar="N", help="as run.steps_in_flight (default: 1 where a step is emulated)"
     )
+    parser.add_argument("--allreduce", choices=["horovod", "mpi"], help="as run.allreduce")
     parser.add_argument("--ranks", nargs="+", type=int, help="that train (default: 1, 2, 4 … up to all slots)")
     parser.add_argument("--kinds", nargs="+", choices=[WEAK, STRONG], default=None, help="default: both")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["sync"], help="default: sync")
@@ -101,11 +102,12 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
     asked, ways = args.ranks is not None, dict.fromkeys(WAYS[way] for way in args.ways)
     workers = sorted(set(args.ranks if asked else powers_up_to(most)))
     points = tuple((way, n) for way in ways for n in workers if asked or n + (way != SYNC) <= most)
+    run = (("allreduce", args.allreduce),) if args.allreduce else ()
     if args.emulate_step_ms is not None:
         bytes_, title = round((args.gradient_mb or 1) * 1e6), "emulated model"
         batch = args.batch or 32
         depth = 1 if args.steps_in_flight is None else args.steps_in_flight
-        return [Curve(WEAK, "emulated", title, MEMORY, batch, points, args.emulate_step_ms, bytes_, depth)]
+        return [Curve(WEAK, "emulated", title, MEMORY, batch, points, args.emulate_step_ms, bytes_, depth, run)]
     if args.job is not None:
         path, name, shared = str(args.job.resolve()), args.job.name, STRONG in (args.kinds or ())
         rows = args.batch or (batch_size(args.job) if shared else None)
@@ -118,6 +120,7 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
                 rows if kind == STRONG else args.batch,
                 points,
                 steps_in_flight=args.steps_in_flight,
+                run=run,
             )
             for kind in args.kinds or [WEAK]
         ]
@@ -131,6 +134,7 @@ def curves_of(args: argparse.Namespace, gpus: bool, most: int) -> list[Curve]:
             args.batch or (w.gpu_batch if gpus else w.batch),
             points,
             steps_in_flight=args.steps_in_flight,
+            run=run,
         )
         for w in chosen
         for data in dict.fromkeys(args.data or [MEMORY])

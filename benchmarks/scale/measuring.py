@@ -40,13 +40,15 @@ class Curve:
     emulate_step_ms: float | None = None
     gradient_bytes: int = 0
     steps_in_flight: int | None = None
+    run: tuple[tuple[str, str], ...] = ()
 
     @property
     def unit(self) -> str:
         """Its name in the results."""
         emulated = "" if self.emulate_step_ms is None else f", emulated {self.emulate_step_ms:g} ms"
         nbytes = f" {self.gradient_bytes / 1e6:g} MB" if emulated else ""
-        return f"{self.kind} scaling, {self.title}{emulated}{nbytes}, {self.data}"
+        more = "".join(f", {key} by {value}" for key, value in self.run)
+        return f"{self.kind} scaling, {self.title}{emulated}{nbytes}, {self.data}{more}"
 
     def cases(self) -> list[Case]:
         """All of them, one rank of sync first: the others are compared with it."""
@@ -61,6 +63,7 @@ class Curve:
                 self.emulate_step_ms,
                 self.gradient_bytes,
                 self.steps_in_flight,
+                self.run,
             )
             for way, workers in points
             if self._divides(workers)
@@ -131,6 +134,7 @@ def records(curve: Curve, found: Mapping[Case, Sequence[Run]]) -> Iterator[Recor
             **{name: getattr(case, name) for name in ("way", "workers", "batch")},
             "emulated_step_ms": case.emulate_step_ms,
             "steps_in_flight": case.steps_in_flight,
+            **dict(case.run),
             "ratio_spread": [min(efficiencies), max(efficiencies)],
             "examples_per_sec_by_rank": list(middle.rates),
             "shares": dict(middle.shares),

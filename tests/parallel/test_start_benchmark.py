@@ -21,7 +21,19 @@ def test_starts_and_restarts_are_timed_by_phase(tmp_path: Path) -> None:
     own = found[first, "this checkout"]
     phases = own["config"]["phases"]
     assert list(phases) == [
-        *("launch", "Python", "imports", "MPI", "data", "TensorFlow", "model", "exchange", "job-dir", "first step")
+        *(
+            "launch",
+            "Python",
+            "imports",
+            "MPI",
+            "data",
+            "TensorFlow",
+            "model",
+            "exchange",
+            "job-dir",
+            "trace",
+            "first step",
+        )
     ]
     assert all(secs > 0 for secs in phases.values())
     assert sum(phases.values()) <= own["value"] + 0.1, "a process's start is known to a hundredth"
