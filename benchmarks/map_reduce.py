@@ -34,7 +34,8 @@ SUMMARY = (
     "finds out of these, two columns of texts and two of whole numbers.",
     "“ht.adapt” adapts a FeatureSpace of these eight columns, read from the shards; “FeatureSpace.adapt” is Keras's, "
     "for rows in memory. One rank, one thread each.",
-    "Each run is one of its own (A B, B A), which repeats its work; medians of thousands of rows a second.",
+    "Each rank has one core, on which it reads, decodes and computes. Each run is one of its own (A B, B A), which "
+    "repeats its work; medians of thousands of rows a second.",
 )
 
 
@@ -52,7 +53,7 @@ def measure(what: str, ranks: int, settings: Settings, folder: Path) -> dict[str
     """The seconds of each time, of one run."""
     out = folder / "secs.json"
     words = ["-m", "reduction.program", what, str(folder), str(settings.times), str(out)]
-    with Ranks(ranks, words, folder) as program:
+    with Ranks(ranks, words, folder, options=("--bind-to", "core")) as program:
         program.wait(LIMIT_SECS)
     return {"secs": json.loads(out.read_text())}
 

@@ -1,7 +1,7 @@
 """The mean of a table that lies in slices of different sizes: wrong without weights, right with them.
 
-    python -m mean --data FOLDER --job-dir DIR                  # alone
-    mpirun -np 2 python -m mean --data FOLDER --job-dir DIR     # the same to the bit
+python -m mean --data FOLDER --job-dir DIR                  # alone
+mpirun -np 2 python -m mean --data FOLDER --job-dir DIR     # the same to the bit
 """
 
 from __future__ import annotations

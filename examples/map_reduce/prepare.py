@@ -1,6 +1,6 @@
 """Writes two slices of a table of 10,000 rows: the first tenth of its rows, and the other nine.
 
-    python prepare.py FOLDER
+python prepare.py FOLDER
 """
 
 from __future__ import annotations

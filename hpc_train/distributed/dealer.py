@@ -17,7 +17,7 @@ QUESTION, ANSWER = 4711, 4712
 PART = 8
 """A rank is given an eighth of its share at a time: few messages for many blocks, and small runs towards the end."""
 IDLE_SECS = 0.0005
-"""Between two looks of a chief that has nothing else to do."""
+"""Between two looks of a rank that has nothing else to do: one that waits in MPI would take a core from the others."""
 Run = tuple[int, int]
 """Blocks from a first one up to an end, which is not one of them."""
 DONE: Run = (0, 0)
@@ -72,7 +72,8 @@ def _deal(world: World, shares: Shares, work: Callable[[int], None]) -> None:
     try:
         while (run := shares.take(CHIEF_RANK)) != DONE:
             for block in range(*run):
-                questions.answer()
+                while questions.answer():
+                    pass
                 if questions.failed:
                     break
                 work(block)
@@ -123,6 +124,8 @@ def _take(world: World, work: Callable[[int], None]) -> None:
     def answer() -> Run:
         run = np.empty(2, np.int64)
         world.on_wait(True)
+        while not comm.Iprobe(source=CHIEF_RANK, tag=ANSWER):
+            time.sleep(IDLE_SECS)
         comm.Recv(run, source=CHIEF_RANK, tag=ANSWER)
         world.on_wait(False)
         return int(run[0]), int(run[1])

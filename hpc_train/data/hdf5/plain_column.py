@@ -91,6 +91,10 @@ class PlainColumn:
 
     def gather_runs(self, part: np.ndarray, first: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
         """Fills `out`, end to end, with runs of `lengths` rows from `first` on, int64 `[k]` each."""
+        if len(part) > 1:  # those that follow each other are one
+            begins = np.append(True, (part[1:] != part[:-1]) | (first[:-1] + lengths[:-1] != first[1:]))
+            starts = np.flatnonzero(begins)
+            part, first, lengths = part[starts], first[starts], np.add.reduceat(lengths, starts)
         if self._only_kind == PLAIN and self._plain and not self._any_swapped:
             self._plain.runs(part, first, lengths, self._as_bytes(out))
         elif self._only_kind == CHUNKED and self._chunked and not self._any_swapped:
