@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_train.errors import UserError
+from hpc_train.files import read_bytes
 from hpc_train.lazy import tf
 from hpc_train.model.model_state import by_name
+from hpc_train.warm_start.checkpoint_index import MAX_INDEX_BYTES, check_index
 from hpc_train.warm_start.checkpoint_prefix import data_files
 
 Other = Literal["optimizer", "counter", "text", "other"]
@@ -57,6 +59,7 @@ def read(prefix: Path) -> Content:
         OSError: Its files are gone.
     """
     with _reading(f"{prefix}.index: damaged, or not written by TensorFlow"):
+        check_index(read_bytes(f"{prefix}.index", MAX_INDEX_BYTES, follow=True))
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         paths = dict(stored_names(reader)) if _GRAPH in shapes else {}
@@ -158,7 +161,7 @@ def _value(reader: Any, key: str, prefix: Path) -> np.ndarray:
 def _reading(problem: str) -> Iterator[None]:
     try:
         yield
-    except MemoryError:
+    except (MemoryError, OSError):
         raise
     except Exception:  # of a damaged file TensorFlow raises nearly anything: IndexError, TypeError, OpError
         raise UserError(

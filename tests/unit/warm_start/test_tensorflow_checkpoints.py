@@ -347,6 +347,20 @@ def test_variables_by_name_in_slices_with_slots_and_of_all_types(tmp_path: Path)
         started(model, source.path, var_name_to_prev_var_name={f"{model.name}/dense/kernel": "dense/kernal"})
 
 
+def test_an_index_of_several_blocks(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    names = [f"block_{n % 97}/layer_{n}/a_name_of_some_length/kernel" for n in range(9000)]
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "many"),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(float(n)) for n in range(len(names))],
+    )
+    arrays = read_source(tmp_path / "many").arrays
+    assert [float(arrays[name]) for name in names] == list(range(len(names)))
+
+
 def test_layers_of_tensorflow_1_are_found_by_their_numbers(tmp_path: Path) -> None:
     import keras
 
