@@ -21,7 +21,7 @@ MAX_NEWEST_BYTES = 1 << 20
 """A larger `checkpoint` file was not written by TensorFlow."""
 
 _PART = re.compile(r"\.(?:index|meta|data-(\d{5})-of-(\d{5}))")
-_NEWEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_NEWEST = re.compile(rb'^[ \t]*model_checkpoint_path[ \t]*:[ \t]*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 
 
@@ -40,8 +40,8 @@ def prefix_at(path: Path) -> Path | None:
             return None
         prefix = _newest(path)
     else:
-        part = _PART.search(path.name)
-        prefix = path.with_name(path.name[: part.start()]) if part and part.end() == len(path.name) else path
+        file = re.fullmatch(f"(.+?){_PART.pattern}", path.name)
+        prefix = path.with_name(file[1]) if file else path
     parts = _parts(prefix)
     if not parts:
         return None
@@ -101,7 +101,7 @@ def _parts(prefix: Path) -> set[str]:
     """What follows the prefix in the names of its files: .index, .data-00000-of-00001, without .meta."""
     try:
         names = os.listdir(prefix.parent)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return set()
     ends = {name.removeprefix(prefix.name) for name in names if name.startswith(prefix.name)}
     return {end for end in ends if end != ".meta" and _PART.fullmatch(end)}

@@ -72,16 +72,16 @@ def check_path(path: Path, job_dir: Path | None = None) -> Kind:
 
 
 def _kind_of(path: Path) -> Kind:
+    if path.suffix == ".keras" and path.is_file():
+        if "model.weights.h5" not in _names_in(path):
+            raise UserError(f"warm_start_from: {path}: not a .keras file as Keras 3 writes it (model.save)")
+        return ".keras file"
     if not path.is_dir() and prefix_at(path) is not None:
         return "TensorFlow checkpoint"
     if not path.exists():
         raise UserError(f"warm_start_from: {path}: there is no such file or folder{near(path) or f'; give {_KINDS}'}")
     if path.is_file():
-        if path.suffix != ".keras":
-            raise UserError(f"warm_start_from: {path}: a file of no known kind; give {_KINDS}")
-        if "model.weights.h5" not in _names_in(path):
-            raise UserError(f"warm_start_from: {path}: not a .keras file as Keras 3 writes it (model.save)")
-        return ".keras file"
+        raise UserError(f"warm_start_from: {path}: a file of no known kind; give {_KINDS}")
     if (path / "saved_model.pb").is_file():
         if not (path / "variables" / "variables.index").is_file():
             raise UserError(f"warm_start_from: {path}: a SavedModel without variables")

@@ -26,7 +26,7 @@ Other = Literal["optimizer", "counter", "text", "other"]
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STEPS = ("global_step", "estimator_global_step")
-_AVERAGE = "ExponentialMovingAverage"
+_AVERAGE = "/ExponentialMovingAverage"
 """Of a variable, saved below its name as the optimizers' slots are; a model may begin with it."""
 _OF_OPTIMIZERS = re.compile(r"(?:.+/)?beta[12]_power(?:_\d+)?|training(?:_\d+)?/[A-Z]\w*/.+")
 """Adam's powers of its betas, and the scopes of Keras's optimizers in an Estimator's graph."""
@@ -115,8 +115,8 @@ def others_among(keys: Collection[str]) -> dict[str, Other]:
 def _kind_of_name(name: str, names: Collection[str]) -> Other | None:
     if name in _STEPS:
         return "counter"
-    *above, last = name.split("/")
-    is_slot = last != _AVERAGE and any("/".join(above[:end]) in names for end in range(1, len(above) + 1))
+    is_below = any(name[: slash.start()] in names for slash in re.finditer("/", name))
+    is_slot = is_below and not name.endswith(_AVERAGE)
     return "optimizer" if is_slot or _OF_OPTIMIZERS.fullmatch(name) else None
 
 

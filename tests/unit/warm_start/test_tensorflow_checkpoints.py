@@ -205,6 +205,7 @@ def _huge(path: Path) -> None:
             "names no checkpoint .*TensorFlow did not write it; give one",
         ),
         (lambda path: path.write_text('model_checkpoint_path: ""'), "names no checkpoint"),
+        (lambda path: path.write_bytes(b"\n" * (1 << 20)), "names no checkpoint"),
         (lambda path: path.write_text('model_checkpoint_path: "a\\000b"'), "names no checkpoint"),
         (lambda path: path.write_text('model_checkpoint_path: "x/.."'), "names .., which is not in this folder"),
         (lambda path: path.write_text(f'model_checkpoint_path: "{"x" * 9000}"'), "names x+, which is not in this"),
@@ -221,8 +222,10 @@ def test_a_checkpoint_file_that_does_not_name_the_newest(copy: Path, make: Calla
 def test_what_is_not_there_is_said_with_what_is(copy: Path) -> None:
     for name, message in (
         ("model.ckpt-21", rf"model.ckpt-21: there is no such file or folder; did you mean {copy}/model.ckpt-20\?"),
+        (".index", "/.index: there is no such file or folder"),
         ("x", "x: there is no such file or folder; there are model.ckpt-20$"),
         ("x/y", "x/y: there is no such file or folder; give a job-dir, .* or a checkpoint of TensorFlow"),
+        (f"{INDEX}/y", "/y: there is no such file or folder; give a job-dir"),
     ):
         with pytest.raises(UserError, match=message):
             check_path(copy / name)
