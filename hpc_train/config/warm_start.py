@@ -21,8 +21,9 @@ class WarmStartSettings:
     """Which variables a new job takes from where, after tf.estimator.WarmStartSettings (TensorFlow 2.15 API).
 
     Args:
-        ckpt_to_initialize_from: A job-dir (its newest checkpoint), one checkpoint's folder, a `.keras` file or a
-            SavedModel's folder. In a job file relative to the job file's folder.
+        ckpt_to_initialize_from: A job-dir (its newest checkpoint), one checkpoint's folder, a `.keras` file, a
+            SavedModel's folder, or a checkpoint of TensorFlow: its prefix (`model.ckpt-1000`), one of its files, or
+            the folder of an Estimator (its newest one). In a job file relative to the job file's folder.
         vars_to_warm_start: Regular expressions, each matched from the beginning of a variable's path (`re.match`, as
             Estimator did): the variables that any of them matches are taken. Non-trainable ones (batch-norm averages)
             are among them; the optimizer's and random states never.
@@ -39,7 +40,8 @@ class WarmStartSettings:
     def _is_given(cls, path: Any) -> Any:
         if isinstance(path, str | Path) and not is_path(path):
             raise ValueError(
-                f"{shown(path)} is not allowed; allowed: a job-dir, a checkpoint, a .keras file or a SavedModel"
+                f"{shown(path)} is not allowed; allowed: a job-dir, a checkpoint, a .keras file, a SavedModel, or a "
+                "checkpoint of TensorFlow"
             )
         return path
 

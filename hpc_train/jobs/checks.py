@@ -47,7 +47,7 @@ def data_files(job: JobConfig | ProgramConfig) -> list[Path]:
 
 
 def check_files(job: JobConfig | ProgramConfig, job_dir: Path, after_dir: Path | None = None) -> None:
-    """UserError where assets of exporters are not there, or nothing to warm-start from is; all of it. Reads names only.
+    """UserError where assets of exporters are not there, or nothing to warm-start from is; all of it.
 
     A job whose job-dir has checkpoints needs nothing to start from. What is to be in `after_dir`, the job-dir of a job
     that comes before, can be missing.

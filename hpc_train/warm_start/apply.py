@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import WARM_START_FILE
 from hpc_train.lazy import keras, tf
 from hpc_train.model.model_state import by_path
+from hpc_train.warm_start.estimator_names import Layer
 from hpc_train.warm_start.plan import Plan, VariableType, plan, some
 from hpc_train.warm_start.source import Source, check_path, read_source
 
@@ -24,7 +26,8 @@ class WarmStartResult:
 
     Attributes:
         record: For warm_start.json: from, kind, step (null where unknown), vars_to_warm_start,
-            var_name_to_prev_var_name, and the names of all variables: taken ({name, from}), skipped, missing, unused.
+            var_name_to_prev_var_name, and the names of all variables: taken ({name, from}), skipped, missing, unused;
+            left_aside: of a checkpoint of TensorFlow, how many of what else it has (optimizer, counter, text, other).
         lines: The same in short, for the terminal. warning: what is not there, if anything is missing.
     """
 
@@ -46,12 +49,36 @@ def warm_start(model: keras.Model, settings: WarmStartSettings, job_dir: Path) -
     source = read_source(settings.ckpt_to_initialize_from)
     here = {name: VariableType(tuple(v.shape), str(v.dtype)) for name, v in by_path(model.variables).items()}
     there = {name: VariableType(tuple(array.shape), array.dtype.name) for name, array in source.arrays.items()}
-    made = plan(here, there, settings, {_snake_case(type(layer).__name__) for layer in model._flatten_layers()})
+    _check_map(source, settings)
+    numbered = {_snake_case(type(layer).__name__) for layer in model._flatten_layers()}
+    made = plan(here, there, settings, numbered, _dense_layers(model))
     apply(made, source, model)
     warning = None
     if made.missing:
         warning = f"warm start: not there, so they keep their initial values: {some(made.missing, 4)}"
     return WarmStartResult(record(made, source, settings), lines(made, source), warning)
+
+
+def _check_map(source: Source, settings: WarmStartSettings) -> None:
+    named = [name for name in settings.var_name_to_prev_var_name.values() if name in source.others]
+    if named:
+        listed = ", ".join(f"{name} ({source.others[name]})" for name in named)
+        raise UserError(
+            f"var_name_to_prev_var_name: {source.path} has {listed}, which no variable of a model takes; name its "
+            "variables of numbers"
+        )
+
+
+def _dense_layers(model: keras.Model) -> list[Layer]:
+    """Its Dense layers in the order of its variables."""
+    paths = {id(variable): path for path, variable in by_path(model.variables).items()}
+    places = {path: place for place, path in enumerate(paths.values())}
+    layers = [
+        {variable.name: paths[id(variable)] for variable in layer.variables}
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Dense)
+    ]
+    return sorted((layer for layer in layers if "kernel" in layer), key=lambda layer: places[layer["kernel"]])
 
 
 def _snake_case(name: str) -> str:
@@ -99,16 +126,23 @@ def record(made: Plan, source: Source, settings: WarmStartSettings) -> dict[str,
         "skipped": list(made.skipped),
         "missing": list(made.missing),
         "unused": list(made.unused),
+        "left_aside": dict(Counter(source.others.values())),
     }
 
 
 def lines(made: Plan, source: Source) -> tuple[str, ...]:
-    """At most four lines for the terminal."""
+    """At most five lines for the terminal."""
     total = len(made.taken) + len(made.skipped) + len(made.missing)
     step = "" if source.step is None else f", step {source.step}"
     found = [f"warm start from {source.path} ({source.kind}{step}): {len(made.taken)} of {total} variables taken"]
     renamed = [f"{name} from {other}" for name, other in made.taken.items() if name != other]
-    others = {"by another name": renamed, "skipped": made.skipped, "there, but not used": made.unused}
+    aside = [f"{count:,} ({kind})" for kind, count in sorted(Counter(source.others.values()).items())]
+    others = {
+        "by another name": renamed,
+        "skipped": made.skipped,
+        "there, but not used": made.unused,
+        "there, but of no model": aside,
+    }
     found += [f"  {what}: {some(names, 4)}" for what, names in others.items() if names]
     if len(found) > 1:
         found[0] += f"; all are listed in {WARM_START_FILE}"

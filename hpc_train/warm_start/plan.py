@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 from hpc_train.model.model_state import is_random_state
+from hpc_train.warm_start.estimator_names import Layer, dense_pairs
 
 _COUNTED = re.compile(r"(.+)_([1-9]\d*)")
 _SHOWN = 8
@@ -56,19 +57,23 @@ def plan(
     there: Mapping[str, VariableType],
     settings: WarmStartSettings,
     numbered: Collection[str] = (),
+    dense: Sequence[Layer] = (),
 ) -> Plan:
     """Pairs the variables `here` of the new model with those `there` by path, each in its model's order.
 
     A name in `var_name_to_prev_var_name` decides; else the path, in which the numbers that Keras gives the layers of a
     process (dense, dense_1, …) count by their order alone; else the end of the path, where one path ends with the
     other whole and no second one does. Variables of a part that is named are looked for below its name there alone.
+    Where no name decides and none is alike, Dense layers are paired with those of a canned estimator by their order.
 
     Args:
         numbered: Names of layers to which Keras appends such numbers ("dense").
+        dense: The new model's Dense layers.
 
     Raises:
-        UserError: An expression matches no variable, a name is unknown, nothing could be taken, or shapes or types of
-            variables to be taken do not go together (all of them are listed).
+        UserError: An expression matches no variable, a name is unknown, nothing could be taken, layers of a canned
+            estimator are not those of the model, or shapes or types of variables to be taken do not go together (all
+            of them are listed).
     """
     known_here, known_there = (
         {name: kind for name, kind in side.items() if not is_random_state(name, kind.shape, kind.dtype)}
@@ -77,6 +82,7 @@ def plan(
     wanted = _wanted(known_here, settings.vars_to_warm_start)
     _check_names(known_here, known_there, settings.var_name_to_prev_var_name, wanted)
     pairs = _by_names(list(known_here), list(known_there), settings.var_name_to_prev_var_name, numbered)
+    pairs = pairs or dense_pairs(dense, known_there, settings.ckpt_to_initialize_from)
     taken = {name: pairs[name] for name in known_here if name in wanted and name in pairs}
     if not taken:
         raise UserError(

@@ -1,12 +1,12 @@
-"""Where a warm start takes variables from: a job-dir, a checkpoint, a .keras file or a SavedModel. Local."""
+"""Where a warm start takes variables from: job-dirs, checkpoints, .keras files, SavedModels, TensorFlow's. Local."""
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -22,10 +22,16 @@ from hpc_train.jobdir.paths import CHECKPOINTS, step_of
 from hpc_train.lazy import keras, tf
 from hpc_train.model.model_state import by_name, by_path
 from hpc_train.telemetry.json_files import read_json
+from hpc_train.text import NAMED, listed
+from hpc_train.warm_start import tensorflow_checkpoint
+from hpc_train.warm_start.checkpoint_prefix import NEWEST_FILE, near, prefix_at, prefixes_in
 
-Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel"]
+Kind = Literal["job-dir", "checkpoint", ".keras file", "SavedModel", "TensorFlow checkpoint"]
 
-_KINDS = "a job-dir, a checkpoint's folder (…/checkpoints/step-…), a .keras file or a SavedModel's folder"
+_KINDS = (
+    "a job-dir, a checkpoint's folder (…/checkpoints/step-…), a .keras file, a SavedModel's folder, or a checkpoint of "
+    "TensorFlow (…/model.ckpt-1000, or the model_dir)"
+)
 _ATTEMPTS = 5
 """How often to look for a checkpoint of a job that removes it meanwhile, because it has newer ones."""
 
@@ -35,19 +41,21 @@ class Source:
     """Variables to start from.
 
     Attributes:
-        path: Absolute, links followed.
+        path: Absolute, links followed; of a checkpoint of TensorFlow the prefix.
         step: After which they were saved, None where that isn't known.
         arrays: By path, in the model's order; the optimizer's are not among them.
+        others: What else a checkpoint of TensorFlow has, which is left aside: its kind by name.
     """
 
     path: Path
     kind: Kind
     step: int | None
     arrays: dict[str, np.ndarray]
+    others: Mapping[str, tensorflow_checkpoint.Other] = field(default_factory=dict)
 
 
 def check_path(path: Path, job_dir: Path | None = None) -> Kind:
-    """What lies at `path`, found by looking at names alone; without TensorFlow. Local.
+    """What lies at `path`, found by names and, of a model_dir, its `checkpoint` file; without TensorFlow. Local.
 
     Raises:
         UserError: Nothing to start from is there, or it is the job's own `job_dir`.
@@ -60,18 +68,20 @@ def check_path(path: Path, job_dir: Path | None = None) -> Kind:
     try:
         return _kind_of(path)
     except OSError as error:
-        raise UserError(f"warm_start_from: {path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"warm_start_from: {error.filename or path}: cannot be read: {error.strerror}") from None
 
 
 def _kind_of(path: Path) -> Kind:
-    if not path.exists():
-        raise UserError(f"warm_start_from: {path}: there is no such file or folder; give {_KINDS}")
-    if path.is_file():
-        if path.suffix != ".keras":
-            raise UserError(f"warm_start_from: {path}: a file of no known kind; give {_KINDS}")
+    if path.suffix == ".keras" and path.is_file():
         if "model.weights.h5" not in _names_in(path):
             raise UserError(f"warm_start_from: {path}: not a .keras file as Keras 3 writes it (model.save)")
         return ".keras file"
+    if not path.is_dir() and prefix_at(path) is not None:
+        return "TensorFlow checkpoint"
+    if not path.exists():
+        raise UserError(f"warm_start_from: {path}: there is no such file or folder{near(path) or f'; give {_KINDS}'}")
+    if path.is_file():
+        raise UserError(f"warm_start_from: {path}: a file of no known kind; give {_KINDS}")
     if (path / "saved_model.pb").is_file():
         if not (path / "variables" / "variables.index").is_file():
             raise UserError(f"warm_start_from: {path}: a SavedModel without variables")
@@ -83,9 +93,18 @@ def _kind_of(path: Path) -> Kind:
         if not _manager(folder).steps():
             raise UserError(f"warm_start_from: {path}: a job-dir without a checkpoint yet")
         return "job-dir"
-    within = sorted(p.parent for p in path.glob("*/saved_model.pb") if not p.parent.name.startswith("."))
-    hint = f"; did you mean {within[-1]}?" if within else ""
-    raise UserError(f"warm_start_from: {path}: no checkpoint and no model is here{hint or f'; give {_KINDS}'}")
+    if prefix_at(path) is not None:
+        return "TensorFlow checkpoint"
+    raise UserError(f"warm_start_from: {path}: {_nothing_in(path)}")
+
+
+def _nothing_in(folder: Path) -> str:
+    within = sorted(p.parent for p in folder.glob("*/saved_model.pb") if not p.parent.name.startswith("."))
+    if within:
+        return f"no checkpoint and no model is here; did you mean {within[-1]}?"
+    if names := prefixes_in(folder):
+        return f"no file `{NEWEST_FILE}` says which is the newest; give one of those here: {listed(names, most=NAMED)}"
+    return f"no checkpoint and no model is here; give {_KINDS}"
 
 
 def _names_in(path: Path) -> list[str]:
@@ -104,16 +123,12 @@ def read_source(path: Path) -> Source:
     Raises:
         UserError: There is nothing to start from, or it is damaged or cannot be read.
     """
-    path = path.resolve()
+    path = path.resolve() if path.is_dir() else path.parent.resolve() / path.name  # files of a prefix may be links
     kind = check_path(path)
-    readers: dict[Kind, Callable[[Path], tuple[int | None, dict[str, np.ndarray]]]] = {
-        "job-dir": _of_job_dir,
-        "checkpoint": _of_checkpoint,
-        ".keras file": _of_keras_file,
-        "SavedModel": _of_saved_model,
-    }
     try:
-        return Source(path, kind, *readers[kind](path))
+        if kind == "TensorFlow checkpoint":
+            return _of_tensorflow(path)
+        return Source(path.resolve(), kind, *_READERS[kind](path.resolve()))
     except (DamagedError, FormatError) as error:
         raise UserError(f"warm_start_from: {error}") from None
     except OSError as error:
@@ -169,20 +184,28 @@ def _of_keras_file(path: Path) -> tuple[None, dict[str, np.ndarray]]:
 
 def _of_saved_model(path: Path) -> tuple[int | None, dict[str, np.ndarray]]:
     """From its variables' own checkpoint, which has their names: no graph is loaded."""
-    from tensorflow.core.protobuf import trackable_object_graph_pb2
-
     try:
         reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        graph.ParseFromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
-        stored = [(a.checkpoint_key, a.full_name) for node in graph.nodes for a in node.attributes]
-        arrays = {
-            name: reader.get_tensor(key) for name, key in _model_variables(stored).items() if reader.has_tensor(key)
-        }
+        keys = _model_variables(tensorflow_checkpoint.stored_names(reader))
+        arrays = {name: reader.get_tensor(key) for name, key in keys.items() if reader.has_tensor(key)}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise UserError(f"warm_start_from: {path}: the SavedModel's variables cannot be read: {error}") from None
     step = read_json(path / ABOUT_FILE).get("step")
     return step if isinstance(step, int) else None, arrays
+
+
+_READERS: dict[Kind, Callable[[Path], tuple[int | None, dict[str, np.ndarray]]]] = {
+    "job-dir": _of_job_dir,
+    "checkpoint": _of_checkpoint,
+    ".keras file": _of_keras_file,
+    "SavedModel": _of_saved_model,
+}
+
+
+def _of_tensorflow(path: Path) -> Source:
+    prefix = prefix_at(path) or path
+    content = tensorflow_checkpoint.read(prefix)
+    return Source(prefix, "TensorFlow checkpoint", content.step, content.arrays, content.others)
 
 
 def _model_variables(stored: list[tuple[str, str]]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_train.warm_start.source import read_source
 from tests.ranks import train
-from tests.support import FINAL, Job, variables
+from tests.support import FINAL, REPOSITORY, Job, variables
 
 MakeJob = Callable[..., Job]
 
@@ -80,3 +82,54 @@ def test_an_export_starts_a_job_too_and_shapes_that_differ_are_listed(make_job: 
     done = train(itself)
     assert done.returncode == 2
     assert "is the job-dir itself" in done.stderr
+
+
+ESTIMATOR = REPOSITORY / "tests/data/estimator_2_15/dnn_classifier"
+"""A DNNClassifier of 3 numbers with 8 and 4 units; TensorFlow 2.15 wrote it."""
+OF_ESTIMATOR = """
+import keras
+from keras import layers
+
+def build_model(params):
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(4, "relu", name="second")(layers.Dense(8, "relu", name="first")(inputs[:, :3]))
+    outputs = layers.Dense(4, name="head")(layers.Dense(3, name="more")(hidden) if params.get("more") else hidden)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+def test_a_checkpoint_of_tensorflow_starts_a_job(make_job: MakeJob, tmp_path: Path) -> None:
+    shutil.copytree(ESTIMATOR, tmp_path / "model_dir")
+    hidden = {"ckpt_to_initialize_from": str(tmp_path / "model_dir"), "vars_to_warm_start": ["(?!head)"]}
+    short = {"train": {"max_steps": 10}, "run": {"save_checkpoints_steps": 10}, "model": OF_ESTIMATOR}
+    new = make_job("new", warm_start_from=hidden, **short)
+    done = train(new, 2)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = read_source(new.job_dir).arrays, read_source(ESTIMATOR).arrays
+    for here, there in (("first", "hiddenlayer_0"), ("second", "hiddenlayer_1")):
+        for role in ("kernel", "bias"):
+            np.testing.assert_array_equal(ours[f"{here}/{role}"], theirs[f"dnn/{there}/{role}"])
+    found = record(new)
+    assert (found["from"], found["kind"], found["step"]) == (
+        str(tmp_path / "model_dir/model.ckpt-20"),
+        "TensorFlow checkpoint",
+        20,
+    )
+    assert found["unused"] == ["dnn/logits/bias", "dnn/logits/kernel"]
+    assert "there, but of no model: 1 (counter), 8 (optimizer)" in done.stdout + done.stderr
+
+    unclear = make_job("unclear", warm_start_from=hidden, params={"more": True}, **short)
+    (tmp_path / "model_dir/model.ckpt-20.index").write_bytes(b"garbage")
+    damaged = make_job("damaged", warm_start_from=hidden, **short)
+    for job, path, message in (
+        (unclear, ESTIMATOR, "is of a canned estimator, with dnn/hiddenlayer_0/kernel, "),
+        (damaged, tmp_path / "model_dir", "model.ckpt-20.index: damaged, or not written by TensorFlow; copy all files"),
+        (damaged, tmp_path / "model_dir/model.ckpt-2", "did you mean "),
+    ):
+        job.file.write_text(job.file.read_text().replace(str(tmp_path / "model_dir"), str(path)))
+        done = train(job, 2)
+        assert done.returncode == 2
+        assert message in done.stderr and "Traceback" not in done.stderr and "sstable" not in done.stderr
+        assert not job.job_dir.exists()
