@@ -16,6 +16,7 @@ r = ht.reducers
 
 
 def no_rows() -> dict[str, float]:
+    """The state of no rows."""
     return {"sum": 0.0, "rows": 0}
 
 
@@ -30,10 +31,12 @@ def merge(first: dict[str, float], second: dict[str, float]) -> dict[str, float]
 
 
 def mean(state: dict[str, float]) -> float:
+    """The result, of all rows."""
     return state["sum"] / state["rows"]
 
 
 def main() -> None:
+    """Prints three means, and writes them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True, help="folder of the slices")
     parser.add_argument("--job-dir", type=Path, required=True, help="where mean.json is written")

@@ -13,6 +13,7 @@ import numpy as np
 
 
 def main() -> None:
+    """Writes them."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     values = np.sqrt(np.arange(10_000, dtype=np.float64))  # later rows are larger
