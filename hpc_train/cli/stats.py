@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from hpc_train.cli.command import Command
 from hpc_train.cli.terminal import answer, console, errors, say, show
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
+
+if TYPE_CHECKING:
+    from hpc_train.config.specs import HDF5Input
 
 FILE_NAMES = ("stats.json", "stats.html")
 UNREMARKABLE = ("", "0")
@@ -42,24 +45,33 @@ def stats(
     Run it alone, or on several ranks under mpirun, which share the rows: the result is the same to the bit.
     """
     with importing():
-        from hpc_train.config.specs import HDF5Input
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
         from hpc_train.mapreduce.statistics import statistics
 
     with errors():
-        for option, path in (("--html", html), ("--job-dir", job_dir)):
-            folder = path if option == "--job-dir" else path and path.absolute().parent
-            if path is not None and not (folder and folder.is_dir()):
-                raise UserError(f"{option}: {folder}: no such folder")
-        names = None if columns is None else tuple(filter(None, map(str.strip, columns.split(","))))
-        source = HDF5Input(shards=tuple(shards), features=names, label=(), external=tuple(external or ()))
-        world = join_world("serialized")
+        world = join_world()
     try:
+        source = world.each(lambda: _checked_source(shards, columns, html, job_dir, external))
         found = statistics(world, source)
         world.each(lambda: _report(found, shards, as_json, html, job_dir) if world.is_chief else None)
     except Exception as error:
         sys.exit(report_error(world, error))
+
+
+def _checked_source(
+    shards: list[str], columns: str | None, html: Path | None, job_dir: Path | None, external: list[str] | None
+) -> HDF5Input:
+    """What is read; UserError where an option is not allowed."""
+    from hpc_train.config.specs import HDF5Input
+
+    for option, folder in (("--html", html and html.absolute().parent), ("--job-dir", job_dir)):
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"{option}: {folder}: no such folder")
+    names = None if columns is None else tuple(filter(None, map(str.strip, columns.split(","))))
+    if names == ():
+        raise UserError("--columns: give names of datasets, as in --columns image,label")
+    return HDF5Input(shards=tuple(shards), features=names, label=(), external=tuple(external or ()))
 
 
 def _report(
@@ -69,19 +81,20 @@ def _report(
     from hpc_train.files import replace_text
     from hpc_train.report.statistics import write_statistics
 
-    files = [job_dir / name for name in FILE_NAMES] if job_dir is not None else []
-    pages = [path for path in (html, *files) if path is not None and path.suffix != ".json"]
+    _print(found, as_json)
+    written = [] if html is None else [html]
+    if job_dir is not None:
+        written += [job_dir / name for name in FILE_NAMES]
     try:
-        for path in files[:1]:
-            replace_text(path, json.dumps(found, indent=1) + "\n")
-        for path in pages:
-            write_statistics(found, shards, path)
+        for path in written:
+            if job_dir is not None and path == job_dir / FILE_NAMES[0]:
+                replace_text(path, json.dumps(found, indent=1) + "\n")
+            else:
+                write_statistics(found, shards, path)
+            if not as_json:
+                say(str(path))
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
-    _print(found, as_json)
-    for path in (*files[:1], *pages):
-        if not as_json:
-            say(str(path))
 
 
 @answer()

@@ -46,6 +46,9 @@ def adapt(layer: Any, source: HDF5Input) -> Any:
         install_excepthook(world)
     share_cores(world)
     layers = world.each(lambda: _layers_of(layer, source))
+    if not layers:  # of a FeatureSpace
+        world.each(lambda: _finish(layer, {}, {}))
+        return layer
     names = None if None in layers else tuple(layers)
     shards = shared_shards(world, replace(source, label=(), features=source.features or names))
     adapters = world.each(lambda: _adapters(layers, shards))
@@ -56,16 +59,17 @@ def adapt(layer: Any, source: HDF5Input) -> Any:
 
     states = reduce_shards(world, add, Together(adapters), shards)
 
-    def finish() -> None:
-        for name, adapter in adapters.items():
-            adapter.finish(states[name])
-        if isinstance(layer, keras.utils.FeatureSpace):
-            layer._is_adapted = True
-            layer.get_encoded_features()
-            layer.built = layer._sublayers_built = True
-
-    world.each(finish)
+    world.each(lambda: _finish(layer, adapters, states))
     return layer
+
+
+def _finish(layer: Any, adapters: Mapping[str, Adapter], states: Mapping[str, Any]) -> None:
+    for name, adapter in adapters.items():
+        adapter.finish(states[name])
+    if isinstance(layer, keras.utils.FeatureSpace):
+        layer._is_adapted = True
+        layer.get_encoded_features()
+        layer.built = layer._sublayers_built = True
 
 
 def _layers_of(layer: Any, source: Any) -> Mapping[Any, Any]:
@@ -75,8 +79,11 @@ def _layers_of(layer: Any, source: Any) -> Mapping[Any, Any]:
         found: Mapping[Any, Any] = {name: layer.preprocessors[name] for name in layer._list_adaptable_preprocessors()}
     else:
         found = layer if isinstance(layer, Mapping) else {None: layer}
-    if not found or not all(name is None or isinstance(name, str) for name in found):
-        raise not_allowed("adapt", "layer", layer, "a layer, a dict of layers by feature, or a FeatureSpace")
+        if not found or not all(name is None or isinstance(name, str) for name in found):
+            raise not_allowed("adapt", "layer", layer, "a layer, a dict of layers by feature, or a FeatureSpace")
+        twice = [name for name in found if sum(each is found[name] for each in found.values()) > 1]
+        if twice:
+            raise UserError(f"adapt: {' and '.join(map(repr, twice))} have one layer; give each its own")
     return found
 
 

@@ -16,11 +16,11 @@ from hpc_train.lazy import keras, tf
 from hpc_train.mapreduce.moments import Moments
 from hpc_train.mapreduce.quantiles import Quantiles
 from hpc_train.mapreduce.reducer import Reducer
-from hpc_train.mapreduce.vocabulary import Vocabulary, arrow_of, values_of
+from hpc_train.mapreduce.vocabulary import TEXTS, Vocabulary, arrow_of, values_of
 
 State = dict[str, Any]
 MOST_TOKENS = 5_000_000
-"""Different ones are counted of a column; beyond that the rarest are given up."""
+"""Different ones are counted of a column."""
 
 
 class Adapter(Reducer[State]):
@@ -77,18 +77,20 @@ class NormalizationAdapter(Adapter):
         layer = self.layer
         if not layer.built:
             layer.build((None, *self._shape))
-        if any(layer._build_input_shape[d] != (None, *self._shape)[d] for d in layer._keep_axis if d):
+        built, shape = tuple(layer._build_input_shape), (None, *self._shape)
+        is_scalar = built == (None,) and self._shape == (1,)
+        if not is_scalar and (len(built) != len(shape) or any(built[d] != shape[d] for d in layer._keep_axis if d)):
             raise UserError(
                 f"adapt: {self.name} was built for rows of shape {list(layer._build_input_shape[1:])}, but those of "
                 f"the column have {list(self._shape)}"
             )
         # Of each place of a row there are as many values: those that share a mean are merged as blocks are.
-        axes = tuple(d - 1 for d in layer._reduce_axis if d)
+        axes = (0,) if is_scalar else tuple(d - 1 for d in layer._reduce_axis if d)
         mean = state["mean"].mean(axis=axes)
         between = np.square(state["mean"] - state["mean"].mean(axis=axes, keepdims=True)).mean(axis=axes)
         variance = (state["squares"] / state["count"]).mean(axis=axes) + between
-        layer.adapt_mean.assign(mean)
-        layer.adapt_variance.assign(variance)
+        layer.adapt_mean.assign(mean.reshape(layer._mean_and_var_shape))
+        layer.adapt_variance.assign(variance.reshape(layer._mean_and_var_shape))
         layer.finalize_state()
 
 
@@ -168,7 +170,10 @@ class LookupAdapter(Adapter):
 
     def finish(self, state: State) -> None:
         if state["tokens"]["error"]:
-            raise UserError(f"adapt: {self.name}: the column has more than {MOST_TOKENS:,} different values")
+            raise UserError(
+                f"adapt: {self.name}: the column has more than {MOST_TOKENS:,} different values; take a Hashing layer, "
+                "or a vocabulary of your own, of ht.reducers.TopK"
+            )
         lookup = self._lookup
         lookup.reset_state()
         self._insert(lookup.token_counts, state["tokens"])
@@ -180,7 +185,8 @@ class LookupAdapter(Adapter):
     def _insert(self, table: Any, state: State) -> None:
         if state["kind"] is not None:
             values = values_of(state)
-            table.insert(tf.constant(values.to_pylist(), self._lookup.vocabulary_dtype), tf.constant(state["counts"]))
+            known = values.to_pylist() if state["kind"] == TEXTS else state["values"].astype(np.int64)
+            table.insert(tf.constant(known, self._lookup.vocabulary_dtype), tf.constant(state["counts"]))
 
 
 class TextAdapter(LookupAdapter):
@@ -188,6 +194,7 @@ class TextAdapter(LookupAdapter):
 
     def tokens(self, values: Rows) -> tuple[Any, np.ndarray]:
         texts = values.texts() if isinstance(values, Ragged) else values.astype(object)
+        texts = texts[:, None] if texts.ndim == 1 else texts
         cut = self.layer._preprocess(tf.constant(texts, tf.string))
         if isinstance(cut, tf.RaggedTensor):
             flat, row_of = cut.flat_values, cut.value_rowids().numpy()

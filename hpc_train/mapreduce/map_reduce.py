@@ -26,6 +26,8 @@ Batch = Mapping[str, Rows]
 """The rows of a block, by column."""
 BLOCK_ROWS = 1024
 """Of fewer rows, calls take longer than what they compute."""
+BLOCK_BYTES = 8 << 20
+"""Of more, the copies that reducers make would take much memory."""
 MapFn = Callable[[dict[str, np.ndarray]], Any]
 
 
@@ -66,7 +68,9 @@ def _checked(map_fn: Any, reducer: Any, source: Any) -> Reducer[Any]:
     if map_fn is not None and not callable(map_fn):
         raise not_allowed("map_reduce", "map_fn", map_fn, "a function of the rows of a block, or None")
     reducers = list(reducer.values()) if isinstance(reducer, Mapping) else [reducer]
-    if not reducers or not all(isinstance(each, Reducer) for each in reducers):
+    names = list(reducer) if isinstance(reducer, Mapping) else []
+    is_named = all(isinstance(name, str) for name in names)
+    if not reducers or not is_named or not all(isinstance(each, Reducer) for each in reducers):
         allowed = "one of ht.reducers, such as ht.reducers.Mean(), or a dict of several by name"
         raise not_allowed("map_reduce", "reducer", reducer, allowed)
     return Together(reducer) if isinstance(reducer, Mapping) else reducer
@@ -133,19 +137,43 @@ def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reduc
     Raises: See map_reduce.
     """
     names = [column.key for column in shards.columns]
-    starts = shards.blocks_of(BLOCK_ROWS).starts
+    starts = shards.blocks_of(BLOCK_ROWS, BLOCK_BYTES).starts
     tree = Tree(len(starts) - 1)
     partials = Partials(tree, reducer.merge)
-    longest = int(np.diff(starts).max())
+    longest, checked = int(np.diff(starts).max()), list[bytes]()
     with Reader(shards, cached_rows=longest, threads=1) as reader:
 
         def work(block: int) -> None:
-            rows = reader.read(np.arange(starts[block], starts[block + 1]))
-            partials.add((0, block), add(reducer.init(), dict(zip(names, rows, strict=True))))
+            state = add(reducer.init(), dict(zip(names, read(block), strict=True)))
+            if not checked:
+                checked.append(_sendable(state))
+            partials.add((0, block), state)
+
+        def read(block: int) -> list[Rows]:
+            try:
+                return reader.read(np.arange(starts[block], starts[block + 1]))
+            except OSError as error:
+                raise UserError(f"{error}; write the shard anew, or leave it out") from None
 
         deal(world, tree.blocks, work)
     gather(world, tree, partials)
-    return unpack(broadcast(world, pack(partials.by_node[tree.root]) if world.is_chief else b""))
+    whole = world.each(lambda: _sendable(partials.by_node[tree.root]) if world.is_chief else b"")
+    return unpack(broadcast(world, whole))
+
+
+def _sendable(state: Any) -> bytes:
+    """`state` as bytes.
+
+    Raises:
+        UserError: It holds what cannot be sent to another rank.
+    """
+    try:
+        return pack(state)
+    except TypeError as error:
+        raise UserError(
+            f"a reducer's state has {error}; it is made of arrays of numbers or texts, dicts with keys of text, lists, "
+            "tuples, None, truth values, numbers and texts"
+        ) from None
 
 
 def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
@@ -155,19 +183,23 @@ def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
         As World.each, where merging raises on a rank.
     """
     held = world.all_gather(sorted(partials.by_node))
-    failure: Exception | None = None
-    is_whole = True
+    failure: BaseException | None = None
     for move in moves(tree, [[(level, k) for level, k in nodes] for nodes in held]):
         if world.rank == move.source:
-            send(world, pack(partials.by_node.pop(move.node)) if is_whole else b"", move.target)
+            data = b""
+            if failure is None and move.node in partials.by_node:
+                try:
+                    data = _sendable(partials.by_node.pop(move.node))
+                except BaseException as error:
+                    failure = error
+            send(world, data, move.target)
         elif world.rank == move.target:
             data = receive(world, move.source)
-            is_whole = is_whole and bool(data)
             try:
-                if is_whole:
+                if failure is None and data:
                     partials.add(move.node, unpack(data))
-            except Exception as error:  # the others wait for what this rank has
-                failure, is_whole = error, False
+            except BaseException as error:  # the others wait for what this rank has
+                failure = error
 
     def check() -> None:
         if failure is not None:

@@ -29,26 +29,31 @@ class Sum(Reducer[State]):
 
     def add(self, state: State, values: Any) -> State:
         array = numbers(values, "Sum")
+        if not len(array):
+            return state
         whole = array.dtype.kind != "f"
-        total = array.sum(axis=0, dtype=np.int64 if whole else np.float64)
+        total = np.asarray(array.sum(axis=0, dtype=np.int64 if whole else np.float64))
         if whole:
-            _check_whole(array.sum(axis=0, dtype=np.float64))
-        return self.merge(state, {"sum": np.asarray(total)})
+            _check_whole(total, array.sum(axis=0, dtype=np.float64))
+        return self.merge(state, {"sum": total})
 
     def merge(self, first: State, second: State) -> State:
         if first["sum"] is None or second["sum"] is None:
             return second if first["sum"] is None else first
         one, two = _alike(first["sum"], second["sum"], "Sum")
+        with np.errstate(over="ignore"):
+            total = np.asarray(one + two)
         if one.dtype.kind == two.dtype.kind == "i":
-            _check_whole(one.astype(np.float64) + two)
-        return {"sum": np.asarray(one + two)}
+            _check_whole(total, one.astype(np.float64) + two)
+        return {"sum": total}
 
     def result(self, state: State) -> Any:
         return None if state["sum"] is None else state["sum"][()]
 
 
-def _check_whole(total: Any) -> None:
-    if np.any(np.abs(total) >= 2.0**63):
+def _check_whole(total: np.ndarray, about: Any) -> None:
+    """UserError where `total`, int64, is not what it is `about`: it has turned over."""
+    if np.any(np.abs(total - about) > 2.0**62):
         raise UserError("Sum: whole numbers add up to more than int64 holds; map them to float64")
 
 
@@ -72,6 +77,8 @@ class Moments(Reducer[State]):
 
     def add(self, state: State, values: Any) -> State:
         array = numbers(values, type(self).__name__)
+        if not len(array):
+            return state
         floats = array.astype(np.float64)  # a copy
         kept = ~np.isnan(floats) if self._skip_nan and array.dtype.kind == "f" else None
         if kept is not None and kept.all():
@@ -98,6 +105,8 @@ class Moments(Reducer[State]):
             difference = second["mean"] - first["mean"]
             share = two / np.maximum(count, 1)
             mean = first["mean"] + difference * share
+            apart = first["mean"] * (one / np.maximum(count, 1)) + second["mean"] * share
+            mean = np.where(np.isfinite(difference), mean, apart)  # infinite ones, or very large ones
             squares = first["squares"] + second["squares"] + difference * difference * one * share
         # Of no values a mean is 0 here, which is none.
         mean = np.where(one == 0, second["mean"], np.where(two == 0, first["mean"], mean))
@@ -127,7 +136,7 @@ class Mean(Moments):
 
 @checked_arguments
 class MinMax(Reducer[State]):
-    """The lowest and the highest value over rows: a dict of `min` and `max`, `[...]`, in the values' dtype.
+    """The lowest and the highest value over rows: a dict of `min` and `max`, `[...]`, in the values' common dtype.
 
     Args:
         skip_nan: Leave values that are NaN out; else they make both NaN.

@@ -22,8 +22,9 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 class Quantiles(Reducer[State]):
     """Quantiles of all numbers of all rows: a dict of `probabilities`, `values`, `count`, `missing` and `error`.
 
-    A value stands at a rank that differs from `probability * count` by at most `error * count`; the lowest and the
-    highest number are exact. All is exact, and the error 0, while no more numbers have come than a buffer holds.
+    Values are those of the data. One stands at a rank that differs from `probability * count` by `error * count` at
+    most; the lowest and the highest number are exact. All is exact, and the error 0, while no more numbers have come
+    than a buffer holds.
 
     Numbers are kept in sorted buffers; of one that is full each second number goes to the next buffer, where it counts
     twice (Manku, Rajagopalan and Lindsay, "Approximate Medians and other Quantiles in One Pass and with Limited
@@ -96,7 +97,8 @@ class Quantiles(Reducer[State]):
         found = np.full(len(self._probabilities), np.nan)
         if len(values):
             ends = np.cumsum(weights)
-            found = values[np.minimum(np.searchsorted(ends, self._probabilities * ends[-1]), len(values) - 1)]
+            ranks = self._probabilities * ends[-1] * (1 - 1e-12)  # not the next one, where a product is rounded up
+            found = values[np.minimum(np.searchsorted(ends, ranks), len(values) - 1)]
             low, high = state["range"]
             found[self._probabilities == 0.0], found[self._probabilities == 1.0] = low, high
         return {

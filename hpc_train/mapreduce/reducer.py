@@ -101,8 +101,8 @@ class Together(Reducer[dict[str, Any]]):
         given = sorted(values) if isinstance(values, Mapping) else type(values).__name__
         if not isinstance(values, Mapping) or set(values) != set(self._reducers):
             raise UserError(
-                f"map_fn returns {given}, but there are reducers for {sorted(self._reducers)}; it returns a dict with "
-                "the values of each"
+                f"map_reduce: there are reducers for {sorted(self._reducers)}, but map_fn, or without one the input, "
+                f"gives {given}; give values for each of them, and no others"
             )
         return {name: reducer.add(state[name], values[name]) for name, reducer in self._reducers.items()}
 

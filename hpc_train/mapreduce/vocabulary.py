@@ -48,6 +48,8 @@ class Vocabulary(Reducer[State]):
         return {"kind": None, "counts": np.zeros(0, np.int64), "error": 0, "count": 0, "missing": 0}
 
     def add(self, state: State, values: Any) -> State:
+        if not len(values):
+            return state
         array, missing = arrow_of(values)
         counted = compute.value_counts(array)
         return self.add_counts(state, counted.field(0), _numpy(counted.field(1)), missing)
@@ -158,6 +160,8 @@ def arrow_of(values: Any) -> tuple[Any, int]:
     flat = [text for text in array.reshape(-1).tolist() if text is not None]
     try:
         texts = [text if isinstance(text, bytes) else text.encode() for text in flat]
+    except UnicodeEncodeError as error:
+        raise UserError(f"Vocabulary gets {error.object!r}, half a character, which UTF-8 cannot encode") from None
     except AttributeError:
         odd = next(text for text in flat if not isinstance(text, bytes | str))
         raise UserError(f"Vocabulary gets {odd!r} among texts; give texts alone, None where one is missing") from None

@@ -16,6 +16,8 @@ from hpc_train.text import visible
 
 MOST_CHARTS = 100
 NUMBERS = ("missing", "infinite", "mean", "std", "min", "25%", "50%", "75%", "max")
+LARGEST_SPAN = 1e300
+"""Of the numbers of a chart."""
 LONGEST = 40
 """Characters that are shown of a value."""
 
@@ -81,7 +83,7 @@ def frequent_value(value: Any) -> str:
 def _charts(name: str, column: Mapping[str, Any]) -> Iterator[HistogramChart]:
     for title, part in ((name, column), (f"{name}: lengths", column.get("lengths", {}))):
         histogram = part.get("histogram", {"counts": []})
-        if histogram["counts"]:
+        if histogram["counts"] and histogram["edges"][-1] - histogram["edges"][0] < LARGEST_SPAN:
             yield HistogramChart(title, "value" if part is column else "length", "values", **_as_tuples(histogram))
 
 

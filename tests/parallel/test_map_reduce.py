@@ -45,32 +45,49 @@ def test_results_are_the_same_on_any_number_of_ranks_and_equal_numpys(shards: Pa
 
 FAILING = """\
 import sys
+import threading
+import time
+from pathlib import Path
 import numpy as np
 import hpc_train as ht
 from hpc_train.distributed.startup import join_world
 from hpc_train.errors import UserError
 
 world, r, kind, rank = join_world(), ht.reducers, sys.argv[2], int(sys.argv[3])
-calls = []
+calls, begun = [], Path("begun")
 
 def map_fn(rows):
     calls.append(1)
-    if world.rank == rank and len(calls) == 2:
+    while kind in ("user", "map") and world.rank != rank and not begun.exists():
+        time.sleep(0.01)  # or the others would be done before it has a block
+    if world.rank == rank:
+        begun.touch()
         if kind == "user":
             raise UserError("column x: what it holds is not allowed")
-        raise ZeroDivisionError("by hand")
+        if kind == "map":
+            raise ZeroDivisionError("by hand")
     return rows["x"]
 
 def merge(one, two):
-    if kind == "merge" and world.rank == rank and one["ranks"] != two["ranks"]:
-        raise ZeroDivisionError("by hand")
+    if kind in ("merge", "exit") and world.rank == rank and one["ranks"] != two["ranks"]:
+        raise ZeroDivisionError("by hand") if kind == "merge" else SystemExit(7)
     return {"ranks": sorted({*one["ranks"], *two["ranks"]})}
+
+def join(thread, timeout=None):
+    if thread.name == "hpc_train-dealer" and not calls[-1] is None:
+        calls.append(None)
+        raise KeyboardInterrupt
+    return real_join(thread, timeout)
+
+real_join = threading.Thread.join
+if kind == "interrupt":
+    threading.Thread.join = join
 
 mine = r.Custom(lambda: {"ranks": [world.rank]}, lambda state, values: state, merge)
 try:
-    ht.map_reduce(map_fn if kind != "merge" else lambda rows: rows["x"], mine if kind == "merge" else r.Mean(),
+    ht.map_reduce(map_fn, mine if kind in ("merge", "exit") else r.Mean(),
                   ht.HDF5Input(sys.argv[1], features="x", label=()))
-except Exception as error:
+except BaseException as error:
     print(f"rank {world.rank} of {world.size}: {type(error).__name__}: {error}", flush=True)
     raise
 """
@@ -96,6 +113,20 @@ def test_a_rank_that_fails_ends_all_with_one_message(
     assert done.stderr.count(said) == 1, done.stderr
     assert done.stdout.count("of 3: ") == 3, "all ranks are given an error"
     assert ("Traceback" in done.stderr) == (kind != "user")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "said"), [("exit", 0, "SystemExit: 7"), ("interrupt", 0, "KeyboardInterrupt")]
+)
+def test_a_rank_that_is_told_to_leave_leaves_no_one_waiting(
+    shards: Path, tmp_path: Path, kind: str, rank: int, said: str
+) -> None:
+    (tmp_path / "program.py").write_text(FAILING)
+    words = [tmp_path / "program.py", str(shards / "train-*.h5"), kind, str(rank)]
+    done = run_ranks(3, words, tmp_path, timeout=300)
+    assert done.returncode != 0
+    assert done.stdout.count("of 3: RankError: rank 0: ") == 2, done.stdout
+    assert f"rank {rank} of 3: {said}" in done.stdout
 
 
 def test_the_command_on_several_ranks_is_that_on_one(shards: Path, tmp_path: Path) -> None:

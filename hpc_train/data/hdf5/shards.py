@@ -90,11 +90,12 @@ class ShardSet:
         """Blocks for block mode."""
         return self.blocks_of(1)
 
-    def blocks_of(self, least_rows: int) -> Blocks:
+    def blocks_of(self, least_rows: int, most_bytes: int | None = None) -> Blocks:
         """Blocks within one shard each, of whole chunks where there are chunks: about 4 MiB, where there are many.
 
         Args:
             least_rows: So many rows a block has even where there are few, if it is below 4 MiB then.
+            most_bytes: Chunks that would make a block larger are not kept whole; None: all are.
         """
         rows = max(least_rows, -(-self.rows // MIN_BLOCKS))
         rows = max(1, min(BLOCK_BYTES // max(1, self.row_bytes), rows))
@@ -102,7 +103,8 @@ class ShardSet:
         for start, shard_rows, layouts in zip(self.starts, self.shard_rows, self.layouts, strict=True):
             each = zip(layouts, self.columns, strict=True)
             chunks = (stored.band_rows(size) for layout, c in each for stored, size in _chunked(layout, c))
-            chunk = max((size for size in chunks if size <= MAX_BLOCK_ROWS), default=1)
+            most = MAX_BLOCK_ROWS if most_bytes is None else most_bytes // max(1, self.row_bytes)
+            chunk = max((size for size in chunks if size <= min(most, MAX_BLOCK_ROWS)), default=1)
             starts.append(start + np.arange(0, shard_rows, -(-rows // chunk) * chunk))
         return Blocks(np.append(np.concatenate(starts), self.rows))
 

@@ -86,6 +86,8 @@ def test_normalization(data: dict[str, np.ndarray], name: str, make: Any) -> Non
         ("text", lambda: L.TextVectorization(ngrams=2, max_tokens=30, output_mode="tf_idf")),
         ("text", lambda: L.TextVectorization(standardize=None, split="character", output_mode="count")),
         ("text", lambda: L.TextVectorization(split=None, output_mode="multi_hot")),
+        ("word", lambda: L.TextVectorization(split=None, ngrams=2)),
+        ("text", lambda: L.TextVectorization(standardize=lambda x: tf.strings.upper(x[:, 0]))),
     ],
 )
 def test_vocabularies(data: dict[str, np.ndarray], name: str, make: Any) -> None:
@@ -127,6 +129,13 @@ def test_several_layers_and_a_feature_space_in_one_pass(
     theirs.adapt(tf.data.Dataset.from_tensor_slices({name: data[name] for name in (*names, "x")}).batch(500))
     some = {name: data[name][:50] for name in (*names, "x")}
     np.testing.assert_allclose(np.asarray(ours(some)), np.asarray(theirs(some)), rtol=1e-5)
+    nothing = keras.utils.FeatureSpace({"amount": keras.utils.FeatureSpace.float_rescaled(2.0)}, output_mode="concat")
+    assert ht.adapt(nothing, source(data, "amount")).built, "it has nothing to learn"
+    scalars = L.Normalization(axis=None)
+    scalars.build((None,))
+    np.testing.assert_allclose(
+        np.ravel(ht.adapt(scalars, source(data, "amount")).mean), data["amount"].mean(), rtol=1e-6
+    )
     layers = {"word": L.StringLookup(), "x": L.Normalization()}
     assert ht.adapt(layers, source(data)) is layers, "others of the input's columns are not read"
     assert layers["word"].vocabulary_size() == 7
@@ -160,6 +169,13 @@ def test_inputs_that_are_none_and_nan_are_refused(data: dict[str, np.ndarray], t
         ht.adapt(L.Normalization(), "x.h5")
     with pytest.raises(UserError, match="its map_fn is for batches of TensorFlow; leave it out"):
         ht.adapt(L.Normalization(), ht.HDF5Input("x.h5", map_fn=lambda x, y: (x, y)))
+    both = L.Normalization()
+    with pytest.raises(UserError, match="'x' and 'amount' have one layer; give each its own"):
+        ht.adapt({"x": both, "amount": both}, source(data))
+    built = L.Normalization()
+    built.build((None, 4, 5))
+    with pytest.raises(UserError, match=r"built for rows of shape \[4, 5\], but those of the column have \[4\]"):
+        ht.adapt(built, source(data, "x"))
     built = L.Normalization()
     built.build((None, 7))
     with pytest.raises(UserError, match=r"built for rows of shape \[7\], but those of the column have \[4\]"):

@@ -87,9 +87,24 @@ def test_whole_numbers_are_summed_exactly_or_not_at_all() -> None:
     large = np.array([2**60 + 1, 2**60 + 3])
     assert reduced(r.Sum(), [large[:1], large[1:]]) == 2**61 + 4
     assert reduced(r.Sum(), [np.array([True, False, True])]) == 2
-    for blocks in ([np.full(8, 2**60)], [np.full(4, 2**60), np.full(4, 2**60)]):
+    assert reduced(r.Sum(), [np.array([2**62]), np.array([2**62 - 1])]) == 2**63 - 1
+    for blocks in ([np.full(8, 2**60)], [np.full(4, 2**60), np.full(4, 2**60)], [np.array([2**62] * 2), [-1]]):
         with pytest.raises(UserError, match="more than int64 holds; map them to float64"):
             reduced(r.Sum(), blocks)
+
+
+def test_a_mean_with_infinite_or_very_large_values_does_not_depend_on_their_place() -> None:
+    rows = np.array([[np.inf, 1.0], [1.0, 2.0]])
+    for blocks in ([rows[:1], rows[1:]], [rows[1:], rows[:1]], [rows]):
+        assert reduced(r.Mean(), blocks).tolist() == [np.inf, 1.5]
+    assert reduced(r.Mean(), [np.array([1e308]), np.array([-1e308])]) == 0
+
+
+def test_blocks_of_which_no_row_is_kept_change_nothing() -> None:
+    nothing = np.array([])  # float64, as numpy has it
+    assert reduced(r.Sum(), [np.array([2**60 + 1]), nothing]) == 2**60 + 1
+    assert reduced(r.TopK(1), [nothing, np.array(["a"], object), []])["values"].tolist() == ["a"]
+    assert reduced(r.Mean(), [np.zeros((3, 2)), nothing]).tolist() == [0, 0]
 
 
 def test_blocks_without_rows_change_nothing() -> None:
@@ -219,6 +234,7 @@ def test_quantiles_of_few_numbers_are_exact() -> None:
     assert found["error"] == 0
     assert found["values"].tolist() == [0, 250, 500, 750, 1000]
     assert reduced(r.Quantiles(), [np.array([np.nan, 1.0, np.nan])])["missing"] == 2
+    assert reduced(r.Quantiles([0.55, 0.07]), [np.arange(1, 101)])["values"].tolist() == [55, 7]
 
 
 # ---- vocabularies
@@ -265,6 +281,8 @@ def test_values_of_two_kinds_and_fractions_are_refused() -> None:
         reduced(r.Vocabulary(), [np.array([1.5])])
     with pytest.raises(UserError, match=r"2\.5 among texts"):
         reduced(r.Vocabulary(), [np.array(["a", 2.5], object)])
+    with pytest.raises(UserError, match="half a character"):
+        reduced(r.Vocabulary(), [np.array(["\ud800"], object)])
     with pytest.raises(UserError, match="below 0 and others beyond int64"):
         reduced(r.Vocabulary(), [np.array([-1]), np.array([2**63], np.uint64)])
     assert reduced(r.Vocabulary(), [np.array([1]), np.array([2**63], np.uint64)])["values"].tolist() == [1, 2**63]
@@ -304,5 +322,5 @@ def test_a_state_that_is_no_data_is_refused() -> None:
 def test_names_that_map_fn_does_not_return_are_refused() -> None:
     both = Together({"a": r.Sum(), "b": r.Sum()})
     for values in ({"a": np.zeros(2)}, np.zeros(2)):
-        with pytest.raises(UserError, match=r"but there are reducers for \['a', 'b'\]"):
+        with pytest.raises(UserError, match=r"there are reducers for \['a', 'b'\], but map_fn, or without one"):
             both.add(both.init(), values)

@@ -128,6 +128,7 @@ def test_what_cannot_be_done_is_refused(folder: Path, tmp_path: Path) -> None:
         ((shards, "--html", str(tmp_path / "no" / "page.html")), f"--html: {tmp_path}/no: no such folder"),
         ((shards, "--job-dir", str(tmp_path / "no")), f"--job-dir: {tmp_path}/no: no such folder"),
         ((shards, "--html", str(tmp_path)), "cannot be written"),
+        ((shards, "--columns", ","), "--columns: give names of datasets"),
     ):
         done = run(*words)
         assert done.exit_code == 2 and said in done.stderr, done.output
@@ -160,7 +161,8 @@ def test_map_fn_gets_plain_arrays(folder: Path) -> None:
         (None, {}, None, r"reducer: \{\} is not allowed"),
         (None, {"x": 3}, None, r"reducer: \{'x': 3\} is not allowed"),
         (None, ht.reducers.Mean(), None, "one reducer is for one column, but the input has x, flag"),
-        (None, {"x": ht.reducers.Mean()}, None, r"map_fn returns \['flag', 'x'\], but there are reducers for \['x'\]"),
+        (None, {"x": ht.reducers.Mean()}, None, r"reducers for \['x'\], but .* the input, gives \['flag', 'x'\]"),
+        (None, {1: ht.reducers.Mean()}, None, "allowed: one of ht"),
     ],
 )
 def test_arguments_of_map_reduce(folder: Path, map_fn: Any, reducer: Any, source: Any, said: str) -> None:
@@ -169,6 +171,59 @@ def test_arguments_of_map_reduce(folder: Path, map_fn: Any, reducer: Any, source
         ht.map_reduce(map_fn, reducer, source)
     with pytest.raises(UserError, match="its map_fn is for batches of TensorFlow"):
         ht.map_reduce(None, ht.reducers.Mean(), ht.HDF5Input("x.h5", map_fn=lambda x, y: (x, y)))
+
+
+class Unsendable(ht.reducers.Reducer[Any]):
+    """A reducer of a user's own whose state is no data."""
+
+    def init(self) -> Any:
+        return {"seen": set()}
+
+    def add(self, state: Any, values: Any) -> Any:
+        return state
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first
+
+    def result(self, state: Any) -> Any:
+        return state
+
+
+def test_states_that_cannot_be_sent_are_refused_with_the_first_block(folder: Path) -> None:
+    source = ht.HDF5Input(str(folder / "train-*.h5"), features="x", label=())
+    with pytest.raises(UserError, match=r"a reducer's state has a set at \['seen'\]; it is made of arrays"):
+        ht.map_reduce(None, Unsendable(), source)
+
+
+def test_a_block_is_small_whatever_the_chunks_are_and_damage_is_named(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["image"] = np.zeros((12_000, 4096), np.uint8)
+        file.create_dataset("label", data=np.arange(12_000), chunks=(4000,), compression="gzip")
+    seen: list[int] = []
+
+    def count(rows: dict[str, np.ndarray]) -> Any:
+        seen.append(len(rows["image"]))
+        return rows["label"]
+
+    source = ht.HDF5Input(str(tmp_path / "a.h5"), features="image", label="label")
+    assert ht.map_reduce(count, ht.reducers.Sum(), source) == 12_000 * 11_999 // 2
+    assert max(seen) * 4104 <= 8 << 20 and sum(seen) == 12_000
+    with h5py.File(tmp_path / "a.h5") as file:
+        where = file["label"].id.get_chunk_info(1).byte_offset
+    with open(tmp_path / "a.h5", "r+b") as raw:
+        raw.seek(where)
+        raw.write(b"\xff" * 64)
+    done = run(str(tmp_path / "a.h5"))
+    assert done.exit_code == 2 and "Traceback" not in done.output
+    assert "a.h5: dataset 'label'" in done.stderr and "write the shard anew" in done.stderr
+
+
+def test_very_large_numbers_have_no_chart_and_all_else(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.array([1e308, -1e308] * 50)
+    done = run(str(tmp_path / "a.h5"), "--html", str(tmp_path / "x.json"))
+    assert done.exit_code == 0, done.output
+    assert "100 rows" in done.stdout and "<figure>" not in (tmp_path / "x.json").read_text()
 
 
 def test_the_one_who_asks_for_another_name_is_helped() -> None:
