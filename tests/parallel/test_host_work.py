@@ -23,3 +23,19 @@ def test_all_ways_are_timed_and_parts_are_those_of_a_step(tmp_path: Path) -> Non
     }
     assert all(us > 0 for us in parts.values()), parts
     assert "TensorFlow's call" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_the_work_of_another_checkout_is_timed_beside_it(tmp_path: Path) -> None:
+    script = REPOSITORY / "benchmarks" / "host_work.py"
+    words = [sys.executable, str(script), "--quick", "--out", "out", "--dir", "."]
+    done = run_program([*words, "--against", str(REPOSITORY)], tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text().splitlines()]
+    assert [(r["config"]["way"], r["baseline"]) for r in records][-2:] == [
+        ("this checkout", "the other checkout"),
+        ("the other checkout", None),
+    ]
+    assert "Before and after" in (tmp_path / "out" / "report.md").read_text()
+    wrong = run_program([*words, "--against", "nowhere"], tmp_path, timeout=100)
+    assert wrong.returncode == 2
+    assert "--against: nowhere is no checkout" in wrong.stderr
