@@ -10,6 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
+import numpy as np
+
 import hpc_train as ht
 
 r = ht.reducers
@@ -20,7 +22,7 @@ def no_rows() -> dict[str, float]:
     return {"sum": 0.0, "rows": 0}
 
 
-def add(state: dict[str, float], x: object) -> dict[str, float]:
+def add(state: dict[str, float], x: np.ndarray) -> dict[str, float]:
     """The rows of one block."""
     return {"sum": state["sum"] + float(x.sum()), "rows": state["rows"] + len(x)}
 

@@ -55,9 +55,9 @@ def adapt(layer: Any, source: HDF5Input) -> Any:
     shards = _with(shards, adapters)
 
     def add(states: dict[str, Any], rows: Mapping[str, Rows]) -> dict[str, Any]:
-        return {name: adapter.add(states[name], rows[name]) for name, adapter in adapters.items()}
+        return {name: a.reducer.add(states[name], a.values(rows[name])) for name, a in adapters.items()}
 
-    states = reduce_shards(world, add, Together(adapters), shards)
+    states = reduce_shards(world, add, Together({name: adapter.reducer for name, adapter in adapters.items()}), shards)
 
     world.each(lambda: _finish(layer, adapters, states))
     return layer

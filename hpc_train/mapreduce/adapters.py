@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +23,20 @@ MOST_TOKENS = 5_000_000
 """Different ones are counted of a column."""
 
 
-class Adapter(Reducer[State]):
+class Adapter(ABC):
     """Reduces a column to what a layer learns from it.
 
     Args:
         layer: Of Keras. name: what messages call it. column: what it is adapted to.
 
+    Attributes:
+        reducer: Of what `values` gives.
+
     Raises:
         UserError: They do not go together, or the layer has what it would learn.
     """
+
+    reducer: Reducer[State]
 
     def __init__(self, layer: Any, name: str, column: Column) -> None:
         self.layer, self.name = layer, name
@@ -46,8 +51,9 @@ class Adapter(Reducer[State]):
     def finish(self, state: State) -> None:
         """Gives the layer what there is to learn of all rows."""
 
-    def result(self, state: State) -> State:
-        return state
+    def values(self, rows: Rows) -> Any:
+        """What is reduced of the rows of a block."""
+        return rows
 
 
 class NormalizationAdapter(Adapter):
@@ -57,21 +63,15 @@ class NormalizationAdapter(Adapter):
         super().__init__(layer, name, column)
         if layer.input_mean is not None:
             raise UserError(f"adapt: {name} has been given its mean and variance; leave them out, or do not adapt it")
-        self._moments = Moments()
+        self.reducer = Moments()
         self._shape = column.shape or (1,)
 
     def misfit(self, column: Column) -> str | None:
         return None if column.kind == "numbers" and not column.is_text else "numbers in rows of one length"
 
-    def init(self) -> State:
-        return self._moments.init()
-
-    def add(self, state: State, values: Rows) -> State:
-        array = np.asarray(values)
-        return self._moments.add(state, array.reshape(len(array), *self._shape))
-
-    def merge(self, first: State, second: State) -> State:
-        return self._moments.merge(first, second)
+    def values(self, rows: Rows) -> np.ndarray:
+        array = np.asarray(rows)
+        return array.reshape(len(array), *self._shape)
 
     def finish(self, state: State) -> None:
         layer = self.layer
@@ -101,19 +101,10 @@ class DiscretizationAdapter(Adapter):
         super().__init__(layer, name, column)
         if layer.num_bins is None:
             raise UserError(f"adapt: {name} has been given its bin_boundaries; give num_bins, or do not adapt it")
-        self._quantiles = Quantiles(error=max(1e-5, layer.epsilon / 2))
+        self.reducer = Quantiles(error=max(1e-5, layer.epsilon / 2))
 
     def misfit(self, column: Column) -> str | None:
         return None if not column.is_text else "numbers"
-
-    def init(self) -> State:
-        return self._quantiles.init()
-
-    def add(self, state: State, values: Rows) -> State:
-        return self._quantiles.add(state, values)
-
-    def merge(self, first: State, second: State) -> State:
-        return self._quantiles.merge(first, second)
 
     def finish(self, state: State) -> None:
         if state["missing"]:
@@ -122,8 +113,44 @@ class DiscretizationAdapter(Adapter):
                 "them out, or put a number in their place"
             )
         self.layer.reset_state()
-        self.layer.summary = np.stack(self._quantiles.summary(state)).astype(np.float32)
+        self.layer.summary = np.stack(Quantiles.summary(state)).astype(np.float32)
         self.layer.finalize_state()
+
+
+class Tokens(NamedTuple):
+    """Of a block: its tokens, an Arrow array, the row of each, int64 `[n]`, and how many rows there are."""
+
+    tokens: Any
+    row_of: np.ndarray
+    rows: int
+
+
+class TokenCounts(Reducer[State]):
+    """How often each of Tokens occurs, and, where `by_row`, in how many rows."""
+
+    def __init__(self, by_row: bool) -> None:
+        self._vocabulary, self._by_row = Vocabulary(most_distinct=MOST_TOKENS), by_row
+
+    def init(self) -> State:
+        return {"tokens": self._vocabulary.init(), "rows_with": self._vocabulary.init(), "rows": 0}
+
+    def add(self, state: State, values: Tokens) -> State:
+        encoded = values.tokens.dictionary_encode()
+        distinct, places = encoded.dictionary, encoded.indices.to_numpy()
+        add, count = self._vocabulary.add_counts, len(distinct)
+        rows_with = state["rows_with"]
+        if self._by_row:
+            once = np.unique(values.row_of * count + places) % max(1, count)
+            rows_with = add(rows_with, distinct, np.bincount(once, minlength=count))
+        counted = add(state["tokens"], distinct, np.bincount(places, minlength=count))
+        return {"tokens": counted, "rows_with": rows_with, "rows": state["rows"] + values.rows}
+
+    def merge(self, first: State, second: State) -> State:
+        merged = {name: self._vocabulary.merge(first[name], second[name]) for name in ("tokens", "rows_with")}
+        return {**merged, "rows": first["rows"] + second["rows"]}
+
+    def result(self, state: State) -> State:
+        return state
 
 
 class LookupAdapter(Adapter):
@@ -134,39 +161,18 @@ class LookupAdapter(Adapter):
         super().__init__(layer, name, column)
         if self._lookup._has_input_vocabulary:
             raise UserError(f"adapt: {name} has been given its vocabulary; leave it out, or do not adapt it")
-        self._vocabulary = Vocabulary(most_distinct=MOST_TOKENS)
-        self._counts_rows = self._lookup.output_mode == "tf_idf"
+        self.reducer = TokenCounts(self._lookup.output_mode == "tf_idf")
 
     def misfit(self, column: Column) -> str | None:
         if isinstance(self.layer, keras.layers.IntegerLookup):
             return None if not column.is_text and np.dtype(column.dtype).kind in "biu" else "whole numbers"
         return None if column.is_text else "texts"
 
-    def init(self) -> State:
-        return {"tokens": self._vocabulary.init(), "rows_with": self._vocabulary.init(), "rows": 0}
-
-    def add(self, state: State, values: Rows) -> State:
-        tokens, row_of = self.tokens(values)
-        encoded = tokens.dictionary_encode()
-        distinct, places = encoded.dictionary, encoded.indices.to_numpy()
-        vocabulary = self._vocabulary
-        counted = vocabulary.add_counts(state["tokens"], distinct, np.bincount(places, minlength=len(distinct)))
-        rows_with = state["rows_with"]
-        if self._counts_rows:
-            once = np.unique(row_of * len(distinct) + places) % max(1, len(distinct))
-            rows_with = vocabulary.add_counts(rows_with, distinct, np.bincount(once, minlength=len(distinct)))
-        return {"tokens": counted, "rows_with": rows_with, "rows": state["rows"] + len(values)}
-
-    def tokens(self, values: Rows) -> tuple[Any, np.ndarray]:
-        """The tokens of a block, an Arrow array, and the row of each."""
-        tokens, _ = arrow_of(values)
-        if isinstance(values, Ragged) and values.dtype.kind != "S":
-            return tokens, np.repeat(np.arange(len(values)), values.lengths)
-        return tokens, np.arange(len(tokens)) // max(1, len(tokens) // max(1, len(values)))
-
-    def merge(self, first: State, second: State) -> State:
-        merged = {name: self._vocabulary.merge(first[name], second[name]) for name in ("tokens", "rows_with")}
-        return {**merged, "rows": first["rows"] + second["rows"]}
+    def values(self, rows: Rows) -> Tokens:
+        tokens, _ = arrow_of(rows)
+        if isinstance(rows, Ragged) and rows.dtype.kind != "S":
+            return Tokens(tokens, np.repeat(np.arange(len(rows)), rows.lengths), len(rows))
+        return Tokens(tokens, _rows_of(len(tokens), len(rows)), len(rows))
 
     def finish(self, state: State) -> None:
         if state["tokens"]["error"]:
@@ -177,7 +183,7 @@ class LookupAdapter(Adapter):
         lookup = self._lookup
         lookup.reset_state()
         self._insert(lookup.token_counts, state["tokens"])
-        if self._counts_rows:
+        if state["rows_with"]["kind"] is not None:
             self._insert(lookup.token_document_counts, state["rows_with"])
             lookup.num_documents.assign(state["rows"])
         self.layer.finalize_state()
@@ -192,10 +198,9 @@ class LookupAdapter(Adapter):
 class TextAdapter(LookupAdapter):
     """The same of the words into which a TextVectorization cuts texts."""
 
-    def tokens(self, values: Rows) -> tuple[Any, np.ndarray]:
-        texts = values.texts() if isinstance(values, Ragged) else values.astype(object)
-        texts = texts[:, None] if texts.ndim == 1 else texts
-        cut = self.layer._preprocess(tf.constant(texts, tf.string))
+    def values(self, rows: Rows) -> Tokens:
+        texts = rows.texts() if isinstance(rows, Ragged) else rows.astype(object)
+        cut = self.layer._preprocess(tf.constant(texts[:, None] if texts.ndim == 1 else texts, tf.string))
         if isinstance(cut, tf.RaggedTensor):
             flat, row_of = cut.flat_values, cut.value_rowids().numpy()
             while isinstance(cut.values, tf.RaggedTensor):
@@ -203,8 +208,13 @@ class TextAdapter(LookupAdapter):
                 row_of = row_of[cut.value_rowids().numpy()]
         else:
             flat = tf.reshape(cut, [-1])
-            row_of = np.arange(len(flat)) // max(1, len(flat) // max(1, len(values)))
-        return pa.array(flat.numpy().tolist(), pa.large_binary()), row_of
+            row_of = _rows_of(len(flat), len(rows))
+        return Tokens(pa.array(flat.numpy().tolist(), pa.large_binary()), row_of, len(rows))
+
+
+def _rows_of(tokens: int, rows: int) -> np.ndarray:
+    """The row of each token, where rows have as many of them."""
+    return np.arange(tokens) // max(1, tokens // max(1, rows))
 
 
 def adapter_of(layer: Any, name: str, column: Column) -> Adapter:

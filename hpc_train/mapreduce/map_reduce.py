@@ -18,7 +18,7 @@ from hpc_train.distributed.messages import broadcast, receive, send
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.mapreduce.packing import pack, unpack
+from hpc_train.mapreduce.packing import sendable, unpack
 from hpc_train.mapreduce.reducer import Reducer, Together
 from hpc_train.mapreduce.tree import Partials, Tree, moves
 
@@ -146,7 +146,7 @@ def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reduc
         def work(block: int) -> None:
             state = add(reducer.init(), dict(zip(names, read(block), strict=True)))
             if not checked:
-                checked.append(_sendable(state))
+                checked.append(sendable(state))
             partials.add((0, block), state)
 
         def read(block: int) -> list[Rows]:
@@ -157,23 +157,8 @@ def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reduc
 
         deal(world, tree.blocks, work)
     gather(world, tree, partials)
-    whole = world.each(lambda: _sendable(partials.by_node[tree.root]) if world.is_chief else b"")
+    whole = world.each(lambda: sendable(partials.by_node[tree.root]) if world.is_chief else b"")
     return unpack(broadcast(world, whole))
-
-
-def _sendable(state: Any) -> bytes:
-    """`state` as bytes.
-
-    Raises:
-        UserError: It holds what cannot be sent to another rank.
-    """
-    try:
-        return pack(state)
-    except TypeError as error:
-        raise UserError(
-            f"a reducer's state has {error}; it is made of arrays of numbers or texts, dicts with keys of text, lists, "
-            "tuples, None, truth values, numbers and texts"
-        ) from None
 
 
 def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
@@ -189,7 +174,7 @@ def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
             data = b""
             if failure is None and move.node in partials.by_node:
                 try:
-                    data = _sendable(partials.by_node.pop(move.node))
+                    data = sendable(partials.by_node.pop(move.node))
                 except BaseException as error:
                     failure = error
             send(world, data, move.target)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.errors import UserError
+
 KINDS = "biufcSU"
 """Of arrays, numpy's: numbers and texts of one length."""
 
@@ -21,6 +23,24 @@ def pack(state: Any) -> bytes:
     head = json.dumps(_plain(state, "", arrays)).encode()
     parts = [len(head).to_bytes(8, "little"), head]
     return b"".join([*parts, *(array.tobytes() for array in arrays)])
+
+
+def sendable(state: Any, what: str = "a reducer's state") -> bytes:
+    """`state` as `pack` gives it.
+
+    Args:
+        what: It is called so where it is refused.
+
+    Raises:
+        UserError: It holds what cannot be sent to another rank.
+    """
+    try:
+        return pack(state)
+    except TypeError as error:
+        raise UserError(
+            f"{what} has {error}; a state is made of arrays of numbers or texts, dicts with keys of text, lists, "
+            "tuples, None, truth values, numbers and texts"
+        ) from None
 
 
 def unpack(data: bytes) -> Any:

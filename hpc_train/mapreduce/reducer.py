@@ -11,7 +11,7 @@ import numpy as np
 from hpc_train.arguments import checked_arguments, not_allowed
 from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
-from hpc_train.mapreduce.packing import pack, unpack
+from hpc_train.mapreduce.packing import sendable, unpack
 
 S = TypeVar("S")
 
@@ -79,13 +79,7 @@ class Custom(Reducer[Any]):
 
 def _checked(function: str, state: Any) -> Any:
     """`state` as another rank would get it."""
-    try:
-        return unpack(pack(state))
-    except TypeError as error:
-        raise UserError(
-            f"Custom: the state that `{function}` returns has {error}; a state is made of arrays of numbers or texts, "
-            "dicts with keys of text, lists, tuples, None, truth values, numbers and texts"
-        ) from None
+    return unpack(sendable(state, f"Custom: the state that `{function}` returns"))
 
 
 class Together(Reducer[dict[str, Any]]):

@@ -115,50 +115,34 @@ class ColumnStatistics(Reducer[State]):
         }
 
 
-class NumberStatistics(Reducer[State]):
+class NumberStatistics(Together):
     """Of numbers, see ColumnStatistics."""
 
     def __init__(self) -> None:
-        self._moments, self._range = Moments(skip_nan=True), MinMax(skip_nan=True)
-        self._quantiles, self._histogram = Quantiles(QUARTERS), Histogram()
-
-    def init(self) -> State:
-        return {
-            "moments": self._moments.init(),
-            "range": self._range.init(),
-            "quantiles": self._quantiles.init(),
-            "histogram": self._histogram.init(),
-        }
+        super().__init__(
+            {
+                "moments": Moments(),
+                "range": MinMax(),
+                "quantiles": Quantiles(QUARTERS),
+                "histogram": Histogram(),
+            }
+        )
 
     def add(self, state: State, values: Any) -> State:
         flat = np.asarray(values).reshape(-1)
-        floats = flat.dtype.kind == "f"
-        finite = flat[np.isfinite(flat)] if floats else flat
-        return {
-            "moments": self._moments.add(state["moments"], finite),
-            "range": self._range.add(state["range"], finite),
-            "quantiles": self._quantiles.add(state["quantiles"], finite),
-            "histogram": self._histogram.add(state["histogram"], flat),
-        }
-
-    def merge(self, first: State, second: State) -> State:
-        return {
-            "moments": self._moments.merge(first["moments"], second["moments"]),
-            "range": self._range.merge(first["range"], second["range"]),
-            "quantiles": self._quantiles.merge(first["quantiles"], second["quantiles"]),
-            "histogram": self._histogram.merge(first["histogram"], second["histogram"]),
-        }
+        finite = flat[np.isfinite(flat)] if flat.dtype.kind == "f" else flat
+        return super().add(state, {"moments": finite, "range": finite, "quantiles": finite, "histogram": flat})
 
     def result(self, state: State) -> State:
-        moments, ends = self._moments.result(state["moments"]), self._range.result(state["range"])
-        quantiles, histogram = self._quantiles.result(state["quantiles"]), self._histogram.result(state["histogram"])
+        found = super().result(state)
+        moments, quantiles, histogram = (found[name] for name in ("moments", "quantiles", "histogram"))
         pairs = zip(quantiles["probabilities"].tolist(), quantiles["values"].tolist(), strict=True)
         return {
             "missing": histogram["missing"],
             "infinite": histogram["below"] + histogram["above"],
             "mean": _finite(moments["mean"]),
             "std": _finite(np.sqrt(moments["variance"])),
-            **{name: None if end is None else end.item() for name, end in ends.items()},
+            **{name: None if end is None else end.item() for name, end in found["range"].items()},
             "quantiles": {f"{probability:g}": _finite(value) for probability, value in pairs},
             "quantile_error": quantiles["error"],
             "histogram": {name: histogram[name].tolist() for name in ("edges", "counts")},

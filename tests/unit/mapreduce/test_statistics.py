@@ -191,7 +191,7 @@ class Unsendable(ht.reducers.Reducer[Any]):
 
 def test_states_that_cannot_be_sent_are_refused_with_the_first_block(folder: Path) -> None:
     source = ht.HDF5Input(str(folder / "train-*.h5"), features="x", label=())
-    with pytest.raises(UserError, match=r"a reducer's state has a set at \['seen'\]; it is made of arrays"):
+    with pytest.raises(UserError, match=r"a reducer's state has a set at \['seen'\]; a state is made of arrays"):
         ht.map_reduce(None, Unsendable(), source)
 
 
