@@ -1,0 +1,213 @@
+"""TableSchema: what the columns of a table are, and how each is used. The file schema.yaml.
+
+label: income
+columns:
+  age:      {type: integer, role: numeric, missing: mean, statistics: {count: 40, missing: 2, mean: 38.6, std: 13.7, …}}
+  city:     {type: text, role: categorical, missing: own, vocabulary: [Bern, Genf]}
+  born:     {type: date, role: date, format: '%d.%m.%Y'}
+  comment:  {type: text, role: text, vocabulary: [good, bad]}
+  income:   {type: text, role: label, missing: refuse, vocabulary: ['<=50K', '>50K']}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from hpc_train.config.job import validated
+from hpc_train.config.validation import specification
+from hpc_train.config.yaml_loader import dump_yaml, read_yaml
+from hpc_train.errors import UserError
+
+Type = Literal["integer", "number", "boolean", "text", "date"]
+Role = Literal["numeric", "categorical", "text", "date", "id", "ignored", "label"]
+Missing = Literal["mean", "median", "zero", "own", "refuse", "drop"]
+Task = Literal["binary", "classes", "regression", "counts"]
+
+MISSING_TEXTS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
+"""What stands for a missing value in a CSV file, where a schema says nothing else."""
+MAX_BYTES, MAX_VALUES = 32 << 20, 400_000
+"""Of a schema file."""
+ROLES_OF: Mapping[str, tuple[str, ...]] = {
+    "integer": ("numeric", "categorical", "id", "ignored", "label"),
+    "number": ("numeric", "categorical", "id", "ignored", "label"),
+    "boolean": ("numeric", "categorical", "id", "ignored", "label"),
+    "text": ("categorical", "text", "id", "ignored", "label"),
+    "date": ("date", "id", "ignored"),
+}
+"""What a column of each type may be used as."""
+MISSING_OF: Mapping[str, tuple[str, ...]] = {
+    "numeric": ("mean", "median", "zero", "refuse"),
+    "date": ("mean", "median", "zero", "refuse"),
+    "categorical": ("own", "refuse"),
+    "text": ("own", "refuse"),
+    "label": ("refuse", "drop"),
+    "id": (),
+    "ignored": (),
+}
+"""How each role may treat a missing value; the first one is meant where a schema says nothing."""
+USED: tuple[str, ...] = ("numeric", "categorical", "text", "date")
+"""Roles of columns that a model takes."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColumnSummary(_Section):
+    """`statistics:` of a column, over training rows.
+
+    Attributes:
+        count: Rows with a value. missing: Rows without one.
+        distinct: Different values; None where they are too many to be counted.
+        mean, std, min, max, quantiles: Of numbers; of dates in seconds since 1970-01-01, UTC. Quantiles are those at
+            even steps of probability between 0 and 1, both left out: three are the quartiles. std divides by `count`.
+        mean_words: Of texts: how many words there are in one.
+    """
+
+    count: int = Field(ge=0)
+    missing: int = Field(default=0, ge=0)
+    distinct: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    quantiles: tuple[float, ...] = ()
+    mean_words: float | None = None
+
+
+class ColumnSchema(_Section):
+    """One of `columns:`.
+
+    Attributes:
+        type: What its values are. Dates are days, with or without a time of day.
+        role: What it is used as: see ROLES_OF.
+        missing: How a missing value is treated, see MISSING_OF: `mean`, `median`, `zero` stand in its place; `own`: it
+            is a value of its own; `refuse`: it is an error; `drop`: its row is left out, of a label. None: as the
+            role's first.
+        format: Of a date that is written otherwise than 2026-01-31 or 2026-01-31 23:59:59, as strptime has it.
+        vocabulary: Of a categorical column its values, of a text its words, the most frequent first; of a label with
+            classes these, in their order. What is not in it is one value more, out of the vocabulary.
+        out_of_vocabulary: How many rows (of a text: words) have a value that is not in it.
+        statistics: None: not known.
+        remarks: What was noticed; for people.
+    """
+
+    type: Type
+    role: Role
+    missing: Missing | None = None
+    format: str | None = None
+    vocabulary: tuple[bool | int | float | str, ...] = ()
+    out_of_vocabulary: int = Field(default=0, ge=0)
+    statistics: ColumnSummary | None = None
+    remarks: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> ColumnSchema:
+        if self.role not in ROLES_OF[self.type]:
+            raise ValueError(
+                f"role {self.role} is not for a column of type {self.type}; allowed: {', '.join(ROLES_OF[self.type])}"
+            )
+        allowed = MISSING_OF[self.role]
+        if self.missing is not None and self.missing not in allowed:
+            raise ValueError(
+                f"missing {self.missing} is not for role {self.role}; allowed: {', '.join(allowed) or 'none'}"
+            )
+        if self.format is not None and self.type != "date":
+            raise ValueError("format is for columns of type date")
+        if len(set(self.vocabulary)) < len(self.vocabulary):
+            raise ValueError("vocabulary has a value twice")
+        kinds: dict[str, tuple[type, ...]] = {"integer": (int,), "boolean": (bool,), "number": (int, float)}
+        kind = kinds.get(self.type, (str,))
+        wrong = [v for v in self.vocabulary if not isinstance(v, kind) or (isinstance(v, bool) and kind != (bool,))]
+        if wrong:
+            raise ValueError(f"vocabulary has {wrong[0]!r}, which is no {self.type}; quote texts that look like others")
+        return self
+
+    @property
+    def treatment(self) -> str:
+        """How a missing value is treated; "" where the column is not used."""
+        return self.missing or next(iter(MISSING_OF[self.role]), "")
+
+
+@specification
+class TableSchema(_Section):
+    """A schema, as read_schema gives it.
+
+    Attributes:
+        task: What the label is: `binary`: two classes; `classes`; `regression`: a number; `counts`: a whole number
+            from 0 on, as of events. None: there is no label.
+        rows: Rows that the statistics are over.
+        separator: Of the columns of a CSV file. None: a tab in files that end in .tsv, else a comma.
+        missing_texts: What stands for a missing value in a CSV file.
+        columns: By name, in the table's order.
+
+    Raises:
+        UserError: With every mistake.
+    """
+
+    task: Task | None = None
+    rows: int | None = None
+    separator: str | None = None
+    missing_texts: tuple[str, ...] = MISSING_TEXTS
+    columns: dict[str, ColumnSchema] = Field(min_length=1)
+
+    @field_validator("separator")
+    @classmethod
+    def _is_one_character(cls, separator: str | None) -> str | None:
+        if separator is not None and (len(separator.encode()) != 1 or separator in "\"\n\r"):
+            raise ValueError("separator is one character of ASCII, and no quote")
+        return separator
+
+    @model_validator(mode="after")
+    def _has_a_label(self) -> TableSchema:
+        labels = [name for name, column in self.columns.items() if column.role == "label"]
+        if len(labels) > 1:
+            raise ValueError(f"columns {labels[0]!r} and {labels[1]!r} have role label; give it to one")
+        if (self.task is None) != (not labels):
+            raise ValueError("give `task` where a column has role label, and only there")
+        if labels:
+            classes, kind = self.columns[labels[0]].vocabulary, self.columns[labels[0]].type
+            if self.task in ("binary", "classes") and len(classes) < 2:
+                raise ValueError(f"column {labels[0]!r}: task {self.task} needs a vocabulary of 2 classes at least")
+            if self.task == "binary" and len(classes) != 2:
+                raise ValueError(f"column {labels[0]!r}: task binary needs 2 classes; it has {len(classes)}")
+            if self.task in ("regression", "counts") and kind not in ("integer", "number"):
+                raise ValueError(f"column {labels[0]!r}: task {self.task} needs numbers, not {kind}")
+        return self
+
+    @property
+    def label(self) -> str | None:
+        """The name of the column with role label."""
+        return next((name for name, column in self.columns.items() if column.role == "label"), None)
+
+    @property
+    def classes(self) -> tuple[bool | int | float | str, ...]:
+        """The classes of the label, in the order of their numbers; empty where it has none."""
+        has_classes = self.task in ("binary", "classes") and self.label is not None
+        return self.columns[self.label].vocabulary if has_classes and self.label is not None else ()
+
+    @property
+    def features(self) -> dict[str, ColumnSchema]:
+        """The columns that a model takes, by name."""
+        return {name: column for name, column in self.columns.items() if column.role in USED}
+
+    def to_yaml(self) -> str:
+        """The file: what is not given, or as it is where nothing is given, is left out."""
+        value: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        return dump_yaml(value)
+
+
+def read_schema(path: Path) -> TableSchema:
+    """Reads and validates a schema file.
+
+    Raises:
+        UserError: With every mistake of the file, each on a line of its own.
+    """
+    document = read_yaml(path, MAX_BYTES, MAX_VALUES)
+    if not isinstance(document.value, dict):
+        raise UserError(f"{path}:1: a schema is a mapping with the keys {', '.join(TableSchema.model_fields)}")
+    return validated(document, TableSchema)
