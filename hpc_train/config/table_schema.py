@@ -157,10 +157,8 @@ class TableSchema(_Section):
 
     @field_validator("separator")
     @classmethod
-    def _is_one_character(cls, separator: str | None) -> str | None:
-        if separator is not None and (len(separator.encode()) != 1 or separator in "\"\n\r"):
-            raise ValueError("separator is one character of ASCII, and no quote")
-        return separator
+    def _is_separator(cls, separator: str | None) -> str | None:
+        return check_separator(separator)
 
     @model_validator(mode="after")
     def _has_a_label(self) -> TableSchema:
@@ -199,6 +197,13 @@ class TableSchema(_Section):
         """The file: what is not given, or as it is where nothing is given, is left out."""
         value: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         return dump_yaml(value)
+
+
+def check_separator(separator: str | None) -> str | None:
+    """`separator`; ValueError where none of CSV files is so."""
+    if separator is not None and (len(separator.encode()) != 1 or separator in '"\n\r'):
+        raise ValueError("separator is one character of ASCII, and no quote")
+    return separator
 
 
 def read_schema(path: Path) -> TableSchema:
