@@ -14,6 +14,7 @@ from hpc_train.config.table_schema import ColumnSchema
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
+from hpc_train.data.tables.values import day_of
 from hpc_train.distributed.world import World
 from hpc_train.mapreduce.blocks import BlockSource, ShardBlocks
 from hpc_train.mapreduce.histogram import Histogram
@@ -162,19 +163,14 @@ class TableColumnStatistics(Reducer[State]):
         found = self._inner.result(state["inner"])
         found |= {"dtype": self._type, "missing": state["missing"], "values": found["values"] + state["missing"]}
         if self._type == "date":
-            found |= {name: _day(found[name]) for name in ("mean", "min", "max")}
-            found["quantiles"] = {key: _day(value) for key, value in found["quantiles"].items()}
+            days = {name: found[name] for name in ("mean", "min", "max")}
+            found |= {name: None if value is None else day_of(value) for name, value in days.items()}
+            found["quantiles"] = {
+                key: None if value is None else day_of(value) for key, value in found["quantiles"].items()
+            }
             found["std"] = None if found["std"] is None else found["std"] / DAY_SECS
             found.pop("histogram")
         return found
-
-
-def _day(seconds: float | None) -> str | None:
-    """A date as ISO 8601 has it, without a time of day where that is midnight."""
-    if seconds is None:
-        return None
-    text = str(np.datetime64(round(seconds), "s"))
-    return text.removesuffix("T00:00:00")
 
 
 class NumberStatistics(Together):

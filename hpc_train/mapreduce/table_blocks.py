@@ -62,7 +62,8 @@ class TableBlocks(BlockSource):
 
     Attributes:
         files: Of the table. columns: by name, with type and format at least.
-        types: What was found of those of CSV files; empty where a schema says it.
+        types: What was found of the columns by reading all rows; None: they were not read.
+        raw: The same blocks as Parts.
     """
 
     def __init__(self, files: Sequence[TableFile], columns: Columns, types: ColumnTypes | None = None) -> None:
@@ -76,9 +77,13 @@ class TableBlocks(BlockSource):
 
             def read(block: int) -> Iterator[Batch]:
                 for part in raw(block):
-                    yield {name: self._values(part, name) for name in self.columns}
+                    yield self.batch(part)
 
             yield read
+
+    def batch(self, part: Part) -> Batch:
+        """The rows of a Part of `raw`."""
+        return {name: self._values(part, name) for name in self.columns}
 
     def _values(self, part: Part, name: str) -> Rows:
         try:
@@ -109,6 +114,8 @@ def table_blocks(world: World, table: Table, look: bool = False) -> TableBlocks:
     if None not in said.values() and not look:
         return TableBlocks(files, {name: _column(ColumnType(cast(Type, kind))) for name, kind in said.items()})
     types = ColumnTypes.find(world, FileBlocks(files, dict.fromkeys(names)), said)
+    if not types.by_column:
+        raise UserError(f"{files[0].path}: has no rows")
     return TableBlocks(files, {name: _column(types.by_column[name]) for name in names}, types)
 
 

@@ -103,7 +103,7 @@ def cut(pieces: Sequence[Piece], size: int, piece_bytes: int, first: int) -> Cut
         if piece.ends[parity] != NONE and begins[-1] < begin < size and number:
             begins.append(begin)
         parity ^= piece.quotes % 2
-    return Cut((*begins, max(first, size)), stray, bool(parity))
+    return Cut((*begins, size) if first < size else (size,), stray, bool(parity))
 
 
 def record_starts(text: bytes) -> np.ndarray:

@@ -30,6 +30,7 @@ HEAD_BYTES = 1 << 20
 MAX_RECORD_BYTES = 64 << 20
 SEPARATORS = ",;\t|"
 """Those that are tried, in this order."""
+TAB = "\t"
 NUMBERS = ("integer", "number")
 
 
@@ -101,6 +102,11 @@ class CSVFile(TableFile):
         return len(self.begins) - 1
 
     @property
+    def usual_separator(self) -> str:
+        """What separates columns in files of such a name."""
+        return TAB if ".tsv" in self.path.suffixes else ","
+
+    @property
     def pieces(self) -> int:
         """How many pieces of it `piece` can look at; none where it is gzipped."""
         return 0 if self.gzipped else -(-self.size // PIECE_BYTES)
@@ -128,7 +134,7 @@ class CSVFile(TableFile):
             )
         whole = replace(self, begins=found.begins)
         if found.is_open:
-            last = len(found.begins) - 2
+            last = max(0, len(found.begins) - 2)
             starts = record_starts(whole._bytes(*found.begins[last:]))
             raise UserError(
                 f"{self.path}: the record that begins in {whole.place(last, len(starts) - 1)} has a quote that is not "
@@ -293,5 +299,5 @@ def _last_end(text: bytes) -> int:
 def _separator_of(path: Path, line: bytes) -> str:
     """What separates the names of a first line."""
     if ".tsv" in path.suffixes:
-        return "\t"
+        return TAB
     return next((each for each in SEPARATORS if each.encode() in line), ",")

@@ -41,6 +41,12 @@ def open_files(table: Table) -> list[TableFile]:
         raise UserError(f"{min(twice)}: named twice")
     files = [open_file(path, table) for path in paths]
     check_alike(files)
+    csv = [file for file in files if isinstance(file, CSVFile)]
+    if other := next((file for file in csv if file.separator != csv[0].separator), None):
+        raise UserError(
+            f"{other.path}: its columns are separated by {other.separator!r}, those of {csv[0].path} by "
+            f"{csv[0].separator!r}; write all files with one separator"
+        )
     return files
 
 

@@ -125,3 +125,8 @@ def shown_value(value: Any) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST else f"{value[:LONGEST]}…")
     return f"{value:g}" if value == value // 1 and abs(value) < 1e15 else f"{value!r}"
+
+
+def day_of(seconds: float) -> str:
+    """A date, in seconds since 1970-01-01, as ISO 8601 has it; without the time of day where that is midnight."""
+    return str(np.datetime64(round(seconds), "s")).removesuffix("T00:00:00")
