@@ -47,13 +47,13 @@ def kinds_of(array: Any) -> dict[str, int]:
     """
     if not len(array):
         return {}
-    if not _is_any_padded(array):
+    if _is_plain(array):
         with suppress(pa.ArrowInvalid):
             limits = compute.min_max(_cast(array, pa.int64()))
             if -LARGEST <= limits["min"].as_py() <= limits["max"].as_py() <= LARGEST:
                 return {WHOLE: len(array)}
         with suppress(pa.ArrowInvalid):
-            if np.abs(_cast(array, pa.float64())).max() <= LARGEST:
+            if np.abs(_cast(array, pa.float64())).max() < LARGEST:
                 return {NUMBER: len(array)}
     counted = compute.value_counts(array)
     texts, counts = counted.field(0), np.asarray(counted.field(1))
@@ -150,12 +150,13 @@ def _cast(array: Any, kind: Any) -> Any:
     return array.cast(kind)
 
 
-def _is_any_padded(array: Any) -> bool:
-    """Whether any text begins with a zero, or a sign and one, and goes on with digits."""
-    # Few texts begin so, and an expression is slow.
+def _is_plain(array: Any) -> bool:
+    """Whether no text begins with a plus, nor with a zero that digits follow: Arrow takes these for numbers."""
     begins = [compute.starts_with(array, each) for each in ("0", "-", "+")]
-    chosen = array.filter(compute.or_(compute.or_(begins[0], begins[1]), begins[2]))
-    return bool(len(chosen)) and bool(compute.any(_padded(chosen)).as_py())
+    if compute.any(begins[2]).as_py():
+        return False
+    chosen = array.filter(compute.or_(begins[0], begins[1]))  # few, and an expression is slow
+    return not len(chosen) or not compute.any(_padded(chosen)).as_py()
 
 
 def _padded(array: Any) -> Any:

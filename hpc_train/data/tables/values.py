@@ -124,7 +124,7 @@ def shown_value(value: Any) -> str:
     """A value as a message has it."""
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST else f"{value[:LONGEST]}…")
-    return f"{value:g}" if value == value // 1 and abs(value) < 1e15 else f"{value!r}"
+    return f"{value:g}" if value == value // 1 and abs(value) < 1e6 else f"{float(value)!r}"
 
 
 def day_of(seconds: float) -> str:
