@@ -22,13 +22,13 @@ GUESSED = FORMATS[:-1]
 TRUE, FALSE = ("true", "yes", "t", "y"), ("false", "no", "f", "n")
 """Texts that are truth values, in small letters."""
 LARGEST = 2**53
-"""Whole numbers beyond are not exact in float64, as which numbers are kept."""
+"""From here on whole numbers are not all exact in float64, as which numbers are kept."""
 
 WHOLE, PADDED, BEYOND, NUMBER, BOOLEAN, TEXT = "whole", "padded", "beyond", "number", "boolean", "text"
 TRIED = 16
 """Texts that are tried before all of them."""
 KINDS = (WHOLE, PADDED, BEYOND, NUMBER, BOOLEAN, *GUESSED, TEXT)
-"""What a text can be: a whole number, one with a zero in front, one beyond LARGEST, another number, a truth value, a
+"""What a text can be: a whole number, one with a zero in front, one from LARGEST on, another number, a truth value, a
 date of a format, or none of these."""
 
 _WHOLE = r"^[+-]?\d+$"
@@ -50,7 +50,7 @@ def kinds_of(array: Any) -> dict[str, int]:
     if _is_plain(array):
         with suppress(pa.ArrowInvalid):
             limits = compute.min_max(_cast(array, pa.int64()))
-            if -LARGEST <= limits["min"].as_py() <= limits["max"].as_py() <= LARGEST:
+            if -LARGEST < limits["min"].as_py() <= limits["max"].as_py() < LARGEST:
                 return {WHOLE: len(array)}
         with suppress(pa.ArrowInvalid):
             if np.abs(_cast(array, pa.float64())).max() < LARGEST:
@@ -59,7 +59,7 @@ def kinds_of(array: Any) -> dict[str, int]:
     texts, counts = counted.field(0), np.asarray(counted.field(1))
     is_whole = _matches(texts, _WHOLE)
     padded = is_whole & np.asarray(_padded(texts))
-    beyond = is_whole & ~padded & (np.abs(_floats(texts, is_whole)) > LARGEST)
+    beyond = is_whole & ~padded & (np.abs(_floats(texts, is_whole)) >= LARGEST)
     masks = {
         WHOLE: is_whole & ~padded & ~beyond,
         PADDED: padded,

@@ -100,7 +100,7 @@ def _checked(found: np.ndarray, column: ColumnSchema) -> np.ndarray:
     if column.type == "integer":
         with np.errstate(invalid="ignore"):
             wrong = (found != np.floor(found)) & ~np.isnan(found)
-            wrong |= np.abs(found) > texts.LARGEST
+            wrong |= np.abs(found) >= texts.LARGEST
         return _refusing(found, wrong, found, column)
     if column.type == "boolean":
         return _refusing(found, ~np.isin(found, (0.0, 1.0)) & ~np.isnan(found), found, column)
