@@ -1,0 +1,214 @@
+"""Code in the place of code: calls of a program with the user's own arguments in what replaces them. Pure."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpc_train.migration.contrib import out_of_contrib
+from hpc_train.migration.counterpart import Counterpart, Tables
+from hpc_train.migration.estimator_table import ESTIMATOR_TABLE
+from hpc_train.migration.horovod_table import HOROVOD_TABLE
+from hpc_train.migration.keras_table import KERAS_TABLE
+from hpc_train.migration.names import Names
+
+TABLES = Tables(ESTIMATOR_TABLE, KERAS_TABLE, HOROVOD_TABLE)
+"""All counterparts."""
+_RANKS = {"hvd.size", "hvd.rank"}
+_SHARDS = {"num_workers", "num_shards", "worker_index", "worker_id", "task_index", "task_id", "world_size", "rank"}
+"""What programs call the number of workers, and theirs, when they shard a dataset by them."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, by name.
+
+    Attributes:
+        given: Those that have a name.
+        unnamed: `*args`, and what is beyond the signature.
+        gone: Names of those that there are no more.
+    """
+
+    given: dict[str, ast.expr]
+    unnamed: tuple[ast.expr, ...]
+    gone: tuple[str, ...]
+
+
+def arguments_of(call: ast.Call, row: Counterpart) -> Arguments:
+    """The arguments of `call` by the names of the row's signature."""
+    names = [token.partition("=")[0].rstrip("?") for token in row.signature.split()]
+    names = names[: names.index("*")] if "*" in names else names
+    given: dict[str, ast.expr] = {}
+    unnamed: list[ast.expr] = []
+    for place, value in enumerate(call.args):
+        if isinstance(value, ast.Starred) or place >= len(names) or unnamed:
+            unnamed.append(value)
+        else:
+            given[names[place]] = value
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            unnamed.append(ast.Call(ast.Name("dict"), [], [keyword]))
+        else:
+            given[keyword.arg] = keyword.value
+    gone = tuple(name for name in given if name in row.gone)
+    return Arguments({name: value for name, value in given.items() if name not in row.gone}, tuple(unnamed), gone)
+
+
+def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
+    """The row's code with the arguments of `call`; `...` where a needed one is missing."""
+    arguments = arguments_of(call, row)
+    given = dict(arguments.given)
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else ast.Constant(...)
+    optional = {"self": receiver} if "self" in row.code else {}
+    missing: set[str] = set()
+    for token in row.signature.split():
+        name, _, default = token.partition("=")
+        bare = name.rstrip("?")
+        if bare == "*" or bare in given:
+            continue
+        if default:
+            optional[bare] = given[default] if default in given else _expression(default)
+        elif name.endswith("?"):
+            missing.add(bare)
+        else:
+            optional[bare] = ast.Constant(...)
+    keywords = [] if row.signature.endswith("*") else [kw for kw in call.keywords if kw.arg is None]
+    unnamed = [] if row.signature.endswith("*") else [arg for arg in arguments.unnamed if isinstance(arg, ast.Starred)]
+    template = _expression(row.code)
+    used = {node.id for node in ast.walk(template) if isinstance(node, ast.Name)}
+    rest = [
+        ast.keyword(row.renamed.get(name, name), value) for name, value in given.items() if name not in used
+    ]  # fmt: skip
+    filled = _Template({**optional, **given}, missing, unnamed, rest + keywords).visit(template)
+    assert isinstance(filled, ast.expr)
+    return ast.fix_missing_locations(filled)
+
+
+class Translator(ast.NodeTransformer):
+    """Puts counterparts in the place of what a program calls, in copies of its expressions and statements.
+
+    Args:
+        names: Of the program.
+        params: How its hyper-parameters are read: of an attribute such as `FLAGS.rate`, `params["rate"]`; those that are
+            not among them stay as they are.
+    """
+
+    def __init__(self, names: Names, params: Iterable[str] = ()) -> None:
+        self._names, self._params = names, frozenset(params)
+
+    def translated(self, node: ast.AST) -> ast.AST:
+        """A copy of `node` with counterparts."""
+        return ast.fix_missing_locations(self.visit(copy.deepcopy(node)))
+
+    def code(self, node: ast.AST) -> str:
+        """The same as text."""
+        return ast.unparse(self.translated(node))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+        """A call of what has a row."""
+        name = self._names.called(node)
+        row = row_of(name)
+        if is_shard_of_rank(node, self._names):
+            node.args = [_expression("context.num_input_pipelines"), _expression("context.input_pipeline_id")]
+            node.keywords = []
+            node.func = self.visit(node.func)
+            return node
+        node.args = [self.visit(arg) for arg in node.args]
+        node.keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
+        if row is None or not row.code:
+            node.func = self.visit(node.func)
+            return node
+        return replaced(node, row)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+        """`hvd.rank() == 0`."""
+        if is_chief_test(node, self._names):
+            return _expression("ht.is_chief()" if isinstance(node.ops[0], ast.Eq) else "not ht.is_chief()")
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
+        """A name with dots."""
+        if node.attr in self._params and self._names.resolve(node) in (None, f"FLAGS.{node.attr}"):
+            return _expression(f"params[{node.attr!r}]")
+        return self._named(node) or self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+        """A name that was imported."""
+        return self._named(node) or node
+
+    def _named(self, node: ast.expr) -> ast.expr | None:
+        name = self._names.resolve(node)
+        if name is None:
+            return None
+        row = row_of(name)
+        if row is not None and row.code and row.name == name:
+            template = _expression(row.code)
+            while isinstance(template, ast.Call):
+                template = template.func
+            if isinstance(template, ast.Attribute | ast.Name):
+                return template
+        if name.startswith("keras."):
+            return _expression(name)
+        return None
+
+
+def row_of(name: str | None) -> Counterpart | None:
+    """The row of a full name, also of what lay in tf.contrib; None: it needs no replacement."""
+    if name is None:
+        return None
+    return TABLES.find(out_of_contrib(name, TABLES)) if name.startswith("tf.contrib.") else TABLES.find(name)
+
+
+def is_chief_test(node: ast.AST, names: Names) -> bool:
+    """Whether an expression compares a rank with 0."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+        return False
+    other = node.comparators[0]
+    return names.called(node.left) == "hvd.rank" and isinstance(other, ast.Constant) and other.value == 0
+
+
+def is_shard_of_rank(node: ast.AST, names: Names) -> bool:
+    """Whether a call is `dataset.shard(number of workers, own number)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "shard":
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    found = {names.called(inner) for arg in given for inner in ast.walk(arg)}
+    words = {getattr(inner, "id", getattr(inner, "attr", "")) for arg in given for inner in ast.walk(arg)}
+    return len(given) == 2 and bool(found & _RANKS or words & _SHARDS)
+
+
+class _Template(ast.NodeTransformer):
+    """Fills the names of a row's code."""
+
+    def __init__(
+        self, values: dict[str, ast.expr], missing: set[str], unnamed: list[ast.expr], rest: list[ast.keyword]
+    ) -> None:
+        self._values, self._missing, self._unnamed, self._rest = values, missing, unnamed, rest
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+        args: list[ast.expr] = []
+        keywords: list[ast.keyword] = []
+        for arg in node.args:
+            if isinstance(arg, ast.Starred):
+                args += self._unnamed
+                keywords += self._rest
+            elif not self._is_missing(arg):
+                args.append(self.visit(arg))
+        own = [
+            ast.keyword(keyword.arg, self.visit(keyword.value))
+            for keyword in node.keywords
+            if not self._is_missing(keyword.value)
+        ]
+        return ast.Call(self.visit(node.func), args, own + keywords)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+        return self._values.get(node.id, node)
+
+    def _is_missing(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in self._missing
+
+
+def _expression(code: str) -> ast.expr:
+    return ast.parse(code, mode="eval").body
