@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpc_train.migration.counterpart import Counterpart, Verdict
-from hpc_train.migration.horovod_table import IMPORT_NOTE, MXNET, SPARK, TORCH
+from hpc_train.migration.counterparts.row import Counterpart, Verdict
+from hpc_train.migration.counterparts.horovod import IMPORT_NOTE, MXNET, SPARK, TORCH
 from hpc_train.migration.names import ESTIMATOR, Names
 from hpc_train.migration.program import Program
-from hpc_train.migration.replacement import Translator, arguments_of, is_chief_test, is_shard_of_rank, row_of
+from hpc_train.migration.counterparts.tables import row_of
+from hpc_train.migration.replacement import Translator, arguments_of, is_chief_test, is_shard_of_rank
 from hpc_train.migration.values import UNKNOWN, Flag, Values
 
 _MODULES = {

@@ -14,6 +14,7 @@ ESTIMATOR = "Estimator"
 """The kind of each variable that holds an estimator."""
 ARGUMENTS = "argparse.Namespace"
 """The kind of what an argument parser returns."""
+MODELS = ("keras.Model", "keras.Sequential", "keras.models.Model", "keras.models.Sequential")
 _RULES = (
     (r"tensorflow_estimator\.python\.estimator\.(?:\w+\.)*(\w+)", r"tf.estimator.\1"),
     (r"tensorflow_estimator(\.(?:contrib|estimator))?\b", r"tf.estimator"),
@@ -23,6 +24,8 @@ _RULES = (
     (r"tf\.(?:\w+\.)*keras\b", "keras"),
     (r"tf\.estimator\.(?:estimator|estimator_lib|run_config|training)\.(\w+)", r"tf.estimator.\1"),
     (r"tf\.estimator\.(\w+Hook|SessionRun\w+|CheckpointSaverListener)$", r"tf.train.\1"),
+    (r"tf\.(losses|metrics|initializers)\.([A-Z])", r"keras.\1.\2"),
+    (r"tf\.(optimizers)\b", r"keras.\1"),
     (r"horovod\.(?:tensorflow\.keras|keras|tensorflow)\b", "hvd"),
     (r"absl\.flags\b|tf\.(?:app\.)?flags\b", "flags"),
     (r"flags\.FLAGS\b", "FLAGS"),
@@ -111,6 +114,12 @@ class Names:
             for arg in node.args.args:
                 if arg.annotation is not None and _MAKERS.fullmatch(self.resolve(arg.annotation) or ""):
                     self._kinds[arg.arg] = ESTIMATOR
+            return
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                name = self.resolve(base) or self._kinds.get(f"{ast.unparse(base)}()")
+                if name is not None and name in MODELS:
+                    self._kinds[f"{node.name}()"] = name
             return
         if isinstance(node, ast.Assign):
             targets, value = node.targets, node.value

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from hpc_train.migration.contrib import out_of_contrib
-from hpc_train.migration.counterpart import Counterpart, Tables
-from hpc_train.migration.estimator_table import ESTIMATOR_TABLE
-from hpc_train.migration.horovod_table import HOROVOD_TABLE
-from hpc_train.migration.keras_table import KERAS_TABLE
+from hpc_train.migration.counterparts.row import Counterpart
+from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import Names
 
-TABLES = Tables(ESTIMATOR_TABLE, KERAS_TABLE, HOROVOD_TABLE)
-"""All counterparts."""
 _RANKS = {"hvd.size", "hvd.rank"}
 _SHARDS = {"num_workers", "num_shards", "worker_index", "worker_id", "task_index", "task_id", "world_size", "rank"}
 """What programs call the number of workers, and theirs, when they shard a dataset by them."""
@@ -28,7 +23,7 @@ class Arguments:
     Attributes:
         given: Those that have a name.
         unnamed: `*args`, and what is beyond the signature.
-        gone: Names of those that there are no more.
+        gone: Names of those given that there are no more.
     """
 
     given: dict[str, ast.expr]
@@ -52,36 +47,39 @@ def arguments_of(call: ast.Call, row: Counterpart) -> Arguments:
             unnamed.append(ast.Call(ast.Name("dict"), [], [keyword]))
         else:
             given[keyword.arg] = keyword.value
-    gone = tuple(name for name in given if name in row.gone)
-    return Arguments({name: value for name, value in given.items() if name not in row.gone}, tuple(unnamed), gone)
+    return Arguments(given, tuple(unnamed), tuple(name for name in given if name in row.gone))
 
 
 def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
     """The row's code with the arguments of `call`; `...` where a needed one is missing."""
     arguments = arguments_of(call, row)
-    given = dict(arguments.given)
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else ast.Constant(...)
-    optional = {"self": receiver} if "self" in row.code else {}
+    values = dict(arguments.given)
+    if isinstance(call.func, ast.Attribute):
+        values["self"] = call.func.value
     missing: set[str] = set()
+    defaults: dict[str, str] = {}
     for token in row.signature.split():
         name, _, default = token.partition("=")
-        bare = name.rstrip("?")
-        if bare == "*" or bare in given:
+        if name == "*" or name.rstrip("?") in values:
             continue
         if default:
-            optional[bare] = given[default] if default in given else _expression(default)
+            defaults[name] = default
         elif name.endswith("?"):
-            missing.add(bare)
+            missing.add(name.rstrip("?"))
         else:
-            optional[bare] = ast.Constant(...)
-    keywords = [] if row.signature.endswith("*") else [kw for kw in call.keywords if kw.arg is None]
-    unnamed = [] if row.signature.endswith("*") else [arg for arg in arguments.unnamed if isinstance(arg, ast.Starred)]
+            values[name] = ast.Constant(...)
+    for name, default in defaults.items():
+        values[name] = _Template(values, missing).visit(_expression(default))
     template = _expression(row.code)
     used = {node.id for node in ast.walk(template) if isinstance(node, ast.Name)}
-    rest = [
-        ast.keyword(row.renamed.get(name, name), value) for name, value in given.items() if name not in used
-    ]  # fmt: skip
-    filled = _Template({**optional, **given}, missing, unnamed, rest + keywords).visit(template)
+    unnamed: list[ast.expr] = []
+    rest: list[ast.keyword] = []
+    if not row.signature.endswith("*"):
+        given = {name: value for name, value in arguments.given.items() if name not in used and name not in row.gone}
+        rest = [ast.keyword(row.renamed.get(name, name), value) for name, value in given.items()]
+        rest += [keyword for keyword in call.keywords if keyword.arg is None]
+        unnamed = [value for value in arguments.unnamed if isinstance(value, ast.Starred)]
+    filled = _Template(values, missing, unnamed, rest).visit(template)
     assert isinstance(filled, ast.expr)
     return ast.fix_missing_locations(filled)
 
@@ -117,10 +115,13 @@ class Translator(ast.NodeTransformer):
             return node
         node.args = [self.visit(arg) for arg in node.args]
         node.keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
-        if row is None or not row.code:
-            node.func = self.visit(node.func)
-            return node
-        return replaced(node, row)
+        if row is not None and row.code:
+            return replaced(node, row)
+        node.func = self.visit(node.func)
+        if name is not None and name.startswith("keras.optimizers."):
+            for keyword in node.keywords:
+                keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
+        return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
         """`hvd.rank() == 0`."""
@@ -154,13 +155,6 @@ class Translator(ast.NodeTransformer):
         return None
 
 
-def row_of(name: str | None) -> Counterpart | None:
-    """The row of a full name, also of what lay in tf.contrib; None: it needs no replacement."""
-    if name is None:
-        return None
-    return TABLES.find(out_of_contrib(name, TABLES)) if name.startswith("tf.contrib.") else TABLES.find(name)
-
-
 def is_chief_test(node: ast.AST, names: Names) -> bool:
     """Whether an expression compares a rank with 0."""
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
@@ -183,7 +177,11 @@ class _Template(ast.NodeTransformer):
     """Fills the names of a row's code."""
 
     def __init__(
-        self, values: dict[str, ast.expr], missing: set[str], unnamed: list[ast.expr], rest: list[ast.keyword]
+        self,
+        values: Mapping[str, ast.expr],
+        missing: Set[str],
+        unnamed: Sequence[ast.expr] = (),
+        rest: Sequence[ast.keyword] = (),
     ) -> None:
         self._values, self._missing, self._unnamed, self._rest = values, missing, unnamed, rest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,15 +73,16 @@ class Values:
     def __init__(self, tree: ast.Module, names: Names) -> None:
         self._names = names
         self._constants: dict[str, ast.expr] = {}
-        assigned: dict[str, int] = {}
+        bound = Counter(
+            node.arg if isinstance(node, ast.arg) else node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        )
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                assigned[node.id] = assigned.get(node.id, 0) + 1
-        for statement in tree.body:
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                target = statement.targets[0]
-                if isinstance(target, ast.Name) and assigned[target.id] == 1:
-                    self._constants[target.id] = statement.value
+            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                if bound[name] == 1:
+                    self._constants[name] = node.value
         self.flags: dict[str, Flag] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and (flag := self._flag(node)) is not None:
@@ -106,6 +108,14 @@ class Values:
         if isinstance(node, ast.BinOp):
             return self._computed(node, depth)
         return UNKNOWN
+
+    def constant(self, node: ast.AST) -> ast.AST:
+        """What a name that is assigned once in the file was assigned; another expression itself."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(node, ast.Name) or node.id not in self._constants:
+                break
+            node = self._constants[node.id]
+        return node
 
     def flag_of(self, node: ast.AST) -> Flag | None:
         """The flag that `FLAGS.rate`, or `args.rate`, is."""

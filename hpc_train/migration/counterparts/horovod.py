@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_train.horovod.names import KERAS, NOT_OFFERED, TENSORFLOW
-from hpc_train.migration.counterpart import Counterpart, keep, missing, table
+from hpc_train.migration.counterparts.row import Counterpart, keep, missing, table
 
 IMPORT_NOTE = (
     "the program then runs with Keras 3, as a job of its own (`module:` in job.yaml; docs/programs.md#horovod-programs); "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_train.migration.counterpart import Counterpart, leave_out, missing, table, write
+from hpc_train.migration.counterparts.row import Counterpart, leave_out, missing, table, write
 
 _LAYER = "activation? use_bias? kernel_initializer? bias_initializer? kernel_regularizer? bias_regularizer? " \
     "activity_regularizer? kernel_constraint? bias_constraint? trainable? name? reuse?"  # fmt: skip

@@ -13,7 +13,7 @@ from hpc_train.config.estimator_arguments import (
     RUN_CONFIG,
     TRAIN_SPEC,
 )
-from hpc_train.migration.counterpart import Counterpart, keep, leave_out, missing, table, write
+from hpc_train.migration.counterparts.row import Counterpart, keep, leave_out, missing, table, write
 
 _CONFIG = (
     "model_dir? tf_random_seed? save_summary_steps? save_checkpoints_steps? save_checkpoints_secs? session_config? "
@@ -61,8 +61,8 @@ _HOOK = "a subclass of ht.Hook: begin(context), before_step(step), after_step(st
 _CONTRIB = "tf.contrib is gone since TensorFlow 2.0"
 
 _ESTIMATORS = (
-    write("tf.estimator.Estimator", "ht.Estimator(model_fn, *rest)", "model_fn model_dir? config? params? "
-          "warm_start_from?", "model_fn(params) returns a compiled Keras model; docs/estimator.md", ESTIMATOR),
+    write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)", "model_fn model_dir? "
+          "config=ht.RunConfig(model_dir) params? warm_start_from?", "model_fn(params) returns a compiled Keras model; docs/estimator.md", ESTIMATOR),
     write("tf.estimator.RunConfig", "ht.RunConfig(model_dir, *rest)", _CONFIG, gone=RUN_CONFIG),
     write("tf.estimator.TrainSpec", "ht.TrainSpec(input_fn, *rest)", "input_fn max_steps? hooks? saving_listeners?",
           gone=TRAIN_SPEC),
@@ -79,8 +79,9 @@ _ESTIMATORS = (
           "names are paths of Keras variables; docs/warm_start.md",
           {"var_name_to_vocab_info": "vocabularies are not remapped: the new model needs the old one's vocabulary"}),
     missing("tf.estimator.VocabInfo", "vocabularies are not remapped: the new model needs the old one's vocabulary"),
-    write("keras.estimator.model_to_estimator", "ht.Estimator(lambda: keras_model, *rest)",
-          "keras_model? keras_model_path? custom_objects? model_dir? config? checkpoint_format?",
+    write("keras.estimator.model_to_estimator", "ht.Estimator(lambda: keras_model, config)",
+          "keras_model=keras.models.load_model(keras_model_path) keras_model_path? custom_objects? model_dir? "
+          "config=ht.RunConfig(model_dir) checkpoint_format?",
           "make the model within the function, which is called on each rank, and compile it with Keras 3",
           {**ESTIMATOR, "keras_model_path": "return keras.models.load_model(PATH) from the function; a .keras file",
            "custom_objects": "give them to keras.models.load_model", "checkpoint_format": "there is one; leave it out",

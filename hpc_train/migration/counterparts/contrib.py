@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_train.migration.counterpart import Tables
+from hpc_train.migration.counterparts.row import Tables
 
 _HOMES = (
     "tf.estimator", "tf.estimator.experimental", "tf.estimator.inputs", "tf.feature_column", "tf.layers", "tf.train",

@@ -1,0 +1,79 @@
+"""Code as it is shown and written: a line where it fits, else an argument a line; texts in double quotes. Pure."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+
+_Pairs = list[tuple[str, ast.expr]]
+
+
+def laid_out(node: ast.AST, width: int) -> list[str]:
+    """The lines of a statement or an expression, of `width` characters at most where arguments can be moved.
+
+    A statement that has others in it is laid out by ast.unparse.
+    """
+    value, head = _value_of(node)
+    if value is None:
+        return quoted(ast.unparse(node)).split("\n")
+    return quoted("\n".join(_rows(value, head, "", "", width))).split("\n")
+
+
+def quoted(code: str) -> str:
+    """`code` with texts in double quotes, where that needs no escapes."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
+    except (tokenize.TokenError, SyntaxError, IndentationError):
+        return code
+    lines = code.split("\n")
+    for token in reversed(tokens):
+        text = token.string
+        if token.type != tokenize.STRING or token.start[0] != token.end[0] or '"' in text or "\\" in text:
+            continue
+        prefix, quote, rest = text.partition("'")
+        if quote and not rest.startswith("''") and prefix.isalpha() | (prefix == ""):
+            row = token.start[0] - 1
+            lines[row] = lines[row][: token.start[1]] + f'{prefix}"{rest[:-1]}"' + lines[row][token.end[1] :]
+    return "\n".join(lines)
+
+
+def _value_of(node: ast.AST) -> tuple[ast.expr | None, str]:
+    """The expression that a statement ends with, and what is before it."""
+    if isinstance(node, ast.expr):
+        return node, ""
+    if isinstance(node, ast.Expr):
+        return node.value, ""
+    if isinstance(node, ast.Assign):
+        return node.value, "".join(f"{ast.unparse(target)} = " for target in node.targets)
+    if isinstance(node, ast.Return) and node.value is not None:
+        return node.value, "return "
+    return None, ""
+
+
+def _rows(node: ast.expr, before: str, after: str, indent: str, width: int) -> list[str]:
+    whole = f"{indent}{before}{ast.unparse(node)}{after}"
+    parts = _parts(node)
+    if parts is None or (len(whole) <= width and "\n" not in whole):
+        return [whole]
+    begin, end, pairs = parts
+    rows = [f"{indent}{before}{begin}"]
+    for name, value in pairs:
+        rows += _rows(value, name, ",", f"{indent}    ", width)
+    return [*rows, f"{indent}{end}{after}"]
+
+
+def _parts(node: ast.expr) -> tuple[str, str, _Pairs] | None:
+    """How an expression begins and ends, and what is between, each with what is before it; None: it is one piece."""
+    if isinstance(node, ast.Call) and (node.args or node.keywords):
+        pairs: _Pairs = [("", arg) for arg in node.args]
+        pairs += [(f"{keyword.arg}=" if keyword.arg else "**", keyword.value) for keyword in node.keywords]
+        return f"{ast.unparse(node.func)}(", ")", pairs
+    if isinstance(node, ast.List) and node.elts:
+        return "[", "]", [("", item) for item in node.elts]
+    if isinstance(node, ast.Tuple) and node.elts:
+        return "(", ")", [("", item) for item in node.elts]
+    if isinstance(node, ast.Dict) and node.values:
+        names = ["**" if key is None else f"{ast.unparse(key)}: " for key in node.keys]
+        return "{", "}", list(zip(names, node.values, strict=True))
+    return None

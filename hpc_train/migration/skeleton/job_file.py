@@ -1,0 +1,206 @@
+"""job.yaml: the settings of a program where a job file has them. Pure."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpc_train.config.exporters import KINDS
+from hpc_train.config.job import JobConfig
+from hpc_train.config.specs import EvalOptions, RunOptions
+from hpc_train.config.yaml_loader import dump_yaml
+from hpc_train.migration.counterparts.row import Counterpart
+from hpc_train.migration.skeleton.model_code import ModelCode
+from hpc_train.migration.skeleton.model_file import FUNCTION
+from hpc_train.migration.counterparts.tables import row_of
+from hpc_train.migration.replacement import arguments_of
+from hpc_train.migration.source import Source
+from hpc_train.migration.values import UNKNOWN
+from hpc_train.text import visible
+
+MODEL_FILE, JOB_FILE = "model.py", "job.yaml"
+_MAX_STEPS = 1000
+"""Where the program shows no end."""
+_RUN = frozenset(field.name for field in dataclasses.fields(RunOptions))
+_EVAL = frozenset(field.name for field in dataclasses.fields(EvalOptions)) - {"hooks", "name"}
+_EXPORTERS = {f"tf.estimator.{kind.__name__}": (name, kind) for name, kind in KINDS.items()}
+_STOPPING = re.compile(r"tf\.estimator\.experimental\.(stop_if_\w+)_hook")
+_ASYNCHRONOUS = ("tf.distribute.experimental.ParameterServerStrategy", "tf.distribute.ParameterServerStrategy")
+
+
+def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
+    """The text of job.yaml, which load_job takes. What a job file would refuse is left out, and said in a comment.
+
+    Args:
+        name: What the job is called; characters that it cannot have become `_`.
+    """
+    job = _Settings()
+    for source in sources:
+        job.read(source)
+    params = job.found.get("params", {}) | model.params
+    features = {"features": {feature: feature for feature in model.features}} if model.features else {}
+    data = {
+        part: {"shards": shards, **features, **job.found.get("data", {}).get(part, {})}
+        for part, shards in (("train", "data/train-*.h5"), ("eval", "data/test-*.h5"))
+    }
+    whole = {
+        "name": re.sub(r"\W", "_", name, flags=re.ASCII) or "job",
+        "model": f"{MODEL_FILE}:{FUNCTION}",
+        "params": {key: value for key, value in params.items() if value is None or isinstance(value, _PLAIN)},
+        "data": data,
+        "run": job.found.get("run", {}),
+        "train": job.found.get("train", {}),
+        "eval": job.found.get("eval", {}),
+        "warm_start_from": job.found.get("warm_start_from"),
+    }
+    whole = {key: value for key, value in whole.items() if value or key == "data"}
+    refused = _without_refused(whole)
+    unknown = sorted(key for key, value in params.items() if value is None)
+    todo = ["data.*.shards: make them by `hpc-train shard data/ SOURCES --split` (docs/shards.md)"]
+    if "max_steps" not in job.found.get("train", {}) and "epochs" not in data["train"]:
+        todo.append("train.max_steps: the program does not show when training ends")
+    todo += [f"params.{key}: the program does not show its value" for key in unknown]
+    todo += [f"{key} is not allowed here and was left out: {text}" for key, text in refused]
+    head = [f"# The settings of {name}. Look through them: docs/job_file.md has all keys.", *(f"# TODO: {t}" for t in todo)]
+    return "\n".join(map(visible, head)) + "\n" + dump_yaml(whole, lists_in_line=True)
+
+
+_PLAIN = (bool, int, float, str, list)
+
+
+class _Settings:
+    """Settings by key; the first that the programs show counts."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def put(self, key: tuple[str, ...], value: Any) -> None:
+        if value is UNKNOWN:
+            return
+        place = self.found
+        for part in key[:-1]:
+            place = place.setdefault(part, {})
+        place.setdefault(key[-1], value)
+
+    def read(self, source: Source) -> None:
+        """The settings of one program: those of its calls before those of its flags."""
+        for node in ast.walk(source.program.tree):
+            if isinstance(node, ast.Call):
+                self._read_call(node, source)
+        for flag in source.values.flags.values():
+            place = flag.place
+            if place is None:
+                continue
+            if "." in place and not place.endswith(".shards") and flag.default is not None:
+                self.put(tuple(place.split(".")), flag.default)
+
+    def _read_call(self, call: ast.Call, source: Source) -> None:
+        name = source.names.called(call)
+        row = row_of(name)
+        values = source.values
+        if row is None or name is None:
+            self._read_plain(call, source)
+            return
+        given = {key: values.of(value) for key, value in arguments_of(call, row).given.items()}
+        if name == "tf.estimator.RunConfig":
+            self._put_all(("run",), given, _RUN)
+        elif name == "tf.estimator.TrainSpec":
+            self._put_all(("train",), given, {"max_steps"})
+        elif name == "tf.estimator.EvalSpec":
+            self._put_all(("eval",), given, _EVAL)
+        elif name == "Estimator.train":
+            self.put(("train", "max_steps"), _number(given.get("max_steps", given.get("steps", UNKNOWN))))
+        elif name == "Estimator.evaluate":
+            self.put(("eval", "steps"), given.get("steps", UNKNOWN))
+        elif name in _EXPORTERS:
+            self._put_exporter(name, given)
+        elif match := _STOPPING.fullmatch(name):
+            self._put_rule(match[1], given, row)
+        elif name == "tf.estimator.WarmStartSettings":
+            self.put(("warm_start_from",), given.get("ckpt_to_initialize_from", UNKNOWN))
+        elif name in _ASYNCHRONOUS:
+            self.put(("run", "strategy"), "async")
+        elif name == "hvd.DistributedOptimizer":
+            self._put_optimizer(call, source)
+        elif name.startswith("tf.estimator.inputs."):
+            self.put(("data", "train", "batch_size"), given.get("batch_size", UNKNOWN))
+        elif name == "tf.set_random_seed":
+            self.put(("run", "tf_random_seed"), values.of(call.args[0]) if call.args else UNKNOWN)
+        if name.startswith("tf.estimator.") and isinstance(given.get("warm_start_from"), str):
+            self.put(("warm_start_from",), given["warm_start_from"])
+
+    def _read_plain(self, call: ast.Call, source: Source) -> None:
+        """Calls of tf.data, and of Keras's fit."""
+        if not isinstance(call.func, ast.Attribute):
+            return
+        given = {keyword.arg: source.values.of(keyword.value) for keyword in call.keywords if keyword.arg}
+        if call.func.attr == "batch" and (call.args or "batch_size" in given):
+            size = source.values.of(call.args[0]) if call.args else given["batch_size"]
+            self.put(("data", "train", "batch_size"), size)
+        elif call.func.attr == "fit":
+            self.put(("data", "train", "batch_size"), given.get("batch_size", UNKNOWN))
+            self.put(("data", "train", "epochs"), _number(given.get("epochs", UNKNOWN)))
+
+    def _put_all(self, section: tuple[str, ...], given: dict[str, Any], known: Any) -> None:
+        for key in sorted(known & given.keys()):
+            self.put((*section, key), given[key])
+
+    def _put_exporter(self, name: str, given: dict[str, Any]) -> None:
+        kind, made = _EXPORTERS[name]
+        called = given.get("name")
+        called = called if isinstance(called, str) else kind
+        options = {} if called == kind else {"type": kind}
+        keep = given.get("exports_to_keep", UNKNOWN)
+        if keep is not UNKNOWN and any(field.name == "exports_to_keep" for field in dataclasses.fields(made)):
+            options["exports_to_keep"] = keep
+        self.put(("eval", "exporters", called), options)
+
+    def _put_rule(self, key: str, given: dict[str, Any], row: Counterpart) -> None:
+        known = {name: value for name, value in given.items() if name not in row.gone}
+        if UNKNOWN not in known.values():
+            self.put(("train", "early_stopping", key), known)
+
+    def _put_optimizer(self, call: ast.Call, source: Source) -> None:
+        for keyword in call.keywords:
+            if keyword.arg == "compression" and source.names.resolve(keyword.value) == "hvd.Compression.fp16":
+                self.put(("run", "compression"), "fp16")
+            elif keyword.arg == "backward_passes_per_step":
+                self.put(("run", "accumulate_steps"), source.values.of(keyword.value))
+
+
+def _without_refused(job: dict[str, Any]) -> list[tuple[str, str]]:
+    """Takes from `job` what JobConfig refuses; returns each key with its reason."""
+    refused: list[tuple[str, str]] = []
+    while True:
+        if "epochs" not in job["data"]["train"]:
+            job.setdefault("train", {}).setdefault("max_steps", _MAX_STEPS)
+        try:
+            JobConfig.model_validate(job)
+            return refused
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = _remove(job, tuple(map(str, problem["loc"])))
+            refused.append((".".join(key), f"{problem['input']!r}"))
+
+
+def _remove(job: dict[str, Any], location: tuple[str, ...]) -> tuple[str, ...]:
+    """Removes the deepest value that `location` leads to; returns where it was."""
+    place, key = job, location[0]
+    for part in location[1:]:
+        inner = place.get(key)
+        if not isinstance(inner, dict) or part not in inner:
+            break
+        place, key = inner, part
+    if (place is job and key in ("name", "model", "data")) or key not in place:
+        raise AssertionError(f"{location} of a job file that was made here")
+    del place[key]
+    return location
+
+
+def _number(value: Any) -> Any:
+    return UNKNOWN if value is None else value
