@@ -1,6 +1,5 @@
-"""What becomes of programs with tf.estimator or Horovod: read by their syntax, never run or imported.
+"""What becomes of programs with tf.estimator or Horovod, which are read by their syntax, and never run or imported.
 
-    file ─► Program ─► Names ─► findings ─► report
-                         │                     counterparts: a row a name
-                         └────► facts ────► job.yaml, model.py
+A file is a Program; what its names stand for (Names) and what its settings are (Values) make it a Source with findings,
+each with its counterpart. Of sources a report is made, and job.yaml with model.py.
 """

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpc_train.migration.counterparts.row import Counterpart, Verdict
 from hpc_train.migration.counterparts.horovod import IMPORT_NOTE, MXNET, SPARK, TORCH
+from hpc_train.migration.counterparts.row import Counterpart, Verdict
+from hpc_train.migration.counterparts.tables import row_of
+from hpc_train.migration.layout import laid_out
 from hpc_train.migration.names import ESTIMATOR, Names
 from hpc_train.migration.program import Program
-from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.replacement import Translator, arguments_of, is_chief_test, is_shard_of_rank
 from hpc_train.migration.values import UNKNOWN, Flag, Values
 
+WIDTH = 72
+"""Of code that is shown: what 80 columns have room for beside a margin."""
 _MODULES = {
     "horovod.tensorflow": "hpc_train.horovod.tensorflow",
     "horovod.tensorflow.keras": "hpc_train.horovod.tensorflow.keras",
@@ -40,6 +44,8 @@ _LISTENER_METHODS = {
 }
 _ARGUMENTS = {"context": "self, context", "step": "self, step"}
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
+_OF_LIBRARIES = re.compile(r"(getattr\()?(tf|hvd|horovod|tensorflow|tensorflow_estimator|keras\.estimator)\b")
+"""Findings without which all others are of no interest: settings and datasets are in any program."""
 _KERAS_2 = {
     "lr": "it is `learning_rate`",
     "experimental_run_tf_function": "it is gone; leave it out",
@@ -69,15 +75,18 @@ class Finding:
 
 
 def findings_in(program: Program, names: Names, values: Values) -> list[Finding]:
-    """All of one program, by line."""
+    """All of one program, by line; none of a program without tf.estimator, TensorFlow 1 and Horovod."""
     found = list(_Reader(names, values).read(program.tree))
+    if not any(_OF_LIBRARIES.match(finding.name) for finding in found):
+        return []
     return sorted(found, key=lambda finding: finding.line)
 
 
 class _Reader:
     def __init__(self, names: Names, values: Values) -> None:
         self._names, self._values = names, values
-        self._translator = Translator(names)
+        self._translator, self._of_models = Translator(names), Translator(names, in_model=True)
+        self._in_models: set[int] = set()
         self._settled: set[int] = set()
         self._flags = {id(flag.node): flag for flag in values.flags.values()}
 
@@ -108,7 +117,7 @@ class _Reader:
                 "checkpoints, exports, logs and summaries are written by rank 0 without a test; ht.is_chief() is for "
                 "what else one rank alone does, and nothing that ranks do together may be below it"
             )
-            yield self._finding(node, "hvd.rank", Verdict.REPLACED, self._translator.code(node), (why,))
+            yield self._finding(node, "hvd.rank", Verdict.REPLACED, self._code(node), (why,))
         elif isinstance(node, ast.Call):
             yield from self._call(node)
         elif isinstance(node, ast.Attribute | ast.Name):
@@ -124,7 +133,7 @@ class _Reader:
             elif module in _MODULES:
                 alias = next((alias.asname for alias in node.names if alias.name == module), None)
                 code = f"import {_MODULES[module]}" + (f" as {alias}" if alias else "")
-                yield self._finding(node, module, Verdict.KEPT, code, (IMPORT_NOTE,))
+                yield self._finding(node, module, Verdict.REPLACED, code, (IMPORT_NOTE,))
             elif module.partition(".")[2].partition(".")[0] in _OUT_OF_SCOPE and module.startswith("horovod."):
                 why = _OUT_OF_SCOPE[module.split(".")[1]]
                 yield self._finding(node, module, Verdict.MISSING, notes=(why,))
@@ -144,7 +153,7 @@ class _Reader:
             elif whole in _MODULES or module in _MODULES:
                 target = _MODULES.get(module) or f"hpc_train.{module}"
                 code = f"from {target} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
-                yield self._finding(node, whole, Verdict.KEPT, code, (IMPORT_NOTE,))
+                yield self._finding(node, whole, Verdict.REPLACED, code, (IMPORT_NOTE,))
 
     def _class(self, node: ast.ClassDef) -> Iterator[Finding]:
         for base in node.bases:
@@ -160,7 +169,9 @@ class _Reader:
             code = "\n".join([f"class {node.name}({row.code}):", *(defs or ["    ..."])])
             notes = [row.why]
             if "after_run" in own or "before_run" in own:
-                notes.append("tensors are not fetched: after_step has the loss, and context.model of begin the variables")
+                notes.append(
+                    "no tensors are fetched: after_step has the loss, and context.model of begin the variables"
+                )
             text = f"class {node.name}({ast.unparse(base)})"
             yield Finding(node.lineno, row.name, text, Verdict.REPLACED, code, tuple(notes))
 
@@ -168,6 +179,7 @@ class _Reader:
         arguments = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
         text = f"def {node.name}({', '.join(arguments)})"
         if {"features", "labels", "mode"} <= set(arguments):
+            self._in_models |= {id(inner) for inner in ast.walk(node)}
             head = "params" if "params" in arguments else ""
             code = f"def {node.name}({head}):\n    ...\n    model.compile(optimizer, loss, metrics)\n    return model"
             why = "it makes and compiles a Keras model; features and labels come from input_fn (docs/estimator.md)"
@@ -181,7 +193,7 @@ class _Reader:
         foreign = [each for each in needed if each not in ("context", "input_context", "self")]
         if foreign:
             notes.append(
-                f"its one argument may be an ht.InputContext: give {', '.join(foreign)} by functools.partial or a lambda"
+                f"its one argument may be an ht.InputContext; functools.partial or a lambda gives {', '.join(foreign)}"
             )
         if any(isinstance(each, ast.Attribute) and each.attr in _ITERATORS for each in ast.walk(node)):
             notes.append("return the dataset itself, without an iterator")
@@ -201,7 +213,7 @@ class _Reader:
                 "in input_fn(context), an ht.InputContext; or `hpc-train shard` the data: ht.HDF5Input deals rows to "
                 "ranks by itself"
             )
-            yield self._finding(node, "Dataset.shard", Verdict.REPLACED, self._translator.code(node), (why,))
+            yield self._finding(node, "Dataset.shard", Verdict.REPLACED, self._code(node), (why,))
             return
         if isinstance(node.func, ast.Name) and node.func.id == "getattr" and node.args:
             name = self._names.resolve(node.args[0])
@@ -210,7 +222,7 @@ class _Reader:
                 yield self._finding(node, f"getattr({name}, …)", Verdict.MISSING, notes=(why,))
             return
         name = self._names.called(node)
-        row = row_of(name)
+        row = row_of(name, id(node) in self._in_models)
         if name is not None and row is not None:
             if name.startswith(f"{ESTIMATOR}.") and row.name.endswith("*"):
                 return
@@ -227,7 +239,7 @@ class _Reader:
         notes += [f"{gone}: {row.gone[gone]}" for gone in arguments.gone]
         if any(keyword.arg is None for keyword in node.keywords):
             notes.append("what ** holds is not known here; its names have to be those above")
-        code = self._translator.code(node) if row.code else ""
+        code = self._code(node) if row.code else ""
         return self._finding(node, name, row.verdict, code, tuple(notes))
 
     def _reference(self, node: ast.Attribute | ast.Name) -> Iterator[Finding]:
@@ -240,13 +252,13 @@ class _Reader:
         if not isinstance(node.ctx, ast.Load):
             return
         name = self._names.resolve(node)
-        row = row_of(name)
+        row = row_of(name, id(node) in self._in_models)
         if name is None or row is None:
             return
         self._settle(node)
         if name in ("tf.contrib", "tf.estimator", "tf.estimator.inputs", "tf.estimator.export", "hvd.callbacks"):
             return
-        code = self._translator.code(node) if row.code and row.name == name else ""
+        code = self._code(node) if row.code and row.name == name else ""
         notes = (row.why,) if row.why else ()
         yield self._finding(node, name, row.verdict, "" if code == ast.unparse(node) else code, notes)
 
@@ -272,7 +284,7 @@ class _Reader:
             if of_optimizer or (is_compile and keyword.arg == "experimental_run_tf_function"):
                 assert keyword.arg is not None
                 why = _KERAS_2[keyword.arg]
-                code = self._translator.code(node) if of_optimizer else ""
+                code = self._code(node) if of_optimizer else ""
                 yield self._finding(node, f"{keyword.arg} of Keras 2", Verdict.REPLACED if code else Verdict.DROPPED,
                                     code, (why,))  # fmt: skip
 
@@ -288,6 +300,10 @@ class _Reader:
         self, node: ast.AST, name: str, verdict: Verdict, code: str = "", notes: tuple[str, ...] = ()
     ) -> Finding:
         return Finding(getattr(node, "lineno", 1), name, ast.unparse(node), verdict, code, notes)
+
+    def _code(self, node: ast.expr) -> str:
+        translator = self._of_models if id(node) in self._in_models else self._translator
+        return "\n".join(laid_out(translator.translated(node), WIDTH))
 
     def _settle(self, node: ast.AST) -> None:
         self._settled |= {id(inner) for inner in ast.walk(node)}

@@ -53,14 +53,34 @@ def _value_of(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 def _rows(node: ast.expr, before: str, after: str, indent: str, width: int) -> list[str]:
     whole = f"{indent}{before}{ast.unparse(node)}{after}"
+    if len(whole) <= width and "\n" not in whole:
+        return [whole]
+    if isinstance(node, ast.Lambda):
+        head = ast.unparse(ast.Lambda(node.args, ast.Constant(0))).removesuffix("0")
+        return _rows(node.body, before + head, after, indent, width)
+    if len(chain := _chain(node)) > 2:
+        first, *methods = chain
+        rows = [f"{indent}{before}(", *_rows(first, "", "", f"{indent}    ", width)]
+        for method in methods:
+            rows += _rows(method, ".", "", f"{indent}    ", width)
+        return [*rows, f"{indent}){after}"]
     parts = _parts(node)
-    if parts is None or (len(whole) <= width and "\n" not in whole):
+    if parts is None:
         return [whole]
     begin, end, pairs = parts
     rows = [f"{indent}{before}{begin}"]
     for name, value in pairs:
         rows += _rows(value, name, ",", f"{indent}    ", width)
     return [*rows, f"{indent}{end}{after}"]
+
+
+def _chain(node: ast.expr) -> list[ast.expr]:
+    """`first(…).second(…).third(…)` as its calls, each but the first without what it is called on."""
+    found: list[ast.expr] = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        found.append(ast.Call(ast.Name(node.func.attr), node.args, node.keywords))
+        node = node.func.value
+    return [node, *reversed(found)]
 
 
 def _parts(node: ast.expr) -> tuple[str, str, _Pairs] | None:

@@ -89,25 +89,26 @@ class Translator(ast.NodeTransformer):
 
     Args:
         names: Of the program.
-        params: How its hyper-parameters are read: of an attribute such as `FLAGS.rate`, `params["rate"]`; those that are
-            not among them stay as they are.
+        params: Hyper-parameters: an attribute of that name, such as `FLAGS.rate`, becomes `params["rate"]`.
+        in_model: Whether operations of TensorFlow become those of Keras.
     """
 
-    def __init__(self, names: Names, params: Iterable[str] = ()) -> None:
-        self._names, self._params = names, frozenset(params)
+    def __init__(self, names: Names, params: Iterable[str] = (), in_model: bool = False) -> None:
+        self._names, self._params, self._in_model = names, frozenset(params), in_model
 
     def translated(self, node: ast.AST) -> ast.AST:
         """A copy of `node` with counterparts."""
-        return ast.fix_missing_locations(self.visit(copy.deepcopy(node)))
+        found: ast.AST = self.visit(copy.deepcopy(node))
+        return ast.fix_missing_locations(found)
 
     def code(self, node: ast.AST) -> str:
         """The same as text."""
         return ast.unparse(self.translated(node))
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """A call of what has a row."""
         name = self._names.called(node)
-        row = row_of(name)
+        row = row_of(name, self._in_model)
         if is_shard_of_rank(node, self._names):
             node.args = [_expression("context.num_input_pipelines"), _expression("context.input_pipeline_id")]
             node.keywords = []
@@ -123,19 +124,19 @@ class Translator(ast.NodeTransformer):
                 keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
         return node
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """`hvd.rank() == 0`."""
         if is_chief_test(node, self._names):
             return _expression("ht.is_chief()" if isinstance(node.ops[0], ast.Eq) else "not ht.is_chief()")
         return self.generic_visit(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """A name with dots."""
         if node.attr in self._params and self._names.resolve(node) in (None, f"FLAGS.{node.attr}"):
             return _expression(f"params[{node.attr!r}]")
         return self._named(node) or self.generic_visit(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         """A name that was imported."""
         return self._named(node) or node
 
@@ -143,7 +144,7 @@ class Translator(ast.NodeTransformer):
         name = self._names.resolve(node)
         if name is None:
             return None
-        row = row_of(name)
+        row = row_of(name, self._in_model)
         if row is not None and row.code and row.name == name:
             template = _expression(row.code)
             while isinstance(template, ast.Call):
@@ -185,7 +186,7 @@ class _Template(ast.NodeTransformer):
     ) -> None:
         self._values, self._missing, self._unnamed, self._rest = values, missing, unnamed, rest
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         args: list[ast.expr] = []
         keywords: list[ast.keyword] = []
         for arg in node.args:
@@ -201,7 +202,7 @@ class _Template(ast.NodeTransformer):
         ]
         return ast.Call(self.visit(node.func), args, own + keywords)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return self._values.get(node.id, node)
 
     def _is_missing(self, node: ast.expr) -> bool:

@@ -23,7 +23,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _JOB_DIR = "--job-dir of hpc-train"
-_RANKS = "left out: the launcher says which ranks there are"
+_RANKS = "the launcher says which ranks there are"
 PLACES = {
     **dict.fromkeys(("batch_size", "train_batch_size"), "data.train.batch_size"),
     "eval_batch_size": "data.eval.batch_size",

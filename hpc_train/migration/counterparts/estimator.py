@@ -38,8 +38,8 @@ _BOTH = (
 )
 _TREES = (
     "hpc_train has no boosted trees: train them by XGBoost, as a job of its own program (`module:` in job.yaml); "
-    "examples/xgboost does, on any number of ranks. n_trees is XGBoost's rounds, max_depth its max_depth, learning_rate "
-    "its eta, l1_regularization alpha, l2_regularization lambda, tree_complexity gamma"
+    "examples/xgboost does, on any number of ranks. n_trees is XGBoost's rounds, max_depth its max_depth, "
+    "learning_rate its eta, l1_regularization alpha, l2_regularization lambda, tree_complexity gamma"
 )
 _HEADS = "model_fn compiles the model with its loss and metrics, and that is all that a head did"
 _BASELINE = (
@@ -61,15 +61,17 @@ _HOOK = "a subclass of ht.Hook: begin(context), before_step(step), after_step(st
 _CONTRIB = "tf.contrib is gone since TensorFlow 2.0"
 
 _ESTIMATORS = (
-    write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)", "model_fn model_dir? "
-          "config=ht.RunConfig(model_dir) params? warm_start_from?", "model_fn(params) returns a compiled Keras model; docs/estimator.md", ESTIMATOR),
+    write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)",
+          "model_fn model_dir? config=ht.RunConfig(model_dir) params? warm_start_from?",
+          "model_fn(params) returns a compiled Keras model; docs/estimator.md", ESTIMATOR),
     write("tf.estimator.RunConfig", "ht.RunConfig(model_dir, *rest)", _CONFIG, gone=RUN_CONFIG),
     write("tf.estimator.TrainSpec", "ht.TrainSpec(input_fn, *rest)", "input_fn max_steps? hooks? saving_listeners?",
           gone=TRAIN_SPEC),
     write("tf.estimator.EvalSpec", "ht.EvalSpec(input_fn, *rest)",
           "input_fn steps? name? hooks? exporters? start_delay_secs? throttle_secs?", gone=EVAL_SPEC),
     write("tf.estimator.train_and_evaluate", "ht.train_and_evaluate(estimator, train_spec, eval_spec)",
-          "estimator train_spec eval_spec", "on each rank; the result is (metrics, exports). Or `hpc-train train job.yaml`"),
+          "estimator train_spec eval_spec", "on each rank; the result is (metrics, exports). Or `hpc-train "
+          "train job.yaml`"),
     leave_out("tf.estimator.EstimatorSpec", f"{NAMES['EstimatorSpec']}: its loss, optimizer (train_op) and metrics "
               "(eval_metric_ops) are arguments of model.compile; predictions are what the model returns"),
     leave_out("tf.estimator.ModeKeys", f"{NAMES['ModeKeys']}: layers such as Dropout do by themselves"),
@@ -96,13 +98,13 @@ _METHODS = (
           "ht.train_and_evaluate(self, ht.TrainSpec(input_fn, max_steps=max_steps, hooks=hooks, "
           "saving_listeners=saving_listeners), ht.EvalSpec(eval_input_fn))",
           "input_fn hooks? steps? max_steps=steps saving_listeners?",
-          "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` began "
-          "anew each time"),
+          "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` "
+          "began anew each time"),
     write("Estimator.evaluate",
           "ht.EvalSpec(input_fn, steps=steps, name=name, hooks=hooks)", "input_fn steps? hooks? checkpoint_path? name?",
           f"{METHODS['evaluate']}; ht.train_and_evaluate returns the last metrics"),
-    leave_out("Estimator.predict", f"{METHODS['predict']}; in Python keras.models.load_model of the export's model.keras "
-              "and model.predict"),
+    leave_out("Estimator.predict", f"{METHODS['predict']}; in Python keras.models.load_model of the export's "
+              "model.keras, and model.predict"),
     leave_out("Estimator.export_saved_model", METHODS["export_saved_model"]),
     leave_out("Estimator.export_savedmodel", METHODS["export_savedmodel"]),
     leave_out("Estimator.experimental_export_all_saved_models", METHODS["experimental_export_all_saved_models"]),
@@ -123,16 +125,18 @@ _EXPORTS = (
     leave_out("tf.estimator.export.ServingInputReceiver", _RECEIVER),
     leave_out("tf.estimator.export.TensorServingInputReceiver", _RECEIVER),
     leave_out("tf.estimator.export.build_raw_serving_input_receiver_fn", _RECEIVER),
-    leave_out("tf.estimator.export.build_parsing_serving_input_receiver_fn", "write a serving_fn(model) whose tf.function parses tf.io.parse_example(serialized, feature_spec) and calls the "
-              "model (docs/exports.md)"),
+    leave_out("tf.estimator.export.build_parsing_serving_input_receiver_fn",
+              "write a serving_fn(model) whose tf.function parses tf.io.parse_example(serialized, feature_spec), and calls "
+              "the model (docs/exports.md)"),
     leave_out("tf.estimator.export.*", "outputs of an export are named by the keys of the dict that the model or "
               "`serving_fn` returns (docs/exports.md)"),
-    missing("tf.estimator.Exporter", "an exporter of one's own is none; a hook's after_evaluate may write what it wants"),
+    missing("tf.estimator.Exporter", "there are no exporters of one's own; a hook's after_evaluate may write "
+            "what it wants"),
 )  # fmt: skip
 _STOPPING = tuple(
     write(f"tf.estimator.experimental.{name}_hook", f"ht.{name}(metric_name, {limit}, *rest)",
-          f"estimator? metric_name {limit} eval_dir? {_RULE}", "give it to ht.TrainSpec(early_stopping=…), not to hooks; "
-          "`train.early_stopping` of job.yaml", EARLY_STOPPING)
+          f"estimator? metric_name {limit} eval_dir? {_RULE}", "give it to ht.TrainSpec(early_stopping=…), not to "
+          "hooks; `train.early_stopping` of job.yaml", EARLY_STOPPING)
     for name, limit in (
         ("stop_if_no_decrease", "max_steps_without_decrease"),
         ("stop_if_no_increase", "max_steps_without_increase"),
@@ -177,7 +181,8 @@ _CANNED = (
     write("tf.estimator.MultiClassHead", "keras.losses.SparseCategoricalCrossentropy(from_logits=True)", "*", _HEADS),
     write("tf.estimator.MultiLabelHead", "keras.losses.BinaryCrossentropy(from_logits=True)", "*", _HEADS),
     write("tf.estimator.RegressionHead", "keras.losses.MeanSquaredError()", "*", _HEADS),
-    write("tf.estimator.PoissonRegressionHead", "keras.losses.Poisson()", "*", f"{_HEADS}; the model's last layer is exp"),
+    write("tf.estimator.PoissonRegressionHead", "keras.losses.Poisson()", "*",
+          f"{_HEADS}; the model's last layer is exp"),
     write("tf.estimator.LogisticRegressionHead", "keras.losses.BinaryCrossentropy(from_logits=True)", "*", _HEADS),
     leave_out("tf.estimator.MultiHead", "a model of several outputs: model.compile(loss={output: loss}, "
               "loss_weights={output: weight})"),
@@ -212,22 +217,22 @@ _COLUMNS = (
             "share one keras.layers.Embedding in a model_fn of one's own; ht.feature_column gives each column its own"),
     missing("tf.feature_column.sequence_*", _SEQUENCES),
     missing("tf.feature_column.weighted_categorical_column",
-            "multiply embeddings by weights in a model_fn of one's own, as keras.layers.CategoryEncoding(count_weights=…) "
-            "does"),
-    missing("tf.feature_column.input_layer", "columns are given to ht.DNNClassifier and the like; a model_fn of one's own "
-            "takes the features by name, as keras.Input, and keras.layers"),
+            "multiply embeddings by weights in a model_fn of one's own, as keras.layers.CategoryEncoding does by "
+            "its count_weights"),
+    missing("tf.feature_column.input_layer", "columns are given to ht.DNNClassifier and the like; a model_fn of one's "
+            "own takes the features by name, as keras.Input, and keras.layers"),
     missing("tf.feature_column.linear_model", "take ht.LinearClassifier or ht.LinearRegressor"),
     leave_out("tf.feature_column.make_parse_example_spec", "`hpc-train shard` reads TFRecord files; docs/shards.md"),
     missing("tf.feature_column.*", "the package does not know this feature column"),
-    missing("keras.layers.DenseFeatures", "Keras 3 has none: give the columns to ht.DNNClassifier and the like, or take "
-            "the features by name, as keras.Input, and keras.layers"),
+    missing("keras.layers.DenseFeatures", "Keras 3 has none: give the columns to ht.DNNClassifier and the like, or "
+            "take the features by name, as keras.Input, and keras.layers"),
 )  # fmt: skip
 _INPUTS = (
     write("tf.estimator.inputs.numpy_input_fn",
           "lambda: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(queue_capacity).repeat(num_epochs)"
           ".batch(batch_size)",
           "x y=None batch_size=128 num_epochs=1 shuffle? queue_capacity=1000 num_threads?",
-          "or save the arrays by numpy.savez, and `hpc-train shard` them: ht.HDF5Input then shuffles and deals all rows",
+          "or save the arrays by numpy.savez, and `hpc-train shard` them: ht.HDF5Input then shuffles and deals rows",
           {"num_threads": "leave it out", "shuffle": "leave .shuffle() out for an evaluation"}),
     write("tf.estimator.inputs.pandas_input_fn",
           "lambda: tf.data.Dataset.from_tensor_slices((dict(x), y)).shuffle(queue_capacity).repeat(num_epochs)"
@@ -240,8 +245,8 @@ _INPUTS = (
 )  # fmt: skip
 _HOOKS = (
     write("tf.train.SessionRunHook", "ht.Hook", why=_HOOK),
-    leave_out("tf.train.SessionRunArgs", "after_step(step, loss) has the loss, and context.model all variables; no tensor "
-              "is fetched"),
+    leave_out("tf.train.SessionRunArgs", "after_step(step, loss) has the loss, and context.model all variables; no "
+              "tensor is fetched"),
     leave_out("tf.train.SessionRunContext", "context.request_stop(reason) of begin(context) ends training"),
     leave_out("tf.train.SessionRunValues", "after_step(step, loss) has the loss"),
     write("tf.train.CheckpointSaverListener", "ht.SavingListener", why="before_save(step), after_save(step, path)"),
@@ -277,8 +282,8 @@ _HOOKS = (
 _DISTRIBUTION = (
     leave_out("tf.distribute.experimental.ParameterServerStrategy", f'RunConfig\'s `strategy` "async"; {_TF_CONFIG}'),
     leave_out("tf.distribute.ParameterServerStrategy", f'RunConfig\'s `strategy` "async"; {_TF_CONFIG}'),
-    write("tf.distribute.InputContext", "ht.InputContext", why="the argument of an input_fn, with input_pipeline_id and "
-          "num_input_pipelines"),
+    write("tf.distribute.InputContext", "ht.InputContext", why="the argument of an input_fn, with input_pipeline_id "
+          "and num_input_pipelines"),
     leave_out("tf.distribute.*", _STRATEGY),
     leave_out("tf.contrib.distribute.*", f"{_CONTRIB}: {_STRATEGY}"),
     leave_out("tf.ConfigProto", _SESSION),

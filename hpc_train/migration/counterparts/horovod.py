@@ -6,8 +6,8 @@ from hpc_train.horovod.names import KERAS, NOT_OFFERED, TENSORFLOW
 from hpc_train.migration.counterparts.row import Counterpart, keep, missing, table
 
 IMPORT_NOTE = (
-    "the program then runs with Keras 3, as a job of its own (`module:` in job.yaml; docs/programs.md#horovod-programs); "
-    "as a job with model.py, ranks, gradients, checkpoints and restarts are the package's"
+    "the program then runs with Keras 3, as a job of its own (`module:` in job.yaml; docs/programs.md#horovod-"
+    "programs); as a job with model.py, ranks, gradients, checkpoints and restarts are the package's"
 )
 TORCH = "hpc_train trains Keras models; a program with PyTorch runs as a job of its own (`module:` in job.yaml)"
 MXNET = "hpc_train trains Keras models; MXNet is retired"

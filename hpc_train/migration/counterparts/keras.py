@@ -32,15 +32,6 @@ _LAYERS = (
           "inputs axis? momentum? epsilon? center? scale? training?",
           "averages are updated by Keras; UPDATE_OPS are none", {"training": "Keras says whether it trains", **_GONE}),
     missing("tf.layers.*", "take the layer of the same kind in keras.layers"),
-    write("tf.reshape", "keras.ops.reshape(tensor, shape)", "tensor shape name?"),
-    write("tf.concat", "keras.ops.concatenate(values, axis=axis)", "values axis name?"),
-    write("tf.cast", "keras.ops.cast(x, dtype)", "x dtype name?"),
-    write("tf.squeeze", "keras.ops.squeeze(input, axis=axis)", "input axis? name?"),
-    write("tf.nn.relu", "keras.activations.relu(features)", "features name?"),
-    write("tf.nn.softmax", "keras.activations.softmax(logits)", "logits name?"),
-    write("tf.nn.sigmoid", "keras.activations.sigmoid(x)", "x name?"),
-    write("tf.nn.tanh", "keras.activations.tanh(x)", "x name?"),
-    write("tf.nn.dropout", "keras.layers.Dropout(rate)(x)", "x rate=0.5 name?"),
 )  # fmt: skip
 _LOSSES = (
     write("tf.losses.sparse_softmax_cross_entropy", "keras.losses.SparseCategoricalCrossentropy(from_logits=True)", "*",
@@ -102,14 +93,27 @@ _OPTIMIZERS = (
     write("tf.train.cosine_decay", "keras.optimizers.schedules.CosineDecay(learning_rate, decay_steps, *rest)",
           "learning_rate global_step? decay_steps alpha? name?", gone={"global_step": _RATE}),
 )  # fmt: skip
-_SUMMARIES = (
-    leave_out("tf.summary.*", _SUMMARY),
+_COLLECTIONS = (
     leave_out("tf.variable_scope", "layers have names; leave it out"),
-    leave_out("tf.name_scope", "layers have names; leave it out"),
     missing("tf.get_variable", "a variable belongs to a layer: self.add_weight in a keras.layers.Layer of one's own"),
-    leave_out("tf.control_dependencies", "TensorFlow 2 runs a function's operations in their order"),
     leave_out("tf.get_collection", "layers know their updates and regularisation losses; there are no collections"),
 )
+_OPERATIONS = (
+    write("tf.reshape", "keras.ops.reshape(tensor, shape)", "tensor shape name?"),
+    write("tf.concat", "keras.ops.concatenate(values, axis=axis)", "values axis name?"),
+    write("tf.cast", "keras.ops.cast(x, dtype)", "x dtype name?"),
+    write("tf.squeeze", "keras.ops.squeeze(input, axis=axis)", "input axis? name?"),
+    write("tf.nn.relu", "keras.activations.relu(features)", "features name?"),
+    write("tf.nn.softmax", "keras.activations.softmax(logits)", "logits name?"),
+    write("tf.nn.sigmoid", "keras.activations.sigmoid(x)", "x name?"),
+    write("tf.nn.tanh", "keras.activations.tanh(x)", "x name?"),
+    write("tf.nn.dropout", "keras.layers.Dropout(rate)(x)", "x rate=0.5 name?"),
+    leave_out("tf.summary.*", _SUMMARY),
+    leave_out("tf.name_scope", "layers have names; leave it out"),
+    leave_out("tf.control_dependencies", "TensorFlow 2 runs a function's operations in their order"),
+)  # fmt: skip
 
-KERAS_TABLE: dict[str, Counterpart] = table((*_LAYERS, *_LOSSES, *_METRICS, *_OPTIMIZERS, *_SUMMARIES))
+KERAS_TABLE: dict[str, Counterpart] = table((*_LAYERS, *_LOSSES, *_METRICS, *_OPTIMIZERS, *_COLLECTIONS))
 """By full name (hpc_train.migration.names)."""
+OPERATIONS_TABLE: dict[str, Counterpart] = table(_OPERATIONS)
+"""The same of what a model function has, and only there is replaced: elsewhere, as in tf.data, it works as before."""

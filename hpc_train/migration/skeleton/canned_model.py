@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpc_train.migration.counterparts.row import Counterpart, write
-from hpc_train.migration.skeleton.features import Features, as_shape
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.replacement import Translator, arguments_of
+from hpc_train.migration.skeleton.features import Features, as_shape
 from hpc_train.migration.skeleton.model_code import MODULES, ModelCode, ModelTranslator, model_code
 from hpc_train.migration.skeleton.slice import loaded, slice_of, statements_before
 from hpc_train.migration.source import Source
@@ -110,7 +110,7 @@ class _Canned:
             f"model.compile(optimizer={self._optimizer(given)}, loss={_KINDS[ending]}"
             + (", metrics=['accuracy'])" if ending == "Classifier" else ")"),
         ]
-        if "optimizer" in given or "linear_optimizer" in given and hidden is not None:
+        if "optimizer" in given or ("linear_optimizer" in given and hidden is not None):
             self.remarks.append("linear and deep parts have one optimizer here")
         return rows
 
@@ -130,7 +130,10 @@ class _Canned:
         activation = given.get("activation_fn", given.get("dnn_activation_fn"))
         shown = "'relu'" if activation is None else self._translator.code(activation)
         dropout = given.get("dropout", given.get("dnn_dropout"))
-        rows = [f"for units in {self._translator.code(hidden)}:", f"    deep = keras.layers.Dense(units, {shown})(deep)"]
+        rows = [
+            f"for units in {self._translator.code(hidden)}:",
+            f"    deep = keras.layers.Dense(units, {shown})(deep)",
+        ]
         if dropout is not None and self._source.values.of(dropout) is not None:
             rows.append(f"    deep = keras.layers.Dropout({self._translator.code(dropout)})(deep)")
         return rows
@@ -141,7 +144,9 @@ class _Canned:
             if value is None:
                 continue
             text = self._translator.code(value)
-            if text.startswith("keras.optimizers.") or (isinstance(value, ast.Constant) and isinstance(value.value, str)):
+            if text.startswith("keras.optimizers.") or (
+                isinstance(value, ast.Constant) and isinstance(value.value, str)
+            ):
                 return text
         return "keras.optimizers.Adagrad(0.05)"
 
@@ -258,7 +263,7 @@ class _Filled(ast.NodeTransformer):
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.parse(self._values[node.id], mode="eval").body if node.id in self._values else node
 
 
@@ -268,5 +273,5 @@ class _Named(ast.NodeTransformer):
     def __init__(self, name: str, value: Any) -> None:
         self._name, self._value = name, value
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Constant(self._value) if node.id == self._name else node

@@ -1,4 +1,4 @@
-"""The model of a model function of Estimator: its logits, loss, optimizer and metrics as a compiled Keras model. Pure."""
+"""The model of a model function of Estimator: logits, loss, optimizer and metrics as a compiled model. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ def model_of_function(source: Source) -> ModelCode | None:
     if function is None:
         return None
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    rows = [(call, row) for call in calls if (row := row_of(source.names.called(call))) is not None]
+    rows = [(call, row) for call in calls if (row := row_of(source.names.called(call), True)) is not None]
     features = features_of(source, function)
     translator = ModelTranslator(source, features)
     logits = _logits_of(function, rows)
     losses = [translator.code(call) for call, row in rows if row.code.startswith("keras.losses.")]
-    metrics = dict.fromkeys(translator.code(call) for call, row in rows if row.name.startswith("tf.metrics.") and row.code)
+    metrics = dict.fromkeys(
+        translator.code(call) for call, row in rows if row.name.startswith("tf.metrics.") and row.code
+    )
     end = ast.parse(
         f"model = keras.Model(features, {logits})\n"
         f"model.compile(optimizer={_optimizer(calls, source, translator)}, loss={losses[0] if losses else '...'}, "

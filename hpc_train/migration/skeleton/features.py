@@ -36,7 +36,9 @@ class Features:
         """The code of the inputs, called `features`."""
         if not self.names:
             return [f"features = keras.Input({self.shapes['']})"]
-        inputs = (f"{name!r}: keras.Input({shape}{self._dtype(name)}, name={name!r})" for name, shape in self.shapes.items())
+        inputs = (
+            f"{name!r}: keras.Input({shape}{self._dtype(name)}, name={name!r})" for name, shape in self.shapes.items()
+        )
         return ["features = {", *(f"    {each}," for each in inputs), "}"]
 
     def joined(self) -> str:

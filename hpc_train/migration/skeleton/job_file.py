@@ -15,15 +15,15 @@ from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalOptions, RunOptions
 from hpc_train.config.yaml_loader import dump_yaml
 from hpc_train.migration.counterparts.row import Counterpart
-from hpc_train.migration.skeleton.model_code import ModelCode
-from hpc_train.migration.skeleton.model_file import FUNCTION
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.replacement import arguments_of
+from hpc_train.migration.skeleton.model_code import ModelCode
+from hpc_train.migration.skeleton.model_file import FUNCTION, MODEL_FILE
 from hpc_train.migration.source import Source
 from hpc_train.migration.values import UNKNOWN
 from hpc_train.text import visible
 
-MODEL_FILE, JOB_FILE = "model.py", "job.yaml"
+JOB_FILE = "job.yaml"
 _MAX_STEPS = 1000
 """Where the program shows no end."""
 _RUN = frozenset(field.name for field in dataclasses.fields(RunOptions))
@@ -66,7 +66,10 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
         todo.append("train.max_steps: the program does not show when training ends")
     todo += [f"params.{key}: the program does not show its value" for key in unknown]
     todo += [f"{key} is not allowed here and was left out: {text}" for key, text in refused]
-    head = [f"# The settings of {name}. Look through them: docs/job_file.md has all keys.", *(f"# TODO: {t}" for t in todo)]
+    head = [
+        f"# The settings of {name}. Look through them: docs/job_file.md has all keys.",
+        *(f"# TODO: {t}" for t in todo),
+    ]
     return "\n".join(map(visible, head)) + "\n" + dump_yaml(whole, lists_in_line=True)
 
 

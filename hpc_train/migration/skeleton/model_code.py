@@ -38,7 +38,7 @@ class ModelTranslator(Translator):
     """What stands in model.py: flags are read from params, and what Keras decides by itself is left out."""
 
     def __init__(self, source: Source, features: Features | None = None) -> None:
-        super().__init__(source.names, source.values.flags)
+        super().__init__(source.names, source.values.flags, in_model=True)
         self._source, self._features = source, features
 
     def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
@@ -85,9 +85,10 @@ def model_code(
 def _params_read(statements: Iterable[ast.stmt]) -> Iterator[str]:
     """The names of `params["name"]`."""
     for node in (inner for statement in statements for inner in ast.walk(statement)):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "params":
-            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                yield node.slice.value
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "params":
+            name = getattr(node.slice, "value", None)
+            if isinstance(name, str):
+                yield name
 
 
 def _params_given(source: Source) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hpc_train.migration.skeleton.slice import loaded
 from hpc_train.migration.source import Source
 from hpc_train.text import visible
 
-FUNCTION = "build_model"
+MODEL_FILE, FUNCTION = "model.py", "build_model"
 _WIDTH = 110
 _WAYS: tuple[Callable[[Source], ModelCode | None], ...] = (
     compiled_model,

@@ -39,8 +39,10 @@ def statements_before(tree: ast.Module, last: ast.AST) -> tuple[list[ast.stmt], 
         block = inner
 
 
-def slice_of(before: Iterable[ast.stmt], wanted: Iterable[str], translator: Translator) -> tuple[list[ast.stmt], set[str]]:
-    """The translated statements of `before` that the names `wanted` depend on, in their order; names that none binds."""
+def slice_of(
+    before: Iterable[ast.stmt], wanted: Iterable[str], translator: Translator
+) -> tuple[list[ast.stmt], set[str]]:
+    """The translated statements of `before` that the names `wanted` depend on, in order, and names that none binds."""
     kept: list[ast.stmt] = []
     needed = set(wanted)
     for statement in reversed(list(before)):
