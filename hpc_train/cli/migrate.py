@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,54 +42,65 @@ def migrate(
     Programs are read, never run or imported; TensorFlow is not needed.
     """
     with errors():
-        files = _files(programs, out, force)
-        sources = _read(files)
-        found = [source for source in sources if source.findings]
-        written = _write(found, out, name or found[0].program.path.stem, force) if out is not None and found else []
-        _print(found or sources[:1], len(sources) - len(found), written, as_json)
+        _check(out, force, name)
+        sources, mistakes = _read(programs)
+        written = [] if mistakes or out is None else _write(sources, out, name)
+        if sources:
+            _print(sources, written, as_json)
+        if mistakes:
+            raise UserError("\n".join(mistakes))
 
 
-def _files(programs: Sequence[Path], out: Path | None, force: bool) -> list[Path]:
-    """The files to be read; UserError where an option is not allowed."""
-    from hpc_train.migration.program import files_of
+def _check(out: Path | None, force: bool, name: str | None) -> None:
+    """UserError where the files cannot be written there, or a job cannot have the name."""
+    from hpc_train.config.types import NAME_PATTERN, NAME_WORDS
     from hpc_train.migration.skeleton.job_file import JOB_FILE
     from hpc_train.migration.skeleton.model_file import MODEL_FILE
 
-    if out is not None and not out.absolute().parent.is_dir():
+    if name is not None and not re.match(NAME_PATTERN, name):
+        raise UserError(f"--name {name}: allowed: {NAME_WORDS}")
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
         raise UserError(f"--out {out}: {out.absolute().parent}: no such folder")
-    for each in (JOB_FILE, MODEL_FILE, REPORT_FILE) if out is not None and not force else ():
-        if out is not None and (out / each).exists():
+    for each in (JOB_FILE, MODEL_FILE, REPORT_FILE):
+        if os.path.lexists(out / each) and not force:
             raise UserError(f"{out / each}: is there already; --force replaces it, --out names another folder")
-    return files_of(programs)
 
 
-def _read(files: Sequence[Path]) -> list[Source]:
-    """The programs; UserError with the mistakes of all."""
+def _read(programs: Sequence[Path]) -> tuple[list[Source], list[str]]:
+    """The programs that can be read, and what is wrong with the others."""
+    from hpc_train.migration.program import files_of
     from hpc_train.migration.source import read_source
+    from hpc_train.text import DIFFERENT
 
     sources, mistakes = [], []
-    for path in files:
+    for path in files_of(programs):
         try:
             sources.append(read_source(path))
         except UserError as error:
             mistakes.append(str(error))
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-    return sources
+    if len(mistakes) > DIFFERENT:
+        mistakes[DIFFERENT:] = [f"{len(mistakes) - DIFFERENT:,} more files cannot be read"]
+    return sources, mistakes
 
 
-def _write(sources: Sequence[Source], out: Path, name: str, force: bool) -> list[Path]:
-    """Writes the files, each by a rename; returns them."""
+def _write(sources: Sequence[Source], out: Path, name: str | None) -> list[Path]:
+    """Writes the files, each by a rename; returns them: none where nothing is to be migrated."""
     from hpc_train.files import replace_text
     from hpc_train.folders import make_folder
     from hpc_train.migration.report import report_markdown
-    from hpc_train.migration.skeleton.job_file import JOB_FILE, job_file
+    from hpc_train.migration.skeleton.job_file import JOB_FILE, job_file, name_of
     from hpc_train.migration.skeleton.model_file import MODEL_FILE, model_file, model_in
 
+    sources = [source for source in sources if source.findings]
+    if not sources:
+        return []
+    first = sources[0].program.path
     model = model_in(sources)
     texts = {
-        JOB_FILE: job_file(sources, name, model),
-        MODEL_FILE: model_file(model, sources[0].program.path.name),
+        JOB_FILE: job_file(sources, name or name_of(first.stem), model),
+        MODEL_FILE: model_file(model, first.name),
         REPORT_FILE: report_markdown(sources),
     }
     try:
@@ -100,21 +113,14 @@ def _write(sources: Sequence[Source], out: Path, name: str, force: bool) -> list
 
 
 @answer()
-def _print(sources: Sequence[Source], others: int, written: Sequence[Path], as_json: bool) -> None:
+def _print(sources: Sequence[Source], written: Sequence[Path], as_json: bool) -> None:
     from hpc_train.migration.report import report_json, report_text
-    from hpc_train.telemetry.units import counted
 
     if as_json:
         print(json.dumps({**report_json(sources), "written": list(map(str, written))}))
         return
     width = min(REPORT_WIDTH, console().width if sys.stdout.isatty() else REPORT_WIDTH)
-    say(report_text(sources, width))
-    if others and sources[0].findings:
-        say(f"\n{counted(others, 'file')} without anything to migrate")
-    if written:
-        say("")
-    for path in written:
-        say(str(path))
+    say("\n".join([report_text(sources, width), *([""] if written else []), *map(str, written)]))
 
 
 COMMANDS = (

@@ -47,8 +47,8 @@ _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
 _OF_LIBRARIES = re.compile(r"(getattr\()?(tf|hvd|horovod|tensorflow|tensorflow_estimator|keras\.estimator)\b")
 """Findings without which all others are of no interest: settings and datasets are in any program."""
 _KERAS_2 = {
-    "lr": "it is `learning_rate`",
-    "experimental_run_tf_function": "it is gone; leave it out",
+    "lr": "it is learning_rate in Keras 3",
+    "experimental_run_tf_function": "Keras 3 has none",
 }
 """Arguments of Keras 2."""
 
@@ -285,7 +285,7 @@ class _Reader:
                 assert keyword.arg is not None
                 why = _KERAS_2[keyword.arg]
                 code = self._code(node) if of_optimizer else ""
-                yield self._finding(node, f"{keyword.arg} of Keras 2", Verdict.REPLACED if code else Verdict.DROPPED,
+                yield self._finding(node, f"argument {keyword.arg}", Verdict.REPLACED if code else Verdict.DROPPED,
                                     code, (why,))  # fmt: skip
 
     def _pins_a_gpu(self, node: ast.AST) -> bool:

@@ -6,6 +6,7 @@ import ast
 import io
 import tokenize
 
+_SHORT = 24
 _Pairs = list[tuple[str, ast.expr]]
 
 
@@ -64,6 +65,10 @@ def _rows(node: ast.expr, before: str, after: str, indent: str, width: int) -> l
         for method in methods:
             rows += _rows(method, ".", "", f"{indent}    ", width)
         return [*rows, f"{indent}){after}"]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and not node.keywords:
+        given = ", ".join(map(ast.unparse, node.args))
+        if len(given) <= _SHORT:  # a layer that is called
+            return _rows(node.func, before, f"({given}){after}", indent, width)
     parts = _parts(node)
     if parts is None:
         return [whole]

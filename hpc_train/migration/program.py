@@ -15,8 +15,12 @@ from hpc_train.errors import UserError
 from hpc_train.files import read_bytes
 
 MAX_BYTES = 8 << 20
+MAX_NOTEBOOK_BYTES = 64 << 20
+"""With the pictures that its cells have made."""
 MAX_FILES = 2000
 """Of a folder."""
+MAX_DEPTH = 120
+"""Of a program's syntax, which is read by functions that call themselves."""
 _PYTHON_2 = (
     (re.compile(r"^\s*print\s+[^\s(=]"), "a print statement"),
     (re.compile(r"^\s*except\s+[\w.]+\s*,\s*\w+\s*:"), "`except ERROR, name:`"),
@@ -76,10 +80,11 @@ def read_program(path: Path) -> Program:
     """Reads a .py file, or the code cells of a notebook (.ipynb).
 
     Raises:
-        UserError: It cannot be read, is larger than MAX_BYTES, is not Python 3 in UTF-8, or nested too deeply.
+        UserError: It cannot be read, is larger than MAX_BYTES (MAX_NOTEBOOK_BYTES), is not Python 3 in UTF-8, or nested too deeply.
     """
+    is_notebook = path.suffix.lower() == ".ipynb"
     try:
-        content = read_bytes(path, MAX_BYTES, follow=True)
+        content = read_bytes(path, MAX_NOTEBOOK_BYTES if is_notebook else MAX_BYTES, follow=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; name a Python program") from None
     if b"\0" in content:
@@ -89,7 +94,7 @@ def read_program(path: Path) -> Program:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: is not UTF-8; save the file in that encoding") from None
-    if path.suffix.lower() != ".ipynb":
+    if not is_notebook:
         return Program(path, _parsed(path, text, ()))
     code, cells = _code_of(path, text)
     return Program(path, _parsed(path, code, cells), cells)
@@ -119,7 +124,7 @@ def _parsed(path: Path, text: str, cells: tuple[tuple[int, int], ...]) -> ast.Mo
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of strange escapes in strings, which are the program's own affair
-            return ast.parse(text)
+            tree = ast.parse(text)
     except SyntaxError as error:
         line = error.lineno or 1
         where = Program(path, ast.Module([], []), cells).place(line)
@@ -131,9 +136,23 @@ def _parsed(path: Path, text: str, cells: tuple[tuple[int, int], ...]) -> ast.Mo
                 raise UserError(f"{where}: {what}, which is Python 2; {way}") from None
         raise UserError(f"{where}: is not Python: {error.msg.rstrip('.')}; correct this line first") from None
     except (RecursionError, MemoryError):
-        raise UserError(f"{path}: an expression is nested too deeply to be read; write it in several lines") from None
-    except ValueError as error:
-        raise UserError(f"{path}: is not Python: {error}") from None
+        raise UserError(f"{path}: is nested too deeply to be read; write the longest expression in several") from None
+    except ValueError:
+        raise UserError(f"{path}: is not Python: it has halves of characters; save the file in UTF-8") from None
+    if (line := _too_deep(tree)) is not None:
+        where = Program(path, tree, cells).place(line)
+        raise UserError(f"{where}: is nested deeper than {MAX_DEPTH} levels; write it in several expressions")
+    return tree
+
+
+def _too_deep(tree: ast.Module) -> int | None:
+    """The line in which the syntax is deeper than MAX_DEPTH; None: it is not."""
+    level: list[ast.AST] = [tree]
+    line = 1
+    for _ in range(MAX_DEPTH):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+        line = next((node.lineno for node in level if isinstance(node, ast.expr | ast.stmt)), line)
+    return line if level else None
 
 
 def _code_of(path: Path, text: str) -> tuple[str, tuple[tuple[int, int], ...]]:

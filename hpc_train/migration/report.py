@@ -14,7 +14,7 @@ from hpc_train.migration.source import Source
 from hpc_train.telemetry.units import counted
 from hpc_train.text import visible
 
-NOTHING = "nothing to migrate: no tf.estimator, no TensorFlow 1 and no Horovod is in it"
+NOTHING = "nothing to migrate: no tf.estimator, no TensorFlow 1 and no Horovod is in there"
 _MARGIN = "    "
 
 
@@ -30,22 +30,27 @@ class _Entry:
 
 
 def report_text(sources: Sequence[Source], width: int) -> str:
-    """The report for a terminal of `width` columns."""
+    """The report for a terminal of `width` columns: of all programs that change, and how many others there are."""
     blocks = []
+    others = [source for source in sources if not source.findings]
+    sources = [source for source in sources if source.findings]
     for source in sources:
         rows = textwrap.wrap(_summary(source), width)
         for entry in _entries(source):
             finding = entry.finding
-            rows += ["", *_cut(f"{_places(source, entry)}  {finding.name}", width)]
+            rows += ["", *_title(_places(source, entry), visible(finding.name), width)]
             rows += [_MARGIN + row for row in _does(finding, width - len(_MARGIN))]
         blocks.append("\n".join(rows))
+    if others:
+        what = visible(str(others[0].program.path)) if len(others) == 1 else counted(len(others), "file")
+        blocks.append("\n".join(textwrap.wrap(f"{what}: {NOTHING}", width)))
     return "\n\n".join(blocks)
 
 
 def report_markdown(sources: Sequence[Source]) -> str:
-    """The report as a page."""
+    """The report as a page, of the programs that change."""
     rows = ["# Migration", ""]
-    for source in sources:
+    for source in (each for each in sources if each.findings):
         rows += [f"## {_escaped(str(source.program.path))}", "", _escaped(_summary(source)), ""]
         for entry in _entries(source):
             finding = entry.finding
@@ -95,8 +100,6 @@ def _entries(source: Source) -> Iterator[_Entry]:
 
 def _summary(source: Source) -> str:
     path = visible(str(source.program.path))
-    if not source.findings:
-        return f"{path}: {NOTHING}"
     counts = ", ".join(f"{verdict.value} {count}" for verdict, count in _counts(source).items() if count)
     return f"{path}: {counted(len(source.findings), 'finding')}: {counts}"
 
@@ -120,9 +123,14 @@ def _places(source: Source, entry: _Entry) -> str:
 
 def _head(finding: Finding) -> str:
     """What is to be done, in words."""
-    if finding.verdict is Verdict.KEPT and finding.code:
-        return "keep, or in model.py" if finding.name.startswith("hvd.") else "keep, given as"
-    return finding.verdict.value
+    if finding.verdict is Verdict.KEPT and finding.name.startswith("hvd."):
+        return "keep; in model.py"
+    return "keep, given as" if finding.verdict is Verdict.KEPT and finding.code else finding.verdict.value
+
+
+def _title(places: str, name: str, width: int) -> list[str]:
+    whole = f"{places}  {name}"
+    return [whole] if len(whole) <= width else [*_cut(places, width), *_cut(f"  {name}", width)]
 
 
 def _does(finding: Finding, width: int) -> Iterator[str]:
@@ -140,8 +148,13 @@ def _does(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _cut(row: str, width: int) -> list[str]:
-    """`row` in pieces, since code has no places where it could be wrapped."""
-    return [row[begin : begin + width] for begin in range(0, len(row), width)] or [""]
+    """`row` in pieces, cut after a blank, a bracket or a slash where there is one."""
+    pieces = []
+    while len(row) > width:
+        at = max(row.rfind(char, width // 2, width) for char in " (,/") + 1 or width
+        pieces.append(row[:at])
+        row = row[at:]
+    return [*pieces, row]
 
 
 def _escaped(text: str) -> str:

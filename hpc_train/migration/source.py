@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.errors import UserError
 from hpc_train.migration.findings import Finding, findings_in
 from hpc_train.migration.names import Names
 from hpc_train.migration.program import Program, read_program
@@ -29,9 +28,6 @@ def read_source(path: Path) -> Source:
         UserError: As read_program.
     """
     program = read_program(path)
-    try:
-        names = Names(program.tree)
-        values = Values(program.tree, names)
-        return Source(program, names, values, tuple(findings_in(program, names, values)))
-    except RecursionError:
-        raise UserError(f"{path}: an expression is nested too deeply to be read; write it in several lines") from None
+    names = Names(program.tree)
+    values = Values(program.tree, names)
+    return Source(program, names, values, tuple(findings_in(program, names, values)))

@@ -126,8 +126,8 @@ _EXPORTS = (
     leave_out("tf.estimator.export.TensorServingInputReceiver", _RECEIVER),
     leave_out("tf.estimator.export.build_raw_serving_input_receiver_fn", _RECEIVER),
     leave_out("tf.estimator.export.build_parsing_serving_input_receiver_fn",
-              "write a serving_fn(model) whose tf.function parses tf.io.parse_example(serialized, feature_spec), and calls "
-              "the model (docs/exports.md)"),
+              "write a serving_fn(model) whose tf.function parses tf.io.parse_example(serialized, feature_spec), and "
+              "calls the model (docs/exports.md)"),
     leave_out("tf.estimator.export.*", "outputs of an export are named by the keys of the dict that the model or "
               "`serving_fn` returns (docs/exports.md)"),
     missing("tf.estimator.Exporter", "there are no exporters of one's own; a hook's after_evaluate may write "

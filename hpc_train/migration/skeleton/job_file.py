@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from hpc_train.config.exporters import KINDS
 from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalOptions, RunOptions
+from hpc_train.config.types import NAME_PATTERN
 from hpc_train.config.yaml_loader import dump_yaml
 from hpc_train.migration.counterparts.row import Counterpart
 from hpc_train.migration.counterparts.tables import row_of
@@ -24,6 +25,8 @@ from hpc_train.migration.values import UNKNOWN
 from hpc_train.text import visible
 
 JOB_FILE = "job.yaml"
+_LONGEST = 64
+"""Of a name."""
 _MAX_STEPS = 1000
 """Where the program shows no end."""
 _RUN = frozenset(field.name for field in dataclasses.fields(RunOptions))
@@ -37,7 +40,7 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
     """The text of job.yaml, which load_job takes. What a job file would refuse is left out, and said in a comment.
 
     Args:
-        name: What the job is called; characters that it cannot have become `_`.
+        name: What the job is called.
     """
     job = _Settings()
     for source in sources:
@@ -49,7 +52,7 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
         for part, shards in (("train", "data/train-*.h5"), ("eval", "data/test-*.h5"))
     }
     whole = {
-        "name": re.sub(r"\W", "_", name, flags=re.ASCII) or "job",
+        "name": name,
         "model": f"{MODEL_FILE}:{FUNCTION}",
         "params": {key: value for key, value in params.items() if value is None or isinstance(value, _PLAIN)},
         "data": data,
@@ -71,6 +74,12 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
         *(f"# TODO: {t}" for t in todo),
     ]
     return "\n".join(map(visible, head)) + "\n" + dump_yaml(whole, lists_in_line=True)
+
+
+def name_of(text: str) -> str:
+    """A job's name like `text`."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)[:_LONGEST]
+    return name if re.match(NAME_PATTERN, name) else "job"
 
 
 _PLAIN = (bool, int, float, str, list)
