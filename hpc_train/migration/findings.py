@@ -266,7 +266,7 @@ class _Reader:
         place = flag.place
         default = "..." if flag.default is UNKNOWN else flag.default
         if place is None:
-            code, why = f"params[{flag.name!r}]", "`params:` of job.yaml, a dict that the model function is given"
+            code, why = f'params["{flag.name}"]', "`params:` of job.yaml, a dict that the model function is given"
             if flag.default is not UNKNOWN:
                 why += f"; its default is {default!r}"
             verdict = Verdict.REPLACED

@@ -80,7 +80,8 @@ def read_program(path: Path) -> Program:
     """Reads a .py file, or the code cells of a notebook (.ipynb).
 
     Raises:
-        UserError: It cannot be read, is larger than MAX_BYTES (MAX_NOTEBOOK_BYTES), is not Python 3 in UTF-8, or nested too deeply.
+        UserError: It cannot be read, is larger than MAX_BYTES (a notebook: MAX_NOTEBOOK_BYTES), is not Python 3 in
+            UTF-8, or nested too deeply.
     """
     is_notebook = path.suffix.lower() == ".ipynb"
     try:
@@ -139,8 +140,8 @@ def _parsed(path: Path, text: str, cells: tuple[tuple[int, int], ...]) -> ast.Mo
         raise UserError(f"{path}: is nested too deeply to be read; write the longest expression in several") from None
     except ValueError:
         raise UserError(f"{path}: is not Python: it has halves of characters; save the file in UTF-8") from None
-    if (line := _too_deep(tree)) is not None:
-        where = Program(path, tree, cells).place(line)
+    if (deep := _too_deep(tree)) is not None:
+        where = Program(path, tree, cells).place(deep)
         raise UserError(f"{where}: is nested deeper than {MAX_DEPTH} levels; write it in several expressions")
     return tree
 

@@ -128,6 +128,10 @@ def _head(finding: Finding) -> str:
     return "keep, given as" if finding.verdict is Verdict.KEPT and finding.code else finding.verdict.value
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
 def _title(places: str, name: str, width: int) -> list[str]:
     whole = f"{places}  {name}"
     return [whole] if len(whole) <= width else [*_cut(places, width), *_cut(f"  {name}", width)]
@@ -140,11 +144,11 @@ def _does(finding: Finding, width: int) -> Iterator[str]:
         for row in visible(finding.code, "\n").split("\n"):
             yield from (f"{_MARGIN}{part}" for part in _cut(row, width - len(_MARGIN)))
     elif notes:
-        yield from textwrap.wrap(f"{_head(finding)}: {notes.pop(0)}", width, subsequent_indent="  ")
+        yield from _wrapped(f"{_head(finding)}: {notes.pop(0)}", width)
     else:
         yield _head(finding)
     for note in notes:
-        yield from textwrap.wrap(note, width, initial_indent="- ", subsequent_indent="  ")
+        yield from _wrapped(f"- {note}", width)
 
 
 def _cut(row: str, width: int) -> list[str]:

@@ -56,8 +56,13 @@ _RECEIVER = (
 )
 _SESSION = "TensorFlow has no sessions any more; hpc_train sets threads and GPUs of each rank"
 _STRATEGY = RUN_CONFIG["train_distribute"]
+_MODEL_DIR = {"model_dir": ESTIMATOR["model_dir"]}
 _TF_CONFIG = "the launcher says which ranks there are; TF_CONFIG is ignored"
 _HOOK = "a subclass of ht.Hook: begin(context), before_step(step), after_step(step, loss), end(step); docs/hooks.md"
+_ONE_CALL = (
+    "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` began anew "
+    "each time"
+)
 _CONTRIB = "tf.contrib is gone since TensorFlow 2.0"
 
 _ESTIMATORS = (
@@ -85,7 +90,7 @@ _ESTIMATORS = (
           "keras_model=keras.models.load_model(keras_model_path) keras_model_path? custom_objects? model_dir? "
           "config=ht.RunConfig(model_dir) checkpoint_format?",
           "make the model within the function, which is called on each rank, and compile it with Keras 3",
-          {**ESTIMATOR, "keras_model_path": "return keras.models.load_model(PATH) from the function; a .keras file",
+          {**_MODEL_DIR, "keras_model_path": "return keras.models.load_model(PATH) from the function; a .keras file",
            "custom_objects": "give them to keras.models.load_model", "checkpoint_format": "there is one; leave it out",
            "metric_names_map": "name the metrics in model.compile", "export_outputs": _RECEIVER}),
     missing("tf.estimator.tpu.*", "hpc_train trains on GPUs and cores; TPUEstimator's program is an Estimator's beside "
@@ -94,12 +99,14 @@ _ESTIMATORS = (
     missing("tf.estimator.*", "the package does not know this name of tf.estimator"),
 )  # fmt: skip
 _METHODS = (
+    write("Estimator.fit",  # of tf.contrib.learn
+          "ht.train_and_evaluate(self, ht.TrainSpec(input_fn, max_steps=max_steps), ht.EvalSpec(eval_input_fn))",
+          "x? y? input_fn steps? max_steps=steps *", _ONE_CALL),
     write("Estimator.train",
           "ht.train_and_evaluate(self, ht.TrainSpec(input_fn, max_steps=max_steps, hooks=hooks, "
           "saving_listeners=saving_listeners), ht.EvalSpec(eval_input_fn))",
           "input_fn hooks? steps? max_steps=steps saving_listeners?",
-          "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` "
-          "began anew each time"),
+          _ONE_CALL),
     write("Estimator.evaluate",
           "ht.EvalSpec(input_fn, steps=steps, name=name, hooks=hooks)", "input_fn steps? hooks? checkpoint_path? name?",
           f"{METHODS['evaluate']}; ht.train_and_evaluate returns the last metrics"),
@@ -194,7 +201,8 @@ _CANNED = (
 )  # fmt: skip
 _COLUMNS = (
     *(
-        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature)
+        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature,
+              renamed={"dimension": "shape"} if name == "numeric_column" else {})
         for name, needed, signature in (
             ("numeric_column", "key", "key shape? default_value? dtype? normalizer_fn?"),
             ("bucketized_column", "source_column, boundaries", "source_column boundaries"),
@@ -299,6 +307,9 @@ _DISTRIBUTION = (
     leave_out("tf.app.run", "call main() by itself; absl.app.run works as before"),
     keep("tf.logging.*", "it is tf.compat.v1.logging; hpc_train logs by Python's logging, and `hpc-train --log-level` "
          "says how much"),
+    write("tf.contrib.training.HParams", "dict(*rest)", why="hyper-parameters are `params:` of job.yaml"),
+    write("tf.contrib.learn.Experiment", "ht.train_and_evaluate(estimator, train_spec, eval_spec)", "estimator *",
+          "its input functions and steps are those of ht.TrainSpec and ht.EvalSpec"),
     missing("tf.contrib.*", _CONTRIB),
 )  # fmt: skip
 

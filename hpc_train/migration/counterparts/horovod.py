@@ -42,8 +42,8 @@ _IN_A_JOB: dict[str, tuple[str, str, str]] = {
         "`run.accumulate_steps`",
     ),
     "DistributedGradientTape": (
-        "gradtape",
-        "gradtape *",
+        "",
+        "*",
         f"model.compile(optimizer, loss) takes the loop's place: {_AVERAGED}",
     ),
     "broadcast_variables": ("", "*", _SHARED),
