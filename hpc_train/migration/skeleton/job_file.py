@@ -45,7 +45,8 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
     job = _Settings()
     for source in sources:
         job.read(source)
-    params = job.found.get("params", {}) | model.params
+    params = {name: value for source in sources for name, value in _params_given(source).items()}
+    params |= {name: value for name, value in model.params.items() if value is not None or name not in params}
     features = {"features": {feature: feature for feature in model.features}} if model.features else {}
     data = {
         part: {"shards": shards, **features, **job.found.get("data", {}).get(part, {})}
@@ -183,6 +184,28 @@ class _Settings:
                 self.put(("run", "compression"), "fp16")
             elif keyword.arg == "backward_passes_per_step":
                 self.put(("run", "accumulate_steps"), source.values.of(keyword.value))
+
+
+def _params_given(source: Source) -> dict[str, Any]:
+    """What a program gives Estimator(params={…}), or HParams; None of what its text does not show."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(source.program.tree):
+        name = source.names.called(node)
+        if not isinstance(node, ast.Call) or name is None:
+            continue
+        if name.endswith(".HParams"):
+            found |= {kw.arg: _or_none(source.values.of(kw.value)) for kw in node.keywords if kw.arg}
+        given = next((kw.value for kw in node.keywords if kw.arg == "params"), None)
+        whole = source.values.constant(given) if given is not None and name.startswith("tf.estimator.") else None
+        if isinstance(whole, ast.Dict):
+            for key, value in zip(whole.keys, whole.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found[key.value] = _or_none(source.values.of(value))
+    return found
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNKNOWN else value
 
 
 def _without_refused(job: dict[str, Any]) -> list[tuple[str, str]]:

@@ -76,8 +76,6 @@ def model_code(
     for name in _params_read(body):
         flag = source.values.flags.get(name)
         params[name] = _or_none(flag.default if flag is not None else source.values.of(arguments.get(name)))
-    for name, value in _params_given(source).items():
-        params[name] = value if params.get(name) is None else params[name]
     names = features.names if features is not None else ()
     return ModelCode(tuple(body), params, names, (*left, *(features.remarks if features is not None else ())))
 
@@ -89,24 +87,6 @@ def _params_read(statements: Iterable[ast.stmt]) -> Iterator[str]:
             name = getattr(node.slice, "value", None)
             if isinstance(name, str):
                 yield name
-
-
-def _params_given(source: Source) -> dict[str, Any]:
-    """What a program gives Estimator(params={…}), or HParams; None of what its text does not show."""
-    found: dict[str, Any] = {}
-    for node in ast.walk(source.program.tree):
-        name = source.names.called(node)
-        if not isinstance(node, ast.Call) or name is None:
-            continue
-        if name.endswith(".HParams"):
-            found |= {kw.arg: _or_none(source.values.of(kw.value)) for kw in node.keywords if kw.arg}
-        given = next((kw.value for kw in node.keywords if kw.arg == "params"), None)
-        whole = source.values.constant(given) if given is not None and name.startswith("tf.estimator.") else None
-        if isinstance(whole, ast.Dict):
-            for key, value in zip(whole.keys, whole.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    found[key.value] = _or_none(source.values.of(value))
-    return found
 
 
 def _with_defaults(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Callable, Sequence
 
 from hpc_train.migration.layout import laid_out
@@ -50,7 +51,9 @@ def model_file(model: ModelCode, origin: str) -> str:
     if "ht" in used:
         head += ["", "import hpc_train as ht"]
     rows = [_import(name, module) for name, module in MODULES.items() if name in used and name != "ht"]
-    rows += ["", *(f"# TODO: {visible(remark)}" for remark in model.remarks)]
+    rows.append("")
+    for remark in model.remarks:
+        rows += textwrap.wrap(f"# TODO: {visible(remark)}", _WIDTH, subsequent_indent="#   ")
     for statement in model.statements:
         rows += laid_out(statement, _WIDTH)
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):

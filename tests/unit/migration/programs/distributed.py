@@ -71,7 +71,9 @@ def model_fn(features, labels, mode, params, config):
 
 def main(argv):
     """Starts this task."""
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": FLAGS.worker_hosts}, "task": {"index": FLAGS.task_index}})
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": FLAGS.worker_hosts}, "task": {"index": FLAGS.task_index}}
+    )
     strategy = tf.distribute.experimental.ParameterServerStrategy()
     config = Config(
         "/tmp/models",

@@ -65,6 +65,6 @@ def train(state):
 
 
 train(state)
-if 0 != hvd.rank():
+if hvd.rank() != 0:
     raise SystemExit
 checkpoint.save("checkpoints/model")

@@ -54,7 +54,9 @@ def main():
     early = tf.estimator.experimental.stop_if_no_decrease_hook(model, "loss", max_steps_without_decrease=2000)
     tf.estimator.train_and_evaluate(
         model,
-        tf.estimator.TrainSpec(lambda: input_fn("train.csv", args.train_batch_size, None), max_steps=5000, hooks=[early]),
+        tf.estimator.TrainSpec(
+            lambda: input_fn("train.csv", args.train_batch_size, None), max_steps=5000, hooks=[early]
+        ),
         tf.estimator.EvalSpec(
             lambda: input_fn("test.csv", 100, 1), steps=None, exporters=exporters, start_delay_secs=10, throttle_secs=60
         ),
