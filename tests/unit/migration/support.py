@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from hpc_train.migration.findings import Finding
 from hpc_train.migration.source import Source, read_source
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -16,8 +15,3 @@ def source_of(code: str, folder: Path, name: str = "program.py") -> Source:
     """A program with this code."""
     (folder / name).write_text(dedent(code))
     return read_source(folder / name)
-
-
-def found_in(source: Source) -> dict[tuple[int, str], Finding]:
-    """The findings of a program by line and name."""
-    return {(finding.line, finding.name): finding for finding in source.findings}

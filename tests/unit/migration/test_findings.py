@@ -10,7 +10,7 @@ import pytest
 from hpc_train.migration.counterparts.row import Verdict
 from hpc_train.migration.findings import Finding
 from hpc_train.migration.source import read_source
-from tests.unit.migration.support import NAMES, PROGRAMS, found_in, source_of
+from tests.unit.migration.support import NAMES, PROGRAMS, source_of
 
 PREAMBLE = """
 import tensorflow as tf
@@ -230,18 +230,22 @@ def test_each_use_in_a_program_is_found_once(name: str) -> None:
 
 
 def test_a_program_by_tf_config_with_hooks() -> None:
-    found = found_in(read_source(PROGRAMS / "distributed.py"))
-    assert found[19, "tf.train.SessionRunHook"].code.splitlines() == [
+    source = read_source(PROGRAMS / "distributed.py")
+    found = {finding.name: finding for finding in source.findings}
+    lines = (PROGRAMS / "distributed.py").read_text().splitlines()
+    assert found["tf.train.SessionRunHook"].code.splitlines() == [
         "class StopOnTarget(ht.Hook):",
         "    def begin(self, context): ...",
         "    def before_step(self, step): ...",
         "    def after_step(self, step, loss): ...",
     ]
-    assert {line for line, name in found if name == "TF_CONFIG"} == {46, 74}
-    assert "shard(\n    context.num_input_pipelines" in found[49, "Dataset.shard"].code
-    config = found[76, "tf.estimator.RunConfig"]
+    told = [finding.line for finding in source.findings if finding.name == "TF_CONFIG"]
+    assert told == [number for number, line in enumerate(lines, 1) if '["TF_CONFIG"]' in line] and len(told) == 2
+    assert "shard(\n    context.num_input_pipelines" in found["Dataset.shard"].code
+    config = found["tf.estimator.RunConfig"]
     assert "save_checkpoints_steps=FLAGS.save_checkpoints_steps" in config.code
     assert config.notes[0].startswith("train_distribute: ranks are what the launcher starts")
-    strategy = found[75, "tf.distribute.experimental.ParameterServerStrategy"]
+    assert lines[config.line - 1] == "    config = Config("
+    strategy = found["tf.distribute.experimental.ParameterServerStrategy"]
     assert '`strategy` "async"' in strategy.notes[0]
-    assert found[90, "tf.estimator.EvalSpec"].code == 'ht.EvalSpec(train_input_fn, name="holdout")'
+    assert found["tf.estimator.EvalSpec"].code == 'ht.EvalSpec(train_input_fn, name="holdout")'

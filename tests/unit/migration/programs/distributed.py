@@ -71,9 +71,8 @@ def model_fn(features, labels, mode, params, config):
 
 def main(argv):
     """Starts this task."""
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": {"worker": FLAGS.worker_hosts}, "task": {"index": FLAGS.task_index}}
-    )
+    task = {"cluster": {"worker": FLAGS.worker_hosts}, "task": {"index": FLAGS.task_index}}
+    os.environ["TF_CONFIG"] = json.dumps(task)
     strategy = tf.distribute.experimental.ParameterServerStrategy()
     config = Config(
         "/tmp/models",

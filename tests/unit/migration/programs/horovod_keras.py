@@ -14,7 +14,7 @@ if gpus:
     tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
 BATCH = 32
-EPOCHS = int(math.ceil(12.0 / hvd.size()))
+EPOCHS = math.ceil(12.0 / hvd.size())
 (x_train, y_train), _ = tf.keras.datasets.mnist.load_data(path=f"mnist-{hvd.rank()}.npz")
 dataset = tf.data.Dataset.from_tensor_slices((x_train[..., None] / 255.0, y_train))
 dataset = dataset.shard(hvd.size(), hvd.rank()).repeat().shuffle(10000).batch(BATCH)
