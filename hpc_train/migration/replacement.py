@@ -7,10 +7,11 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from hpc_train.migration.counterparts.row import Counterpart
+from hpc_train.migration.counterparts.row import Counterpart, Verdict
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import Names
 
+_RULES = "tf.estimator.experimental.stop_if_"
 _RANKS = {"hvd.size", "hvd.rank"}
 _SHARDS = {"num_workers", "num_shards", "worker_index", "worker_id", "task_index", "task_id", "world_size", "rank"}
 """What programs call the number of workers, and theirs, when they shard a dataset by them."""
@@ -114,8 +115,14 @@ class Translator(ast.NodeTransformer):
             node.keywords = []
             node.func = self.visit(node.func)
             return node
+        if name == "tf.estimator.TrainSpec":
+            self._move_rules(node)
         node.args = [self.visit(arg) for arg in node.args]
-        node.keywords = [ast.keyword(keyword.arg, self.visit(keyword.value)) for keyword in node.keywords]
+        node.keywords = [
+            ast.keyword(keyword.arg, value)
+            for keyword in node.keywords
+            if not _is_emptied(keyword.value, value := self.visit(keyword.value))
+        ]
         if row is not None and row.code:
             return replaced(node, row)
         node.func = self.visit(node.func)
@@ -139,6 +146,28 @@ class Translator(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """A name that was imported."""
         return self._named(node) or node
+
+    def visit_List(self, node: ast.List) -> ast.AST:
+        """Hooks and the like: those that are left out are."""
+        kept = [item for item in node.elts if not self._is_left_out(item)]
+        return ast.List([self.visit(item) for item in kept], node.ctx)
+
+    def _is_left_out(self, node: ast.expr) -> bool:
+        row = row_of(self._names.kind(node) if isinstance(node, ast.Name) else self._names.called(node))
+        return row is not None and row.verdict is Verdict.DROPPED and not row.code
+
+    def _move_rules(self, call: ast.Call) -> None:
+        """Puts the hooks that stop training early into `early_stopping`."""
+        for keyword in call.keywords:
+            if keyword.arg != "hooks" or not isinstance(keyword.value, ast.List):
+                continue
+            hooks = keyword.value.elts
+            rules = [hook for hook in hooks if (self._names.kind(hook) or "").startswith(_RULES)]
+            if rules:
+                keyword.value.elts = [hook for hook in hooks if hook not in rules]
+                call.keywords.append(ast.keyword("early_stopping", ast.List(rules, ast.Load())))
+                call.keywords = [each for each in call.keywords if each is not keyword or keyword.value.elts]
+                return
 
     def _named(self, node: ast.expr) -> ast.expr | None:
         name = self._names.resolve(node)
@@ -172,6 +201,11 @@ def is_shard_of_rank(node: ast.AST, names: Names) -> bool:
     found = {names.called(inner) for arg in given for inner in ast.walk(arg)}
     words = {getattr(inner, "id", getattr(inner, "attr", "")) for arg in given for inner in ast.walk(arg)}
     return len(given) == 2 and bool(found & _RANKS or words & _SHARDS)
+
+
+def _is_emptied(before: ast.expr, after: ast.expr) -> bool:
+    """Whether all items of a list were left out."""
+    return isinstance(before, ast.List) and bool(before.elts) and isinstance(after, ast.List) and not after.elts
 
 
 class _Template(ast.NodeTransformer):

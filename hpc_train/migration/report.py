@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc_train.migration.counterparts.row import Verdict
-from hpc_train.migration.findings import Finding
+from hpc_train.migration.finding import Finding
 from hpc_train.migration.source import Source
 from hpc_train.telemetry.units import counted
 from hpc_train.text import visible

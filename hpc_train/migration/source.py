@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.migration.findings import Finding, findings_in
+from hpc_train.migration.finding import Finding
+from hpc_train.migration.findings import findings_in
 from hpc_train.migration.names import Names
 from hpc_train.migration.program import Program, read_program
 from hpc_train.migration.values import Values

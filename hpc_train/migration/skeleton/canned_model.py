@@ -45,6 +45,7 @@ _KINDS = {
     "Classifier": "keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
     "Regressor": "keras.losses.MeanSquaredError()",
 }
+_TREES = "boosted trees have no counterpart: this is a linear model of the same columns"
 _MOST_COLUMNS = 1000
 _MAX_DEPTH = 20
 
@@ -84,8 +85,7 @@ class _Canned:
         linear = self._columns(given.get("linear_feature_columns"))
         hidden = given.get("dnn_hidden_units", given.get("hidden_units"))
         if "BoostedTrees" in name:
-            self.remarks.append("boosted trees have no counterpart: this is a linear model of the same columns, and "
-                                "examples/xgboost trains trees")  # fmt: skip
+            self._remark(f"{_TREES}, and examples/xgboost trains trees")
         if not columns + linear:
             self.remarks.append("no feature columns were found; take what the rows have")
             self._shapes = {"x": (1,)}
@@ -97,9 +97,9 @@ class _Canned:
         rows = self.features().lines()
         parts = []
         if columns:
-            rows += [*_block("deep", columns)]
+            rows += _block("deep", columns)
             parts.append("deep")
-        if hidden is not None:
+        if hidden is not None and columns:
             rows += self._hidden(hidden, given)
         if linear:
             rows += _block("wide", linear)
@@ -110,7 +110,7 @@ class _Canned:
             f"model.compile(optimizer={self._optimizer(given)}, loss={_KINDS[ending]}"
             + (", metrics=['accuracy'])" if ending == "Classifier" else ")"),
         ]
-        if "optimizer" in given or ("linear_optimizer" in given and hidden is not None):
+        if "linear_optimizer" in given and "dnn_optimizer" in given:
             self.remarks.append("linear and deep parts have one optimizer here")
         return rows
 
@@ -144,9 +144,7 @@ class _Canned:
             if value is None:
                 continue
             text = self._translator.code(value)
-            if text.startswith("keras.optimizers.") or (
-                isinstance(value, ast.Constant) and isinstance(value.value, str)
-            ):
+            if text.startswith("keras.optimizers.") or isinstance(self._source.values.of(value), str):
                 return text
         return "keras.optimizers.Adagrad(0.05)"
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpc_train.config.exporters import KINDS
+from hpc_train.arguments import shown
 from hpc_train.config.job import JobConfig
-from hpc_train.config.specs import EvalOptions, RunOptions
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.config.yaml_loader import dump_yaml
-from hpc_train.migration.counterparts.row import Counterpart
-from hpc_train.migration.counterparts.tables import row_of
-from hpc_train.migration.replacement import arguments_of
 from hpc_train.migration.skeleton.model_code import ModelCode
 from hpc_train.migration.skeleton.model_file import FUNCTION, MODEL_FILE
+from hpc_train.migration.skeleton.settings import Settings, params_given
 from hpc_train.migration.source import Source
-from hpc_train.migration.values import UNKNOWN
 from hpc_train.text import visible
 
 JOB_FILE = "job.yaml"
@@ -29,11 +23,7 @@ _LONGEST = 64
 """Of a name."""
 _MAX_STEPS = 1000
 """Where the program shows no end."""
-_RUN = frozenset(field.name for field in dataclasses.fields(RunOptions))
-_EVAL = frozenset(field.name for field in dataclasses.fields(EvalOptions)) - {"hooks", "name"}
-_EXPORTERS = {f"tf.estimator.{kind.__name__}": (name, kind) for name, kind in KINDS.items()}
-_STOPPING = re.compile(r"tf\.estimator\.experimental\.(stop_if_\w+)_hook")
-_ASYNCHRONOUS = ("tf.distribute.experimental.ParameterServerStrategy", "tf.distribute.ParameterServerStrategy")
+_PLAIN = (bool, int, float, str, list)
 
 
 def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
@@ -42,39 +32,32 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
     Args:
         name: What the job is called.
     """
-    job = _Settings()
+    settings = Settings()
     for source in sources:
-        job.read(source)
-    params = {name: value for source in sources for name, value in _params_given(source).items()}
-    params |= {name: value for name, value in model.params.items() if value is not None or name not in params}
+        settings.read(source)
+    found = settings.found
+    params = {key: value for source in sources for key, value in params_given(source).items()}
+    params |= {key: value for key, value in model.params.items() if value is not None or key not in params}
     features = {"features": {feature: feature for feature in model.features}} if model.features else {}
     data = {
-        part: {"shards": shards, **features, **job.found.get("data", {}).get(part, {})}
+        part: {"shards": shards, **features, **found.get("data", {}).get(part, {})}
         for part, shards in (("train", "data/train-*.h5"), ("eval", "data/test-*.h5"))
     }
-    whole = {
+    todo = ["data.*.shards: make them by `hpc-train shard data/ SOURCES --split` (docs/shards.md)"]
+    if "max_steps" not in found.get("train", {}) and "epochs" not in data["train"]:
+        todo.append("train.max_steps: the program does not show when training ends")
+    todo += [f"params.{key}: the program does not show its value" for key, value in params.items() if value is None]
+    job = {
         "name": name,
         "model": f"{MODEL_FILE}:{FUNCTION}",
         "params": {key: value for key, value in params.items() if value is None or isinstance(value, _PLAIN)},
         "data": data,
-        "run": job.found.get("run", {}),
-        "train": job.found.get("train", {}),
-        "eval": job.found.get("eval", {}),
-        "warm_start_from": job.found.get("warm_start_from"),
+        **{section: found.get(section) for section in ("run", "train", "eval", "warm_start_from")},
     }
-    whole = {key: value for key, value in whole.items() if value or key == "data"}
-    refused = _without_refused(whole)
-    unknown = sorted(key for key, value in params.items() if value is None)
-    todo = ["data.*.shards: make them by `hpc-train shard data/ SOURCES --split` (docs/shards.md)"]
-    if "max_steps" not in job.found.get("train", {}) and "epochs" not in data["train"]:
-        todo.append("train.max_steps: the program does not show when training ends")
-    todo += [f"params.{key}: the program does not show its value" for key in unknown]
-    todo += [f"{key} is not allowed here and was left out: {text}" for key, text in refused]
-    head = [
-        f"# The settings of {name}. Look through them: docs/job_file.md has all keys.",
-        *(f"# TODO: {t}" for t in todo),
-    ]
-    return "\n".join(map(visible, head)) + "\n" + dump_yaml(whole, lists_in_line=True)
+    job = {key: value for key, value in job.items() if value}
+    todo += [f"{key} is not allowed here and was left out: {value}" for key, value in _without_refused(job)]
+    head = [f"# The settings of {name}; docs/job_file.md has all keys.", *(f"# TODO: {each}" for each in todo)]
+    return "\n".join(map(visible, head)) + "\n" + dump_yaml(job, lists_in_line=True)
 
 
 def name_of(text: str) -> str:
@@ -83,133 +66,8 @@ def name_of(text: str) -> str:
     return name if re.match(NAME_PATTERN, name) else "job"
 
 
-_PLAIN = (bool, int, float, str, list)
-
-
-class _Settings:
-    """Settings by key; the first that the programs show counts."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
-
-    def put(self, key: tuple[str, ...], value: Any) -> None:
-        if value is UNKNOWN:
-            return
-        place = self.found
-        for part in key[:-1]:
-            place = place.setdefault(part, {})
-        place.setdefault(key[-1], value)
-
-    def read(self, source: Source) -> None:
-        """The settings of one program: those of its calls before those of its flags."""
-        for node in ast.walk(source.program.tree):
-            if isinstance(node, ast.Call):
-                self._read_call(node, source)
-        for flag in source.values.flags.values():
-            place = flag.place
-            if place is None:
-                continue
-            if "." in place and not place.endswith(".shards") and flag.default is not None:
-                self.put(tuple(place.split(".")), flag.default)
-
-    def _read_call(self, call: ast.Call, source: Source) -> None:
-        name = source.names.called(call)
-        row = row_of(name)
-        values = source.values
-        if row is None or name is None:
-            self._read_plain(call, source)
-            return
-        given = {key: values.of(value) for key, value in arguments_of(call, row).given.items()}
-        if name == "tf.estimator.RunConfig":
-            self._put_all(("run",), given, _RUN)
-        elif name == "tf.estimator.TrainSpec":
-            self._put_all(("train",), given, {"max_steps"})
-        elif name == "tf.estimator.EvalSpec":
-            self._put_all(("eval",), given, _EVAL)
-        elif name == "Estimator.train":
-            self.put(("train", "max_steps"), _number(given.get("max_steps", given.get("steps", UNKNOWN))))
-        elif name == "Estimator.evaluate":
-            self.put(("eval", "steps"), given.get("steps", UNKNOWN))
-        elif name in _EXPORTERS:
-            self._put_exporter(name, given)
-        elif match := _STOPPING.fullmatch(name):
-            self._put_rule(match[1], given, row)
-        elif name == "tf.estimator.WarmStartSettings":
-            self.put(("warm_start_from",), given.get("ckpt_to_initialize_from", UNKNOWN))
-        elif name in _ASYNCHRONOUS:
-            self.put(("run", "strategy"), "async")
-        elif name == "hvd.DistributedOptimizer":
-            self._put_optimizer(call, source)
-        elif name.startswith("tf.estimator.inputs."):
-            self.put(("data", "train", "batch_size"), given.get("batch_size", UNKNOWN))
-        elif name == "tf.set_random_seed":
-            self.put(("run", "tf_random_seed"), values.of(call.args[0]) if call.args else UNKNOWN)
-        if name.startswith("tf.estimator.") and isinstance(given.get("warm_start_from"), str):
-            self.put(("warm_start_from",), given["warm_start_from"])
-
-    def _read_plain(self, call: ast.Call, source: Source) -> None:
-        """Calls of tf.data, and of Keras's fit."""
-        if not isinstance(call.func, ast.Attribute):
-            return
-        given = {keyword.arg: source.values.of(keyword.value) for keyword in call.keywords if keyword.arg}
-        if call.func.attr == "batch" and (call.args or "batch_size" in given):
-            size = source.values.of(call.args[0]) if call.args else given["batch_size"]
-            self.put(("data", "train", "batch_size"), size)
-        elif call.func.attr == "fit":
-            self.put(("data", "train", "batch_size"), given.get("batch_size", UNKNOWN))
-            self.put(("data", "train", "epochs"), _number(given.get("epochs", UNKNOWN)))
-
-    def _put_all(self, section: tuple[str, ...], given: dict[str, Any], known: Any) -> None:
-        for key in sorted(known & given.keys()):
-            self.put((*section, key), given[key])
-
-    def _put_exporter(self, name: str, given: dict[str, Any]) -> None:
-        kind, made = _EXPORTERS[name]
-        called = given.get("name")
-        called = called if isinstance(called, str) else kind
-        options = {} if called == kind else {"type": kind}
-        keep = given.get("exports_to_keep", UNKNOWN)
-        if keep is not UNKNOWN and any(field.name == "exports_to_keep" for field in dataclasses.fields(made)):
-            options["exports_to_keep"] = keep
-        self.put(("eval", "exporters", called), options)
-
-    def _put_rule(self, key: str, given: dict[str, Any], row: Counterpart) -> None:
-        known = {name: value for name, value in given.items() if name not in row.gone}
-        if UNKNOWN not in known.values():
-            self.put(("train", "early_stopping", key), known)
-
-    def _put_optimizer(self, call: ast.Call, source: Source) -> None:
-        for keyword in call.keywords:
-            if keyword.arg == "compression" and source.names.resolve(keyword.value) == "hvd.Compression.fp16":
-                self.put(("run", "compression"), "fp16")
-            elif keyword.arg == "backward_passes_per_step":
-                self.put(("run", "accumulate_steps"), source.values.of(keyword.value))
-
-
-def _params_given(source: Source) -> dict[str, Any]:
-    """What a program gives Estimator(params={…}), or HParams; None of what its text does not show."""
-    found: dict[str, Any] = {}
-    for node in ast.walk(source.program.tree):
-        name = source.names.called(node)
-        if not isinstance(node, ast.Call) or name is None:
-            continue
-        if name.endswith(".HParams"):
-            found |= {kw.arg: _or_none(source.values.of(kw.value)) for kw in node.keywords if kw.arg}
-        given = next((kw.value for kw in node.keywords if kw.arg == "params"), None)
-        whole = source.values.constant(given) if given is not None and name.startswith("tf.estimator.") else None
-        if isinstance(whole, ast.Dict):
-            for key, value in zip(whole.keys, whole.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    found[key.value] = _or_none(source.values.of(value))
-    return found
-
-
-def _or_none(value: Any) -> Any:
-    return None if value is UNKNOWN else value
-
-
 def _without_refused(job: dict[str, Any]) -> list[tuple[str, str]]:
-    """Takes from `job` what JobConfig refuses; returns each key with its reason."""
+    """Takes from `job` what JobConfig refuses; returns each key with its value."""
     refused: list[tuple[str, str]] = []
     while True:
         if "epochs" not in job["data"]["train"]:
@@ -220,7 +78,7 @@ def _without_refused(job: dict[str, Any]) -> list[tuple[str, str]]:
         except ValidationError as error:
             problem = error.errors()[0]
             key = _remove(job, tuple(map(str, problem["loc"])))
-            refused.append((".".join(key), f"{problem['input']!r}"))
+            refused.append((".".join(key), shown(problem["input"])))
 
 
 def _remove(job: dict[str, Any], location: tuple[str, ...]) -> tuple[str, ...]:
@@ -235,7 +93,3 @@ def _remove(job: dict[str, Any], location: tuple[str, ...]) -> tuple[str, ...]:
         raise AssertionError(f"{location} of a job file that was made here")
     del place[key]
     return location
-
-
-def _number(value: Any) -> Any:
-    return UNKNOWN if value is None else value

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train.migration.counterparts.row import Verdict
-from hpc_train.migration.findings import Finding
+from hpc_train.migration.finding import Finding
 from hpc_train.migration.source import read_source
 from tests.unit.migration.support import NAMES, PROGRAMS, source_of
 
@@ -51,6 +51,23 @@ def flat(code: str) -> str:
         (
             "est.EvalSpec(f, None, exporters=est.LatestExporter('l', r, exports_to_keep=3))",
             "ht.EvalSpec(f, steps=None, exporters=ht.LatestExporter('l', exports_to_keep=3))",
+            [],
+        ),
+        (
+            "rule = tf.estimator.experimental.stop_if_lower_hook(e, 'loss', 1)\nx = est.TrainSpec(f, hooks=[h, "
+            "tf.train.LoggingTensorHook({}), rule])",
+            "ht.stop_if_lower('loss', 1)",
+            [],
+        ),
+        (
+            "est.TrainSpec(f, hooks=[h, tf.train.LoggingTensorHook({}, 9), tf.estimator.experimental."
+            "stop_if_lower_hook(e, 'loss', 1)])",
+            "ht.TrainSpec(f, hooks=[h], early_stopping=[ht.stop_if_lower('loss', 1)])",
+            [],
+        ),
+        (
+            "est.TrainSpec(f, hooks=[tf.estimator.experimental.stop_if_lower_hook(e, 'loss', 1)])",
+            "ht.TrainSpec(f, early_stopping=[ht.stop_if_lower('loss', 1)])",
             [],
         ),
         ("est.BestExporter()", "ht.BestExporter()", ["by default the smallest loss"]),
