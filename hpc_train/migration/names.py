@@ -44,6 +44,9 @@ def full_name(dotted: str) -> str:
     return dotted
 
 
+_Binding = ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.FunctionDef | ast.ClassDef
+
+
 class Names:
     """The names of one program."""
 
@@ -51,12 +54,12 @@ class Names:
         self.aliases: dict[str, str] = {}
         self.stars: dict[int, str] = {}
         self._kinds: dict[str, str] = {}
-        nodes = list(ast.walk(tree))
-        for node in nodes:
+        binding = [node for node in ast.walk(tree) if isinstance(node, _Binding)]
+        for node in binding:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self._import(node)
         for _ in range(3):  # an alias of an alias, a function that returns one
-            for node in nodes:
+            for node in binding:
                 self._learn(node)
 
     def resolve(self, node: ast.AST) -> str | None:

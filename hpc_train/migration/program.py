@@ -14,7 +14,8 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.files import read_bytes
 
-MAX_BYTES = 8 << 20
+MAX_BYTES = 2 << 20
+"""Of code."""
 MAX_NOTEBOOK_BYTES = 64 << 20
 """With the pictures that its cells have made."""
 MAX_FILES = 2000
@@ -98,6 +99,8 @@ def read_program(path: Path) -> Program:
     if not is_notebook:
         return Program(path, _parsed(path, text, ()))
     code, cells = _code_of(path, text)
+    if len(code) > MAX_BYTES:
+        raise UserError(f"{path}: its cells have more than 2 MiB of code; name a Python program")
     return Program(path, _parsed(path, code, cells), cells)
 
 

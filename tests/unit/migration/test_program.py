@@ -42,6 +42,7 @@ def notebook(cells: list[object]) -> bytes:
         ("a.py", b"x = " + b"(" * 300 + b")" * 300, r"a\.py:1: is not Python: too many nested parentheses"),
         ("a.ipynb", b"{", r"a\.ipynb: is no notebook: it is not JSON; save it again from Jupyter"),
         ("a.ipynb", b"[" * 100_000, r"a\.ipynb: is no notebook: it is not JSON"),
+        ("a.ipynb", notebook([{"cell_type": "code", "source": "x = 1\n" * 500_000}]), "more than 2 MiB of code"),
         ("a.ipynb", b"[]", r"a\.ipynb: is no notebook of version 4"),
         ("a.ipynb", notebook([{"cell_type": "code", "source": "x = '\ud800'"}]), "a.ipynb: .*halves of characters"),
         (
@@ -65,7 +66,7 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(
     [
         (lambda path: None, "cannot be read: No such file or directory; name a Python program"),
         (lambda path: os.mkfifo(path), "cannot be read: is a FIFO, not a regular file"),
-        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 100 << 20), "has more than 8 MiB"),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 100 << 20), "has more than 2 MiB"),
     ],
 )
 def test_files_that_are_no_text_are_refused(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
