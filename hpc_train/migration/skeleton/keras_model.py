@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import MODELS
@@ -16,10 +17,10 @@ def compiled_model(source: Source) -> ModelCode | None:
     for node in ast.walk(source.program.tree):
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "compile":
-            model = call.func.value
+            model = _Plain().visit(copy.deepcopy(call.func.value))
             if isinstance(model, ast.Name) and source.names.resolve(model) is None:
                 assert isinstance(node, ast.stmt)
-                end = ModelTranslator(source).translated(node)
+                end = ModelTranslator(source).translated(_Plain().visit(copy.deepcopy(node)))
                 assert isinstance(end, ast.stmt)
                 return _sliced(source, node, False, model.id, end)
     return None
@@ -59,6 +60,20 @@ def _sliced(
 ) -> ModelCode:
     """The statements before `last` (with it, where it is `included`) that `end` depends on, and `end`."""
     before, functions = statements_before(source.program.tree, last)
+    if functions and any(arg.arg == "self" for arg in functions[-1].args.args):
+        before = [_Plain().visit(copy.deepcopy(statement)) for statement in before]
     body, free = slice_of([*before, last] if included else before, loaded(end), ModelTranslator(source))
     named = [] if model == "model" else ast.parse(f"model = {model}").body
     return model_code(source, [*body, end, *named], free, functions, remarks=remarks)
+
+
+class _Plain(ast.NodeTransformer):
+    """`name` in the place of `self.name`, for statements of a method; classes stay as they are."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return ast.Name(node.attr, node.ctx)
+        return self.generic_visit(node)

@@ -132,6 +132,55 @@ def test_a_program_that_shows_no_model_has_a_stub_with_what_is_to_do(tmp_path: P
     assert "# TODO: no model was found in the program; write it here\n" in text
 
 
+def test_a_model_that_an_object_holds(tmp_path: Path) -> None:
+    code = """
+    import tensorflow as tf
+    import horovod.keras as hvd
+    class Trainer:
+        def __init__(self, units):
+            self.rate = 0.1
+            self.model = tf.keras.Sequential([tf.keras.layers.Dense(units)])
+            self.model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(self.rate)), "mse")
+    """
+    job, text = skeleton(source_of(code, tmp_path), tmp_path)
+    body = text.partition("import keras\n")[2].split("\n")
+    assert [line.strip() for line in body if line] == [
+        'units = params["units"]',
+        "rate = 0.1",
+        "model = keras.Sequential([keras.layers.Dense(units)])",
+        'model.compile(keras.optimizers.SGD(rate), "mse")',
+        "return model",
+    ]
+    assert job.params == {"units": None}
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("DNNLinearCombinedRegressor(linear_feature_columns=[number], dnn_hidden_units=[3])", ["wide = features"]),
+        ("DNNClassifier([8], [number], dropout=0.2)", ["deep = features", "keras.layers.Dropout(0.2)(deep)"]),
+        ("LinearClassifier([number, word], n_classes=4)", ["Dense(4)(deep)", 'StringLookup(vocabulary=["a"]']),
+        ("LinearRegressor([one, *many], label_dimension=2)", ["Dense(2)(deep)", "IntegerLookup(vocabulary=[1, 2]"]),
+        ("LinearClassifier(other())", ["# TODO: the columns of other() are not known here", "no feature columns"]),
+        ("DNNRegressor([8], [number], optimizer='Ftrl')", ['optimizer="Ftrl"', "MeanSquaredError()"]),
+        ("DNNClassifier(**options)", ["for units in [4]:", "deep = features"]),
+    ],
+)
+def test_canned_estimators_of_all_kinds(tmp_path: Path, code: str, lines: list[str]) -> None:
+    preamble = """
+    import tensorflow as tf
+    fc = tf.feature_column
+    number = fc.numeric_column("n", 3)
+    word = fc.indicator_column(fc.categorical_column_with_vocabulary_list("w", ["a"]))
+    one = fc.categorical_column_with_vocabulary_list("v", vocabulary_list=[1, 2])
+    many = [fc.numeric_column(key) for key in ("p", "q")]
+    options = {"hidden_units": [4], "feature_columns": [number]}
+    """
+    _, text = skeleton(source_of(f"{preamble}\n    tf.estimator.{code}\n", tmp_path), tmp_path)
+    for line in lines:
+        assert line in text, text
+
+
 def test_what_the_program_has_from_elsewhere_is_to_do(tmp_path: Path) -> None:
     code = """
     import tensorflow as tf
