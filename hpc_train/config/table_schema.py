@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -74,6 +74,7 @@ class ColumnSummary(_Section):
         mean, std, min, max, quantiles: Of numbers; of dates in seconds since 1970-01-01, UTC. Quantiles are those at
             even steps of probability between 0 and 1, both left out: three are the quartiles. std divides by `count`.
         mean_words: Of texts: how many words there are in one.
+        counts: Of a label with classes: how many rows have each, in the vocabulary's order; empty where not known.
     """
 
     count: int = Field(ge=0)
@@ -85,6 +86,7 @@ class ColumnSummary(_Section):
     max: float | None = None
     quantiles: tuple[float, ...] = ()
     mean_words: float | None = None
+    counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class ColumnSchema(_Section):
@@ -181,6 +183,11 @@ class TableSchema(_Section):
                 raise ValueError(f"column {labels[0]!r}: task {self.task} needs a vocabulary of 2 classes at least")
             if self.task == "binary" and len(classes) != 2:
                 raise ValueError(f"column {labels[0]!r}: task binary needs 2 classes; it has {len(classes)}")
+            statistics = self.columns[labels[0]].statistics
+            if statistics is not None and len(statistics.counts) not in (0, len(classes)):
+                raise ValueError(
+                    f"column {labels[0]!r}: statistics.counts needs a number for each of {len(classes)} classes"
+                )
             if self.task in ("regression", "counts") and kind not in ("integer", "number"):
                 raise ValueError(f"column {labels[0]!r}: task {self.task} needs numbers, not {kind}")
         return self
