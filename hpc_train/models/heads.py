@@ -230,7 +230,7 @@ def _prediction(y_true: Any, y_pred: Any) -> Any:
 def _poisson_deviance(y_true: Any, y_pred: Any) -> Any:
     """2 (y log(y / p) - (y - p)), `[rows]` (McCullagh and Nelder, Generalized Linear Models, 1989, 2.3)."""
     ops = keras.ops
-    y_true = ops.reshape(y_true, ops.shape(y_pred))
+    y_true = ops.cast(_label(y_true, y_pred), y_pred.dtype)
     ratio = ops.maximum(y_true, keras.config.epsilon()) / ops.maximum(y_pred, keras.config.epsilon())
     return ops.squeeze(2 * (y_true * ops.log(ratio) - (y_true - y_pred)), -1)
 
