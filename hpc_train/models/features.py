@@ -5,6 +5,7 @@ A model that is saved has it inside: it takes rows as the table has them, and ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ MOST_WIDTH = 50
 
 def embedding_width(values: int) -> int:
     """Of an embedding of so many different values: 1.6 times their number to the power of 0.56, 50 at most."""
-    return max(1, min(MOST_WIDTH, round(1.6 * values**0.56)))
+    return max(1, min(MOST_WIDTH, round(1.6 * math.pow(values, 0.56))))
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from hpc_train.arguments import check_path, check_type, checked_arguments, not_allowed
-from hpc_train.config.builtin_model import KINDS, BuiltinModel, ImageModel, model_from
-from hpc_train.config.table_schema import TableSchema, read_schema
-from hpc_train.config.validation import said_of
-from hpc_train.errors import UserError
+from hpc_train.config.builtin_model import BuiltinModel, ImageModel
 from hpc_train.lazy import keras
 from hpc_train.models.image import image_model
 from hpc_train.models.optimizer import optimizer_of

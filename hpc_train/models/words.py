@@ -17,7 +17,7 @@ class Words:
 
     Attributes:
         name: For layers.
-        index: `[rows, words of the longest]`: 0 after a text's end, 1 for a word that is not known, then the vocabulary.
+        index: `[rows, words of the longest]`: 0 after a text's end, 1 for an unknown word, then the vocabulary.
         size: Of the vocabulary, with these two.
     """
 
