@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 from pydantic.dataclasses import dataclass
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from hpc_train.arguments import shown
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.config.types import FUNCTION_PATTERN, MAX_CLASSES, STRICT, Count
 from hpc_train.config.validation import unknown_key
@@ -150,6 +151,12 @@ KINDS: dict[str, type[BuiltinModel]] = {
 ALLOWED = "file.py:function, package.module:function, or a mapping with `builtin`"
 
 
+def options_of(kind: type[BuiltinModel]) -> list[str]:
+    """The keys of a built-in model, the first ones those that all have."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return ["builtin", *(name for name in names if name != "builtin")]
+
+
 def model_from(value: Any) -> Any:
     """The model that `model:` of a job file describes: a function's name, or a built-in one.
 
@@ -161,14 +168,14 @@ def model_from(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(FUNCTION_PATTERN[1:-1], value):
         return value
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} is not allowed; allowed: {ALLOWED}")
+        raise ValueError(f"{shown(value)} is not allowed; allowed: {ALLOWED}")
     kind = value.get("builtin")
     if kind is None:
         raise ValueError(f"`builtin` is missing, and it has no default; allowed: {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
-        hint = did_you_mean(str(kind), KINDS)
-        raise _mistake("builtin", kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
-    allowed = [each.name for each in dataclasses.fields(KINDS[kind])]
+        hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
+        raise _mistake("builtin", kind, f"{shown(kind)} is not allowed; {hint}allowed: {', '.join(KINDS)}")
+    allowed = options_of(KINDS[kind])
     for key in value:
         if key not in allowed:
             raise _mistake(str(key), value[key], unknown_key(str(key), allowed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +49,15 @@ def categories(columns: Mapping[str, ColumnSchema], inputs: Mapping[str, Any]) -
             continue
         check_vocabulary(name, column)
         index = _of_texts if column.type == "text" else _of_numbers
-        size = len(column.vocabulary) + FIRST
-        found[name] = Category(f"{place}", index(inputs[name], column.vocabulary), size, len(column.vocabulary))
+        values = len(column.vocabulary)
+        numbers = index(inputs[name], column.vocabulary)
+        found[name] = Category(layer_name(place, name), numbers, values + FIRST, values)
     return found
+
+
+def layer_name(place: int, column: str) -> str:
+    """A name for the layers of the column at `place`, of what TensorFlow allows in one."""
+    return f"{place}_{re.sub('[^A-Za-z0-9_.-]', '_', column)}"
 
 
 def cross(parts: Sequence[Category], buckets: int) -> Category:

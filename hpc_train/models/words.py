@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc_train.config.table_schema import ColumnSchema
 from hpc_train.lazy import keras
-from hpc_train.models.categories import check_vocabulary
+from hpc_train.models.categories import check_vocabulary, layer_name
 
 
 @dataclass(frozen=True)
@@ -54,5 +54,5 @@ def words(columns: Mapping[str, ColumnSchema], inputs: Mapping[str, Any]) -> dic
             continue
         check_vocabulary(name, column)
         index = keras.layers.TextVectorization(vocabulary=list(column.vocabulary))(inputs[name])
-        found[name] = Words(f"{place}", index, len(column.vocabulary) + 2)
+        found[name] = Words(layer_name(place, name), index, len(column.vocabulary) + 2)
     return found
