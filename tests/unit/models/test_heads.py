@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.metrics import mean_poisson_deviance, r2_score, roc_auc_score
 
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.errors import UserError
@@ -56,17 +55,26 @@ def test_labels_of_one_axis_are_learned(task):
         assert after["prediction_mean"] == pytest.approx(model.predict(HIDDEN, verbose=0).mean(), rel=1e-5)
 
 
-def test_metrics_are_those_of_scikit_learn():
+def area_under_curve(label: np.ndarray, predicted: np.ndarray) -> float:
+    """How often a row of class 1 has a larger prediction than one of class 0."""
+    ones, zeros = predicted[label == 1], predicted[label == 0]
+    return float((ones[:, None] > zeros).mean() + (ones[:, None] == zeros).mean() / 2)
+
+
+def test_metrics_are_what_they_are_by_definition():
     found, predicted = {}, {}
     for task in HEADS:
         model = compiled(HEADS[task], 0.05)
         model.fit(HIDDEN, LABELS[task], epochs=3, verbose=0)
         found[task] = model.evaluate(HIDDEN, LABELS[task], verbose=0, return_dict=True)
-        predicted[task] = model.predict(HIDDEN, verbose=0).astype("float64")
-    assert found["binary"]["auc"] == pytest.approx(roc_auc_score(LABELS["binary"], predicted["binary"][:, 0]), abs=2e-4)
-    assert found["regression"]["r2"] == pytest.approx(r2_score(LABELS["regression"], predicted["regression"]), abs=1e-4)
-    deviance = mean_poisson_deviance(LABELS["counts"], predicted["counts"][:, 0])
-    assert found["counts"]["poisson_deviance"] == pytest.approx(deviance, rel=1e-4)
+        predicted[task] = model.predict(HIDDEN, verbose=0).astype("float64")[:, 0]
+    assert found["binary"]["auc"] == pytest.approx(area_under_curve(LABELS["binary"], predicted["binary"]), abs=5e-4)
+    label, errors = LABELS["regression"], LABELS["regression"] - predicted["regression"]
+    assert found["regression"]["r2"] == pytest.approx(1 - (errors**2).mean() / label.var(), abs=1e-4)
+    assert found["regression"]["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-3)
+    label, mean = LABELS["counts"], predicted["counts"]
+    terms = np.where(label > 0, label * np.log(np.maximum(label, 1) / mean), 0) - (label - mean)
+    assert found["counts"]["poisson_deviance"] == pytest.approx(2 * terms.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize("head", [BinaryHead(), ClassesHead(2)])
