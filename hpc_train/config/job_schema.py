@@ -86,11 +86,8 @@ def _mistakes_of(source: HDF5Input, schema: TableSchema, place: Location) -> Ite
                 yield (*place, "features"), f"{name!r} is no feature of the schema; {hint.rstrip()}"
         if lacking := [name for name in features if name not in source.features]:
             named = ", ".join(map(repr, lacking[:5])) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-            yield (
-                (*place, "features"),
-                f"{named} of the schema is missing; leave `features` out, which names all, or give the column role: "
-                "ignored in the schema",
-            )
+            way = "leave `features` out, which names all, or give what is not wanted role: ignored in the schema"
+            yield (*place, "features"), f"{named} of the schema: missing; {way}"
     if source.label is not None and list(source.label) != [schema.label]:
         given = ", ".join(source.label) or "none"
         yield (*place, "label"), f"{given} is not the label of the schema; allowed: {schema.label}, or none given"

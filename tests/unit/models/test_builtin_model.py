@@ -16,7 +16,7 @@ from hpc_train.config.builtin_model import model_from
 from hpc_train.models.function import BuiltinModelFunction, builtin_model
 from hpc_train.models.optimizer import optimizer_of
 from tests.support import LIMIT_SECS
-from tests.unit.models.schemas import COLUMNS, LABELS, ROWS, batch, schema
+from tests.unit.models.schemas import COLUMNS, ROWS, batch, schema
 
 OPTIONS = {"linear": {"l1": 0.1}, "dnn": {"hidden_units": [8], "dropout": 0.1, "batch_norm": True, "l2": 0.1}}
 OPTIONS["wide_deep"] = {"crosses": [["city", "code"]], "hidden_units": [8, 4]}
@@ -29,8 +29,10 @@ def made(kind: str, task: str = "binary", columns=COLUMNS, **options) -> keras.M
     return BuiltinModelFunction(settings)()
 
 
-@pytest.mark.parametrize("task", LABELS)
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("linear", "regression"), ("linear", "counts"), ("dnn", "binary"), ("dnn", "regression"), ("wide_deep", "classes")],
+)
 def test_models_of_tables_learn_and_are_saved_with_their_preprocessing(kind, task, tmp_path):
     model = made(kind, task, learning_rate=0.05, **OPTIONS[kind])
     rows, label = batch(WHOLE), tf.constant(LABEL[task])
