@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.config.builtin_model import BuiltinModel, ImageModel, TabularModel, WideDeepModel
+from hpc_train.config.builtin_model import BuiltinModel, ImageModel, LinearModel, TabularModel, WideDeepModel
 from hpc_train.config.specs import HDF5Input
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.config.yaml_loader import Location
@@ -60,6 +60,8 @@ def mistakes_of_schema(job: JobConfig, schema: TableSchema) -> Iterator[Found]:
         yield at, "the schema has no column with role label, which a model learns; give it one, and its `task`"
     if not schema.features:
         yield at, "the schema has no column that a model takes: numeric, categorical, text or date"
+    if isinstance(model, LinearModel) and job.run.mixed_precision is not None:
+        yield ("run", "mixed_precision"), "a linear model computes in float32; leave it out"
     inputs: dict[Location, HDF5Input] = {("data", "train"): job.data.train, ("data", "eval"): job.data.eval}
     inputs |= {("evals", name, "data"): section.data for name, section in job.evals.items()}
     for place, source in inputs.items():

@@ -96,7 +96,8 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
         (
             "builtin: dnn",
             "builtin: dn",
-            "job.yaml:2: model.builtin: 'dn' is not allowed; did you mean `dnn`? allowed: linear, dnn, wide_deep, image",
+            "job.yaml:2: model.builtin: 'dn' is not allowed; did you mean `dnn`? allowed: linear, dnn, "
+            "wide_deep, image",
         ),
         (
             "hidden_units: [8]",
@@ -118,8 +119,8 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
         (
             "schema: schema.yaml",
             "schema: ../schema.yaml",
-            "job.yaml:2: model.schema: '../schema.yaml' is not allowed; allowed: a file in the job file's folder, which "
-            "submit copies",
+            "job.yaml:2: model.schema: '../schema.yaml' is not allowed; allowed: a file in the job file's folder, "
+            "which submit copies",
         ),
         ("schema: schema.yaml", "schema: other.yaml", "other.yaml: cannot be read: No such file or directory"),
         (
@@ -130,13 +131,18 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
         (
             "[age, city, code], label: income",
             "[age], label: outcome",
-            "job.yaml:5: data.eval.features: 'city', 'code' of the schema is missing; leave `features` out, which names "
-            "all, or give the column role: ignored in the schema",
+            "job.yaml:5: data.eval.features: 'city', 'code' of the schema: missing; leave `features` out, which names "
+            "all, or give what is not wanted role: ignored in the schema",
         ),
         (
             "[age, city, code], label: income",
             "[age, city, code], label: outcome",
             "job.yaml:5: data.eval.label: outcome is not the label of the schema; allowed: income, or none given",
+        ),
+        (
+            "{builtin: dnn, schema: schema.yaml, hidden_units: [8]}",
+            "{builtin: linear, schema: schema.yaml}\nrun: {mixed_precision: bfloat16}",
+            "job.yaml:3: run.mixed_precision: a linear model computes in float32; leave it out",
         ),
         (
             "name: income\n",
@@ -157,8 +163,8 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
         (
             "{builtin: dnn, schema: schema.yaml, hidden_units: [8]}",
             "3",
-            "job.yaml:2: model: 3 is not allowed; allowed: file.py:function, package.module:function, or a mapping with "
-            "`builtin`",
+            "job.yaml:2: model: 3 is not allowed; allowed: file.py:function, package.module:function, or a mapping "
+            "with `builtin`",
         ),
     ],
 )
