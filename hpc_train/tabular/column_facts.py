@@ -105,7 +105,7 @@ class FactsReducer(Reducer[State]):
     def add(self, state: State, values: tuple[Rows, Rows | None]) -> State:
         rows, label = values
         there = rows.lengths > 0 if isinstance(rows, Ragged) else ~np.isnan(rows)
-        kept = rows[there]
+        kept = rows if there.all() else rows[there]
         new = {**state, "count": state["count"] + len(kept), "missing": state["missing"] + len(rows) - len(kept)}
         if not isinstance(kept, Ragged):
             finite = kept[np.isfinite(kept)]

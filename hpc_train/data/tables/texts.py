@@ -22,11 +22,13 @@ GUESSED = FORMATS[:-1]
 TRUE, FALSE = ("true", "yes", "t", "y"), ("false", "no", "f", "n")
 """Texts that are truth values, in small letters."""
 LARGEST = 2**53
-"""Whole numbers beyond are not exact in float64, as which numbers are kept."""
+"""From here on whole numbers are not all exact in float64, as which numbers are kept."""
 
 WHOLE, PADDED, BEYOND, NUMBER, BOOLEAN, TEXT = "whole", "padded", "beyond", "number", "boolean", "text"
+TRIED = 16
+"""Texts that are tried before all of them."""
 KINDS = (WHOLE, PADDED, BEYOND, NUMBER, BOOLEAN, *GUESSED, TEXT)
-"""What a text can be: a whole number, one with a zero in front, one beyond LARGEST, another number, a truth value, a
+"""What a text can be: a whole number, one with a zero in front, one from LARGEST on, another number, a truth value, a
 date of a format, or none of these."""
 
 _WHOLE = r"^[+-]?\d+$"
@@ -39,19 +41,25 @@ def trimmed(array: Any) -> Any:
 
 
 def kinds_of(array: Any) -> dict[str, int]:
-    """How many of the texts, of which none is missing, are of each of KINDS; a date may be of several."""
+    """How many of the texts, of which none is missing, are of each of KINDS; a date may be of several.
+
+    Of dates those formats are counted that the first of them has.
+    """
     if not len(array):
         return {}
-    if not compute.any(_padded(array)).as_py():
+    if _is_plain(array):
         with suppress(pa.ArrowInvalid):
-            limits = compute.min_max(array.cast(pa.int64()))
-            if -LARGEST <= limits["min"].as_py() <= limits["max"].as_py() <= LARGEST:
+            limits = compute.min_max(_cast(array, pa.int64()))
+            if -LARGEST < limits["min"].as_py() <= limits["max"].as_py() < LARGEST:
                 return {WHOLE: len(array)}
+        with suppress(pa.ArrowInvalid):
+            if np.abs(_cast(array, pa.float64())).max() < LARGEST:
+                return {NUMBER: len(array)}
     counted = compute.value_counts(array)
     texts, counts = counted.field(0), np.asarray(counted.field(1))
     is_whole = _matches(texts, _WHOLE)
     padded = is_whole & np.asarray(_padded(texts))
-    beyond = is_whole & ~padded & (np.abs(_floats(texts, is_whole)) > LARGEST)
+    beyond = is_whole & ~padded & (np.abs(_floats(texts, is_whole)) >= LARGEST)
     masks = {
         WHOLE: is_whole & ~padded & ~beyond,
         PADDED: padded,
@@ -59,18 +67,14 @@ def kinds_of(array: Any) -> dict[str, int]:
         NUMBER: ~is_whole & _matches(texts, _NUMBER),
         BOOLEAN: np.asarray(compute.is_in(compute.utf8_lower(texts), pa.array([*TRUE, *FALSE], pa.large_string()))),
     }
-    numbers = masks[NUMBER] | is_whole
-    if not numbers.all():
-        masks |= {each: np.asarray(compute.is_valid(dates(texts, each))) & ~numbers for each in GUESSED}
+    others = ~np.logical_or.reduce(list(masks.values()))
+    if others.any():
+        first = texts.slice(int(np.argmax(others)), 1)
+        likely = [each for each in GUESSED if dates(first, each).null_count == 0]
+        masks |= {each: others & np.asarray(compute.is_valid(dates(texts, each))) for each in likely}
     masks[TEXT] = ~np.logical_or.reduce(list(masks.values()))
     found = {kind: int(counts[mask].sum()) for kind, mask in masks.items()}
     return {kind: count for kind, count in found.items() if count}
-
-
-def example_of(array: Any, is_odd: Callable[[Any], np.ndarray]) -> tuple[int, str] | None:
-    """The place and the text of the first for which `is_odd`, which takes such an array, is true."""
-    places = np.flatnonzero(is_odd(array))
-    return (int(places[0]), array[int(places[0])].as_py()) if len(places) else None
 
 
 def is_number(array: Any) -> np.ndarray:
@@ -103,6 +107,8 @@ def dates(array: Any, form: str) -> Any:
     """
     if form != ISO:
         return _days_there_are(array, form, compute.strptime(array, format=form, unit="s", error_is_null=True))
+    with suppress(pa.ArrowInvalid):  # which knows no zones
+        return _cast(array, pa.timestamp("s"))
     plain = compute.replace_substring_regex(array, r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)", r"\1 \2")
     day = compute.match_substring_regex(plain, r"^\d{4}-\d\d-\d\d$")
     time = compute.match_substring_regex(plain, r"^\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?$")
@@ -136,6 +142,21 @@ def _days_there_are(array: Any, form: str, found: Any) -> Any:
         return found
     wrong = compute.and_(late, compute.less_equal(compute.day(found), 3))
     return compute.if_else(compute.fill_null(wrong, False), pa.scalar(None, found.type), found)
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    """The texts as values of a type; pa.ArrowInvalid where one is none."""
+    array.slice(0, TRIED).cast(kind)  # Arrow words an error for each text that is none
+    return array.cast(kind)
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether no text begins with a plus, nor with a zero that digits follow: Arrow takes these for numbers."""
+    begins = [compute.starts_with(array, each) for each in ("0", "-", "+")]
+    if compute.any(begins[2]).as_py():
+        return False
+    chosen = array.filter(compute.or_(begins[0], begins[1]))  # few, and an expression is slow
+    return not len(chosen) or not compute.any(_padded(chosen)).as_py()
 
 
 def _padded(array: Any) -> Any:

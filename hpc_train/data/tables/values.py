@@ -100,7 +100,7 @@ def _checked(found: np.ndarray, column: ColumnSchema) -> np.ndarray:
     if column.type == "integer":
         with np.errstate(invalid="ignore"):
             wrong = (found != np.floor(found)) & ~np.isnan(found)
-            wrong |= np.abs(found) > texts.LARGEST
+            wrong |= np.abs(found) >= texts.LARGEST
         return _refusing(found, wrong, found, column)
     if column.type == "boolean":
         return _refusing(found, ~np.isin(found, (0.0, 1.0)) & ~np.isnan(found), found, column)
@@ -124,7 +124,7 @@ def shown_value(value: Any) -> str:
     """A value as a message has it."""
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST else f"{value[:LONGEST]}…")
-    return f"{value:g}" if value == value // 1 and abs(value) < 1e15 else f"{value!r}"
+    return f"{value:g}" if value == value // 1 and abs(value) < 1e6 else f"{float(value)!r}"
 
 
 def day_of(seconds: float) -> str:

@@ -155,7 +155,12 @@ def test_map_fn_gets_plain_arrays(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("map_fn", "reducer", "source", "said"),
     [
-        (None, ht.reducers.Mean(), "train.h5", r"source: 'train\.h5' is not allowed; allowed: ht\.HDF5Input\(…\) or ht\.Table"),
+        (
+            None,
+            ht.reducers.Mean(),
+            "train.h5",
+            r"source: 'train\.h5' is not allowed; allowed: ht\.HDF5In",
+        ),
         (3, ht.reducers.Mean(), None, "map_fn: 3 is not allowed; allowed: a function of the rows"),
         (None, np.mean, None, r"is not allowed; allowed: one of ht\.reducers"),
         (None, {}, None, r"reducer: \{\} is not allowed"),
