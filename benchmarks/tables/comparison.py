@@ -37,9 +37,9 @@ THEIRS = "scikit-learn"
 SUMMARY = (
     "The area under the ROC curve (of several classes one against the rest, averaged), or R² of a number, of rows that "
     "a model was not trained on: the mean of five folds. Both standardise the numbers; all else is as it is by "
-    "default, and nothing was tuned.",
+    "default.",
     "linear is compared with LogisticRegression and Ridge, which find the optimum; dnn with MLPClassifier and "
-    "MLPRegressor, of one layer of 100, for 200 passes. MLPRegressor gets a standardised label: else "
+    "MLPRegressor, of one layer of 100, too, for 200 passes. MLPRegressor gets a standardised label: else "
     "its 200 passes end before it has learnt anything. Built-in models have 1,000 and 600 steps of 64 rows.",
 )
 

@@ -1,4 +1,4 @@
-"""The built-in models of a job file: `model: {builtin: dnn, schema: schema.yaml, hidden_units: [128, 64]}`."""
+"""The built-in models of a job file: `model: {builtin: dnn, schema: schema.yaml, hidden_units: [64, 32]}`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DNNModel(_Tabular):
     """
 
     builtin: Literal["dnn"] = "dnn"
-    hidden_units: Annotated[tuple[Count, ...], Field(min_length=1)] = (128, 64)
+    hidden_units: Annotated[tuple[Count, ...], Field(min_length=1)] = (100,)
     activation: Activation = "relu"
     dropout: Share = 0.0
     batch_norm: bool = False

@@ -54,7 +54,7 @@ def builtin_model(name: str, schema: str | Path | None = None, **options: Any) -
     Args:
         name: `linear`, `dnn`, `wide_deep` or `image`.
         schema: The path of schema.yaml, which is read now; None: of `image`, which has none.
-        options: As in a job file: `hidden_units=[128, 64]`.
+        options: As in a job file: `hidden_units=[64, 32]`.
 
     Raises:
         UserError: With every mistake of the options, or of the schema.

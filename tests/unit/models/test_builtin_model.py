@@ -31,7 +31,13 @@ def made(kind: str, task: str = "binary", columns=COLUMNS, **options) -> keras.M
 
 @pytest.mark.parametrize(
     ("kind", "task"),
-    [("linear", "regression"), ("linear", "counts"), ("dnn", "binary"), ("dnn", "regression"), ("wide_deep", "classes")],
+    [
+        ("linear", "regression"),
+        ("linear", "counts"),
+        ("dnn", "binary"),
+        ("dnn", "regression"),
+        ("wide_deep", "classes"),
+    ],
 )
 def test_models_of_tables_learn_and_are_saved_with_their_preprocessing(kind, task, tmp_path):
     model = made(kind, task, learning_rate=0.05, **OPTIONS[kind])
