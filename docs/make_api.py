@@ -35,6 +35,7 @@ REDUCERS = ("Sum", "Mean", "Moments", "MinMax", "Histogram", "Quantiles", "Vocab
 GROUPS = {
     "Training": ["train_and_evaluate", "Estimator", "RunConfig", "TrainSpec", "EvalSpec"],
     "In a model": ["all_gather"],
+    "Built-in models": ["builtin_model"],
     "Data": ["HDF5Input", "InputContext"],
     "Exports": ["FinalExporter", "LatestExporter", "BestExporter"],
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpc_train.mapreduce import reducers
     from hpc_train.mapreduce.adapt import adapt
     from hpc_train.mapreduce.map_reduce import map_reduce
+    from hpc_train.models.function import builtin_model
     from hpc_train.optimizers.lars import LARS
     from hpc_train.optimizers.warm_up import WarmUp
     from hpc_train.training.trainer import train_and_evaluate
@@ -55,6 +56,7 @@ _NAMES = {
     "hpc_train.jobs.job": ("Job", "submit"),
     "hpc_train.mapreduce.adapt": ("adapt",),
     "hpc_train.mapreduce.map_reduce": ("map_reduce",),
+    "hpc_train.models.function": ("builtin_model",),
     "hpc_train.optimizers.lars": ("LARS",),
     "hpc_train.optimizers.warm_up": ("WarmUp",),
     "hpc_train.training.trainer": ("train_and_evaluate",),
@@ -87,6 +89,7 @@ __all__ = [
     "WarmUp",
     "adapt",
     "all_gather",
+    "builtin_model",
     "is_chief",
     "launched_ranks",
     "load_job",

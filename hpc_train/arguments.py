@@ -97,7 +97,8 @@ def _named(
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The arguments by name."""
-    known = signature.parameters
+    known = {name: p for name, p in signature.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    takes_others = len(known) < len(signature.parameters)
     in_order = [p.name for p in known.values() if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     given = dict(zip(in_order, args, strict=False))
     problems = []
@@ -110,7 +111,7 @@ def _named(
     for name in kwargs:
         if name in given:
             problems.append(f"{name}: given twice, by its position and by its name")
-        elif name not in known:
+        elif name not in known and not takes_others:
             hint = f"{did_you_mean(name, known)}allowed: {', '.join(known)}"
             problems.append(f"{name}: {retired.get(name) or f'unknown argument; {hint}'}")
     given |= kwargs

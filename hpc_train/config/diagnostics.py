@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from hpc_train.config.types import NAME_WORDS
 from hpc_train.config.validation import said_of
 from hpc_train.config.yaml_loader import Document, Location
 from hpc_train.errors import UserError
 
+Config = TypeVar("Config", bound=BaseModel)
+
 MAX_MISTAKES = 100
 """Of one file, reported one by one."""
+PATTERNS: dict[Location, str] = {
+    **dict.fromkeys((("name",), ("eval", "name"), ("evals",)), NAME_WORDS),
+    ("module",): "the dotted name of a module, as in trainer.task",
+    ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",
+    **{
+        ("resources", name): "one word of letters, digits and _ . , @ + : / -"
+        for name in ("partition", "account", "qos", "modules")
+    },
+    ("resources", "constraint"): "features of nodes, as in skylake or gpu&ib",
+}
+"""What the patterns of a job file's texts allow, in words."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +57,23 @@ def refuse(path: Path, mistakes: Iterable[Mistake]) -> typing.NoReturn:
     lines = [f"{mistake.where}: {_shortened(mistake.text)}" for mistake in ordered[:MAX_MISTAKES]]
     more = len(ordered) - MAX_MISTAKES
     raise UserError("\n".join([*lines, f"{path}: and {more} more mistakes"] if more > 0 else lines))
+
+
+def validated(document: Document, kind: type[Config], more: Callable[[Config], list[Mistake]] = lambda _: []) -> Config:
+    """`document` as a `kind`; `more` finds what is wrong beyond its fields.
+
+    Raises:
+        UserError: With every mistake of the file.
+    """
+    problems = mistakes_of_yaml(document)
+    try:
+        found = kind.model_validate(document.value)
+        problems += more(found)
+    except ValidationError as error:
+        problems += [explain(document, dict(e), kind, PATTERNS) for e in error.errors()]
+    if problems:
+        refuse(document.path, problems)
+    return found
 
 
 def explain(

@@ -1,7 +1,7 @@
 """JobConfig: one job file, validated whole.
 
 name: fashion_mnist
-model: model.py:build_model          # file:function beside the job file, or package.module:function
+model: model.py:build_model          # file:function beside the job file, package.module:function, or {builtin: …}
 params: {learning_rate: 0.001}
 data:
   train: {shards: data/train-*.h5, features: image, label: label, batch_size: 64, shuffle: global, seed: 1}
@@ -17,16 +17,18 @@ from __future__ import annotations
 import dataclasses
 import glob
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from hpc_train.arguments import check_path, check_texts, checked_arguments
-from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
+from hpc_train.config.builtin_model import BuiltinModel, ModelSection, TabularModel
+from hpc_train.config.diagnostics import Mistake, mistake_at, refuse, validated
 from hpc_train.config.exporters import ExportersSection, refuse_same_names
+from hpc_train.config.job_schema import mistakes_of_schema, with_schema
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, names_in, renamed
 from hpc_train.config.resources import ResourcesSection
@@ -42,15 +44,14 @@ from hpc_train.config.specs import (
     TrainOptions,
     TrainSpec,
 )
-from hpc_train.config.types import FUNCTION_PATTERN, NAME_WORDS, STRATEGIES, STRICT, Name
+from hpc_train.config.table_schema import read_schema
+from hpc_train.config.types import STRATEGIES, STRICT, Name
 from hpc_train.config.validation import specification
 from hpc_train.config.warm_start import WarmStart
-from hpc_train.config.yaml_loader import Document, Location, read_yaml
+from hpc_train.config.yaml_loader import Document, read_yaml
 from hpc_train.errors import UserError
 
 MODULES_IN_USE = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
-
-Config = TypeVar("Config", bound=BaseModel)
 
 
 class _Section(BaseModel):
@@ -85,8 +86,9 @@ class JobConfig(_Section):
 
     Attributes:
         name: Names the job.
-        model: The model function, as `file.py:function` or `package.module:function`.
-        params: Handed to it.
+        model: The model function, as `file.py:function` or `package.module:function`, or a built-in model, whose schema
+            has been read.
+        params: Handed to the function.
         data, run, train, eval, evals, warm_start_from, resources: The sections of the file; see docs/job_file.md.
 
     Raises:
@@ -94,7 +96,7 @@ class JobConfig(_Section):
     """
 
     name: Name
-    model: Annotated[str, Field(pattern=FUNCTION_PATTERN)]
+    model: ModelSection
     params: dict[str, Any] = Field(default_factory=dict)
     data: DataSection
     run: RunOptions = Field(default_factory=RunOptions)
@@ -103,6 +105,29 @@ class JobConfig(_Section):
     evals: dict[Name, FurtherEvalSection] = Field(default_factory=dict)
     warm_start_from: WarmStart = None
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
+    _schema_file: Path | None = PrivateAttr(None)
+
+    @property
+    def schema_file(self) -> Path | None:
+        """Where load_job has read the schema of a built-in model."""
+        return self._schema_file
+
+    @field_validator("params")
+    @classmethod
+    def _have_a_function(cls, params: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if params and isinstance(info.data.get("model"), BuiltinModel):
+            raise ValueError("params are for a model function; a built-in model has its options below `model`")
+        return params
+
+    @field_validator("train")
+    @classmethod
+    def _classes_are_counted(cls, train: TrainOptions, info: ValidationInfo) -> TrainOptions:
+        model = info.data.get("model")
+        if train.class_weight == "balanced" and model is not None and not isinstance(model, TabularModel):
+            raise ValueError(
+                "`class_weight: balanced` is for a built-in model with a schema, which counts classes; give a mapping"
+            )
+        return train
 
     @field_validator("train")
     @classmethod
@@ -181,23 +206,22 @@ def job_in(document: Document, data_root: Path | None = None) -> JobConfig:
         )
     job = validated(document, JobConfig, lambda found: _outside(document, found))
     folder = path.absolute().parent
-    return _with_absolute_paths(job, folder, (data_root or folder).absolute())
+    placed = _with_absolute_paths(job, folder, (data_root or folder).absolute())
+    return _with_schema(document, placed) if isinstance(placed.model, TabularModel) else placed
 
 
-def validated(document: Document, kind: type[Config], more: Callable[[Config], list[Mistake]] = lambda _: []) -> Config:
-    """`document` as a `kind`; `more` finds what is wrong beyond its fields.
-
-    Raises:
-        UserError: With every mistake of the file.
-    """
-    problems = mistakes_of_yaml(document)
-    try:
-        found = kind.model_validate(document.value)
-        problems += more(found)
-    except ValidationError as error:
-        problems += [explain(document, dict(e), kind, PATTERNS) for e in error.errors()]
+def _with_schema(document: Document, job: JobConfig) -> JobConfig:
+    """`job`, of a built-in model, with its schema, which is read here."""
+    assert isinstance(job.model, TabularModel)
+    given = job.model.schema
+    schema = read_schema(given) if isinstance(given, Path) else given
+    problems = [
+        mistake_at(document, at, f"{'.'.join(map(str, at))}: {text}") for at, text in mistakes_of_schema(job, schema)
+    ]
     if problems:
         refuse(document.path, problems)
+    found = with_schema(job, schema)
+    found._schema_file = given if isinstance(given, Path) else None
     return found
 
 
@@ -215,28 +239,19 @@ def strategy_in(path: Path, settings: Sequence[str] = ()) -> str:
     return name if isinstance(name, str) and name in STRATEGIES else "sync"
 
 
-PATTERNS: dict[Location, str] = {
-    **dict.fromkeys((("name",), ("eval", "name"), ("evals",)), NAME_WORDS),
-    ("model",): "file.py:function or package.module:function",
-    ("module",): "the dotted name of a module, as in trainer.task",
-    ("resources", "tier"): "capital letters, digits and underscores, as in BASIC or STANDARD_1",
-    **{
-        ("resources", name): "one word of letters, digits and _ . , @ + : / -"
-        for name in ("partition", "account", "qos", "modules")
-    },
-    ("resources", "constraint"): "features of nodes, as in skylake or gpu&ib",
-}
-"""What the patterns of a job file's texts allow, in words."""
-
-
 def _outside(document: Document, job: JobConfig) -> list[Mistake]:
     """What names code outside the job file's folder: a job runs what is in it, or installed modules."""
     problems = []
+    model = job.model
+    if isinstance(model, TabularModel) and isinstance(model.schema, Path) and _leads_out(model.schema):
+        at = ("model", "schema")
+        text = f"{str(model.schema)!r} is not allowed; allowed: a file in the job file's folder, which submit copies"
+        problems.append(mistake_at(document, at, f"model.schema: {text}"))
     for location, kind, name in names_in(job.model_dump(mode="json")):
         file = Path(name.rpartition(":")[0])
         if kind != "function" or file.suffix != ".py":
             continue
-        if file.is_absolute() or ".." in file.parts:
+        if _leads_out(file):
             allowed = "a file in the job file's folder, or an installed package.module:function"
             text = f"{name!r} is not allowed; allowed: {allowed}"
         elif file.stem in MODULES_IN_USE or file.stem in sys.stdlib_module_names:
@@ -245,6 +260,10 @@ def _outside(document: Document, job: JobConfig) -> list[Mistake]:
             continue
         problems.append(mistake_at(document, location, f"{'.'.join(map(str, location))}: {text}"))
     return problems
+
+
+def _leads_out(path: Path) -> bool:
+    return path.is_absolute() or ".." in path.parts
 
 
 def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobConfig:

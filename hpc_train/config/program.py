@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from hpc_train.config.job import JobConfig, job_in, validated
+from hpc_train.config.diagnostics import validated
+from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
 from hpc_train.config.resources import ResourcesSection
 from hpc_train.config.types import Name

@@ -23,6 +23,8 @@ _KINDS: dict[str, Kind] = {
     "assets": "asset",
     "ckpt_to_initialize_from": "source",
 }
+_OF_MODELS: dict[str, Kind] = {"schema": "asset", "weights": "source"}
+"""Of built-in ones."""
 _NAMES_OF_OTHERS = "var_name_to_prev_var_name"
 _DATASETS = ("features", "label")
 _SECTIONS = ("data", "train", "eval", "evals", "warm_start_from")
@@ -30,7 +32,13 @@ _SECTIONS = ("data", "train", "eval", "evals", "warm_start_from")
 
 def names_in(job: dict[str, Any]) -> Iterator[tuple[Location, Kind, str]]:
     """Where a job, as `JobConfig.model_dump` gives it, names what, and how; its model first."""
-    yield ("model",), "function", job["model"]
+    model = job["model"]
+    if isinstance(model, str):
+        yield ("model",), "function", model
+    else:
+        for key, kind in _OF_MODELS.items():
+            if isinstance(model.get(key), str):
+                yield ("model", key), kind, model[key]
     for section in _SECTIONS:
         yield from _within(job.get(section), (section,), None)
 

@@ -31,6 +31,7 @@ from hpc_train.config.functions import MAP_FN, check_input
 from hpc_train.config.types import (
     STRICT,
     ClassWeight,
+    ClassWeightOption,
     Count,
     Datasets,
     Functions,
@@ -334,7 +335,7 @@ class TrainOptions:
 
     retired: ClassVar[Mapping[str, str]] = TRAIN_SPEC
     max_steps: Count | None = None
-    class_weight: ClassWeight | None = None
+    class_weight: ClassWeightOption | None = None
     early_stopping: EarlyStoppingRules = ()
     hooks: Functions = ()
     saving_listeners: Functions = ()
@@ -361,6 +362,7 @@ class TrainSpec(TrainOptions):
     """
 
     input_fn: InputFunction
+    class_weight: ClassWeight | None = field(default=None, kw_only=True)
 
     @model_validator(mode="after")
     def _ends(self) -> TrainSpec:

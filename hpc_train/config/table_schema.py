@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hpc_train.config.job import validated
+from hpc_train.config.diagnostics import validated
 from hpc_train.config.validation import specification
 from hpc_train.config.yaml_loader import dump_yaml, read_yaml
 from hpc_train.errors import UserError
@@ -74,6 +74,7 @@ class ColumnSummary(_Section):
         mean, std, min, max, quantiles: Of numbers; of dates in seconds since 1970-01-01, UTC. Quantiles are those at
             even steps of probability between 0 and 1, both left out: three are the quartiles. std divides by `count`.
         mean_words: Of texts: how many words there are in one.
+        counts: Of a label with classes: how many rows have each, in the vocabulary's order; empty where not known.
     """
 
     count: int = Field(ge=0)
@@ -85,6 +86,7 @@ class ColumnSummary(_Section):
     max: float | None = None
     quantiles: tuple[float, ...] = ()
     mean_words: float | None = None
+    counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class ColumnSchema(_Section):
@@ -181,6 +183,11 @@ class TableSchema(_Section):
                 raise ValueError(f"column {labels[0]!r}: task {self.task} needs a vocabulary of 2 classes at least")
             if self.task == "binary" and len(classes) != 2:
                 raise ValueError(f"column {labels[0]!r}: task binary needs 2 classes; it has {len(classes)}")
+            statistics = self.columns[labels[0]].statistics
+            if statistics is not None and len(statistics.counts) not in (0, len(classes)):
+                raise ValueError(
+                    f"column {labels[0]!r}: statistics.counts needs a number for each of {len(classes)} classes"
+                )
             if self.task in ("regression", "counts") and kind not in ("integer", "number"):
                 raise ValueError(f"column {labels[0]!r}: task {self.task} needs numbers, not {kind}")
         return self
@@ -201,6 +208,17 @@ class TableSchema(_Section):
         """The columns that a model takes, by name."""
         return {name: column for name, column in self.columns.items() if column.role in USED}
 
+    def differing(self, other: TableSchema) -> list[str]:
+        """What a model would see otherwise of `other`: the task, and columns by name."""
+        ours, theirs = self._seen(), other._seen()
+        found = [] if self.task == other.task else ["task"]
+        return [*found, *(name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name))]
+
+    def _seen(self) -> dict[str, ColumnSchema]:
+        """Features and label without what people are to know of them."""
+        chosen = {name: column for name, column in self.columns.items() if column.role in (*USED, "label")}
+        return {name: column.model_copy(update={"remarks": ()}) for name, column in chosen.items()}
+
     def to_yaml(self) -> str:
         """The file: what is not given, or as it is where nothing is given, is left out."""
         value: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
@@ -214,13 +232,13 @@ def check_separator(separator: str | None) -> str | None:
     return separator
 
 
-def read_schema(path: Path) -> TableSchema:
-    """Reads and validates a schema file.
+def read_schema(path: Path, follow: bool = True) -> TableSchema:
+    """Reads and validates a schema file; without `follow`, none that a link leads to.
 
     Raises:
         UserError: With every mistake of the file, each on a line of its own.
     """
-    document = read_yaml(path, MAX_BYTES, MAX_VALUES)
+    document = read_yaml(path, MAX_BYTES, MAX_VALUES, follow)
     if not isinstance(document.value, dict):
         raise UserError(f"{path}:1: a schema is a mapping with the keys {', '.join(TableSchema.model_fields)}")
     return validated(document, TableSchema)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -138,6 +138,10 @@ def _are_class_weights(value: Any) -> Any:
 
 MAX_CLASSES = 1 << 24
 ClassWeight = Annotated[dict[int, float], BeforeValidator(_are_class_weights)]
+ClassWeightOption = Annotated[
+    dict[int, float] | Literal["balanced"],
+    BeforeValidator(lambda value: value if value == "balanced" else _are_class_weights(value)),
+]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 StrategyName = Annotated[str, AfterValidator(_is_strategy)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]

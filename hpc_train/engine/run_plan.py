@@ -10,6 +10,7 @@ from typing import Any
 from hpc_train.checkpoint.manager import Found
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.specs import EvalSpec, RunConfig, TrainSpec
+from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.loading.tf_dataset import Loader, refuse_name
 from hpc_train.data.sampling.sampler import DataProgress
@@ -24,6 +25,7 @@ class TrainingJob:
     Attributes:
         description: The job as job.yaml describes it. code_folder: where its code lies.
         load: Finds the functions that a job file names.
+        schema: Of a built-in model of a table.
         step_delay_secs: This rank sleeps so long after each step, to try out what slow ranks do.
     """
 
@@ -34,6 +36,7 @@ class TrainingJob:
     code_folder: Path
     load: Loader = refuse_name
     step_delay_secs: float = 0.0
+    schema: TableSchema | None = None
 
     @property
     def config(self) -> RunConfig:

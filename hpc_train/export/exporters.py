@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_train.config.exporters import BestExporter, Exporter
 from hpc_train.config.functions import COMPARE_FN, SERVING_FN, checked
+from hpc_train.config.table_schema import TableSchema
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.export.contents import describe, save_keras_file, versions
@@ -22,7 +23,7 @@ from hpc_train.export.export_dir import ABOUT_FILE, Export, ExportFolder
 from hpc_train.export.signature import Signature, custom_serving, default_serving, own_resources
 from hpc_train.files import create, open_to_read
 from hpc_train.folders import make_folder
-from hpc_train.jobdir.paths import EXPORTS
+from hpc_train.jobdir.paths import EXPORTS, SCHEMA_FILE
 from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.disk_space import errno_in, shortage
 from hpc_train.telemetry.json_files import read_json, write_json
@@ -59,6 +60,7 @@ class ExporterRunner:
         about: Goes into each export's hpc_train.json: job, job_dir, params, data.
         load: Finds the functions that a job file names.
         sole: No other process writes into these exporters' folders.
+        schema: Of a built-in model of a table: what its inputs and outputs mean; it becomes assets/schema.yaml.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class ExporterRunner:
         load: Loader,
         sole: bool = True,
         unknown: str = "",
+        schema: TableSchema | None = None,
     ) -> None:
         self._exporters, self._model, self._about, self._load = exporters, model, about, load
-        self._signature, self._unknown = signature, unknown
+        self._signature, self._unknown, self._schema = signature, unknown, schema
         self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole, job_dir) for e in exporters}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._default: Callable[..., Any] | None = None
@@ -105,7 +108,7 @@ class ExporterRunner:
         missing = [str(path) for path in exporter.assets if not path.is_file()]
         if missing:
             problems.append(f"there is no file {', '.join(missing)}, which `assets` names")
-        names = [path.name for path in exporter.assets]
+        names = [path.name for path in exporter.assets] + ([] if self._schema is None else [SCHEMA_FILE])
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             problems.append(f"`assets` names several files called {', '.join(twice)}; they go into one folder")
@@ -237,6 +240,10 @@ class ExporterRunner:
             make_folder(target.parent)
             with open_to_read(asset, follow=True) as source, open(create(target), "wb") as copy:
                 shutil.copyfileobj(source, copy)
+        if self._schema is not None:
+            make_folder(folder / "assets")
+            with open(create(folder / "assets" / SCHEMA_FILE), "w", encoding="utf-8") as file:
+                file.write(self._schema.to_yaml())
         about: dict[str, Any] = {**of_this, "time": time.time(), **self._about, "versions": versions()}
         about |= describe(function, self._signature if exporter.serving_fn is None else None)
         keras_error = save_keras_file(self._model, folder / KERAS_FILE)

@@ -72,7 +72,7 @@ def export_checkpoint(
     _restore(model, updates, snapshot, str(manager.path(step)))
     about = about_job(job.job, job_dir, job.params, shards, next(reversed(job.inputs), None))
     exporter = FinalExporter(name)
-    runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False)
+    runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False, schema=job.schema)
     runner.check(())
     folder = ExportFolder(job_dir / EXPORTS / name, False, job_dir)
     if out is not None:

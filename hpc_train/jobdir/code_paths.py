@@ -55,7 +55,7 @@ def _found(job_dir: Path, function: str) -> str:
 
 def _changed(job: dict[str, Any], change: Callable[[Kind, str], str]) -> dict[str, Any]:
     without = {key: value for key, value in job.items() if key != "params"}  # which may hold what cannot be copied
-    changed = renamed(without, change) if isinstance(job.get("model"), str) else copy.deepcopy(without)
+    changed = renamed(without, change) if isinstance(job.get("model"), str | dict) else copy.deepcopy(without)
     for holder, key in _inputs(changed):
         if isinstance(source := holder.get(key), str) and source.startswith(FUNCTION):
             holder[key] = FUNCTION + change("function", source.removeprefix(FUNCTION))

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 JOB_FILE = "job.yaml"
-"""The job, resolved. Written when training begins, as the next two are."""
+"""The job, resolved. Written when training begins, as the next three are."""
+SCHEMA_FILE = "schema.yaml"
+"""Of a built-in model of a table; job.yaml names it."""
 DATA_FILE = "data.json"
 ENVIRONMENT_FILE = "environment.json"
 EARLY_STOP_FILE = "early_stop.json"
@@ -30,7 +32,7 @@ REQUEUES_FILE = f"{LOGS}/requeues.jsonl"
 """One line for each run that was to be started again, other than after preemption (CutRun)."""
 
 OWN_FILES = (
-    *(JOB_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
+    *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
     *(SUBMISSION_FILE, CANCELLED_FILE, SECRETS_FILE, SCRIPT_FILE),
 )
 """At the top of a job-dir, beside its folders and what telemetry writes."""

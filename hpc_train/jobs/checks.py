@@ -38,6 +38,8 @@ def code_files(job: JobConfig | ProgramConfig) -> list[Path]:
     names = names_of(job)
     functions = [Path(name.rpartition(":")[0]) for _, kind, name in names if kind == "function" and ".py:" in name]
     assets = [Path(name) for _, kind, name in names if kind == "asset"]
+    if isinstance(job, JobConfig) and job.schema_file is not None:
+        assets.append(job.schema_file)
     return [*functions, *(path for path in assets if path.is_file())]  # check_files reports the others
 
 

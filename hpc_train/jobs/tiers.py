@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpc_train.config.diagnostics import Mistake, explain, mistake_at, mistakes_of_yaml, refuse
-from hpc_train.config.job import PATTERNS
+from hpc_train.config.diagnostics import PATTERNS, Mistake, explain, mistake_at, mistakes_of_yaml, refuse
 from hpc_train.config.resources import (
     CUSTOM,
     TIER_PATTERN,

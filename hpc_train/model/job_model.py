@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from hpc_train.config.builtin_model import BuiltinModel, TabularModel
+from hpc_train.config.diagnostics import validated
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.functions import PARAMS, call, check_model
-from hpc_train.config.job import JobConfig, validated
+from hpc_train.config.job import JobConfig
+from hpc_train.config.job_schema import schema_of
 from hpc_train.config.overrides import overridden
 from hpc_train.config.specs import HDF5Input, RunConfig
+from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.config.yaml_loader import Document
 from hpc_train.data.hdf5.shards import ShardSet
@@ -26,11 +30,12 @@ from hpc_train.data.loading.batch_source import ONE_THREAD, ReadResources
 from hpc_train.data.loading.tf_dataset import InputContext, open_evaluation
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.jobdir.code_paths import absolute_in
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, SCHEMA_FILE
 from hpc_train.lazy import keras
 from hpc_train.model.builder import build_model
 from hpc_train.model.own_steps import Updates, updates_of
 from hpc_train.model.program_job import ProgramJob, refuse_unreachable
+from hpc_train.models.function import BuiltinModelFunction
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -44,14 +49,14 @@ class JobModel:
 
     Attributes:
         job: The job's name; None where a program described it.
-        function: The model function, as `file.py:function` or `package.module:function`.
+        model: The model function, as `file.py:function` or `package.module:function`, or a built-in model.
         code: The folder that goes first on the module search path.
         inputs: The first evaluation set and, last, the training data, as far as they are shards.
         kind: What the records of the first evaluation set are called.
     """
 
     job: str | None
-    function: str
+    model: str | BuiltinModel
     params: dict[str, Any]
     config: RunConfig
     code: Path
@@ -67,11 +72,22 @@ class JobModel:
         """
         code = code_folder_of(job_dir, job.model) if code is None else code
         if isinstance(job, ProgramJob):
-            refuse_unreachable(job.model)
+            if isinstance(job.model, str):
+                refuse_unreachable(job.model)
             kind = f"eval_{job.eval.name}" if job.eval.name else "eval"
             return cls(None, job.model, job.params, replace(job.run, model_dir=job_dir), code, job.shards, kind)
         inputs, kind = (job.data.eval, job.data.train), job.eval_specs()[0].kind
         return cls(job.name, job.model, job.params, job.run_config(job_dir), code, inputs, kind)
+
+    @property
+    def name(self) -> str:
+        """What the model is called in messages."""
+        return self.model if isinstance(self.model, str) else f"builtin {self.model.builtin}"
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """Of a built-in model of a table."""
+        return schema_of(self.model)
 
     def load(self, name: str) -> Callable[..., Any]:
         """The function that the job names so; see load_function."""
@@ -79,11 +95,13 @@ class JobModel:
 
     def call(self) -> Any:
         """What the model function returns. Local."""
-        function = self.load(self.function)
+        if isinstance(self.model, BuiltinModel):
+            return BuiltinModelFunction(self.model)()
+        function = self.load(self.model)
         try:
             check_model(function, self.params)
         except ValueError as error:
-            raise UserError(f"model: {self.function}: {error}") from None
+            raise UserError(f"model: {self.model}: {error}") from None
         return call(function, dict(self.params), PARAMS)
 
     def estimator(self, warm_start_from: WarmStartSettings | None = None) -> Estimator:
@@ -92,7 +110,7 @@ class JobModel:
         def model_fn(params: dict[str, Any]) -> Any:
             return replace(self, params=params).call()
 
-        model_fn.__qualname__ = self.function
+        model_fn.__qualname__ = self.name
         return Estimator(model_fn, self.config, self.params, warm_start_from)
 
     def build(
@@ -113,7 +131,7 @@ class JobModel:
         """
         with open_evaluation(source, shards, context, steps, resources, self.load) as opened:
             model = build_model(self.estimator(), opened.dataset)
-            return model, opened.dataset.element_spec, updates_of(model, opened.dataset, self.function)
+            return model, opened.dataset.element_spec, updates_of(model, opened.dataset, self.name)
 
 
 def load_function(name: str, code_folder: Path) -> Callable[..., Any]:
@@ -174,7 +192,11 @@ def job_in_job_dir(document: Document, settings: Sequence[str] = ()) -> JobConfi
     found = _validated(overridden(document, settings), kind_of_job(document.value))
     described = found.model_dump(mode="json")
     placed = absolute_in(document.path.parent, described)
-    return found if placed == described else type(found).model_validate(placed)
+    found = found if placed == described else type(found).model_validate(placed)
+    if isinstance(found.model, TabularModel) and isinstance(found.model.schema, Path):
+        schema = read_schema(document.path.parent / SCHEMA_FILE, follow=False)
+        return found.model_copy(update={"model": replace(found.model, schema=schema)})
+    return found
 
 
 def kind_of_job(described: Mapping[str, Any]) -> type[JobConfig | ProgramJob]:
@@ -182,11 +204,11 @@ def kind_of_job(described: Mapping[str, Any]) -> type[JobConfig | ProgramJob]:
     return JobConfig if "name" in described else ProgramJob
 
 
-def code_folder_of(job_dir: Path, model: str) -> Path:
+def code_folder_of(job_dir: Path, model: str | BuiltinModel) -> Path:
     """Where the job's code is: the copy that hpc-train submit has made, else the folder of the model's file."""
     if (job_dir / CODE).is_dir():
         return job_dir / CODE
-    file = model.rpartition(":")[0]
+    file = model.rpartition(":")[0] if isinstance(model, str) else ""
     return Path(file).parent if file.endswith(".py") else Path.cwd()
 
 

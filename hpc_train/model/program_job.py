@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from hpc_train.config.builtin_model import BuiltinModel, model_from
 from hpc_train.config.job import own_fields
 from hpc_train.config.specs import EvalOptions, EvalSpec, EvalTimes, HDF5Input, RunConfig
 from hpc_train.errors import UserError
@@ -53,7 +54,7 @@ def _further(section: Any) -> Any:
 class ProgramJob(_Section):
     """What evaluating and exporting take of training/job_description.describe."""
 
-    model: str
+    model: Annotated[str | BuiltinModel, BeforeValidator(lambda m: m if isinstance(m, str) else model_from(m))]
     params: dict[str, Any] = Field(default_factory=dict)
     data: _Inputs
     run: Annotated[RunConfig, BeforeValidator(_anywhere)]

@@ -76,7 +76,7 @@ def label_of(name: str, facts: ColumnFacts, task: Task | None) -> Label:
 def label_schema(label: Label) -> ColumnSchema:
     """The label as a column: its classes are in order, texts by the alphabet."""
     facts, remarks = label.facts, []
-    classes = tuple(sorted(facts.values)) if label.has_classes else ()
+    in_order = sorted(zip(facts.values, facts.counts, strict=True)) if label.has_classes else []
     if facts.type == "integer" and label.task != "counts":
         what = "classes" if label.has_classes else "amounts"
         remarks.append(
@@ -85,7 +85,10 @@ def label_schema(label: Label) -> ColumnSchema:
         )
     if facts.missing:
         remarks.append(f"missing in {facts.missing:,} rows, which are refused; `missing: drop` leaves these rows out")
-    return _column(facts, "label", remarks, classes)
+    found = _column(facts, "label", remarks, tuple(value for value, _ in in_order))
+    assert found.statistics is not None
+    statistics = found.statistics.model_copy(update={"counts": tuple(count for _, count in in_order)})
+    return found.model_copy(update={"statistics": statistics})
 
 
 def column_schema(name: str, facts: ColumnFacts, label: Label | None, remark: str, most_values: int) -> ColumnSchema:

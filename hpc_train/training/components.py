@@ -69,7 +69,9 @@ def prepare_evaluations(
             job.description.get("name"), job.job_dir, job.estimator.params, plan.shards[0], job.train_spec.input_fn
         )
         made = tuple(
-            ExporterRunner(job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown)
+            ExporterRunner(
+                job.job_dir, s.exporters, model, signature, about, job.load, unknown=unknown, schema=job.schema
+            )
             for s in job.eval_specs
         )
         for own, evaluator in zip(made, evaluators, strict=True):

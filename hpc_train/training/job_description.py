@@ -9,18 +9,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from hpc_train.config.builtin_model import BuiltinModel
 from hpc_train.config.early_stopping import as_mapping
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.exporters import exporters_as_mapping
 from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, TrainSpec
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.models.function import BuiltinModelFunction
 
 
 def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]) -> dict[str, Any]:
     """A job of a program as its job.yaml describes it, functions by name. Pure."""
     first, *further = eval_specs
     described: dict[str, Any] = {
-        "model": _name_of(estimator.model_fn),
+        "model": _model(estimator.model_fn),
         "params": dict(estimator.params),
         "data": {"train": _source(train_spec.input_fn), "eval": _source(first.input_fn)},
         "run": asdict(estimator.config),
@@ -37,6 +41,12 @@ def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[E
     if (settings := estimator.warm_start) is not None:
         described["warm_start_from"] = asdict(settings)
     return described
+
+
+def _model(function: Any) -> Any:
+    if isinstance(function, BuiltinModelFunction):
+        return TypeAdapter(BuiltinModel).dump_python(function.settings, mode="json")
+    return _name_of(function)
 
 
 def _evaluation(spec: EvalSpec) -> dict[str, Any]:

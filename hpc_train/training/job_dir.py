@@ -23,7 +23,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import replace_text
 from hpc_train.folders import make_folder, make_new_folder, remove_folder
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS
+from hpc_train.jobdir.paths import DATA_FILE, ENVIRONMENT_FILE, JOB_FILE, LOGS, SCHEMA_FILE
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.telemetry.environment import describe_environment
 from hpc_train.telemetry.json_files import write_json
@@ -164,6 +164,8 @@ def begin_job_dir(
         plain = json.loads(json.dumps(job.description, default=str))
         if plan.is_over:
             plain = _as_trained(plain, job_dir)
+        if job.schema is not None:
+            replace_text(job_dir / SCHEMA_FILE, job.schema.to_yaml())
         replace_text(job_dir / JOB_FILE, dump_yaml(plain))
         by_part = zip(parts_of(job.eval_specs), plan.shards, strict=True)
         write_json(job_dir / DATA_FILE, {part: record_of(s) if s is not None else None for part, s in by_part})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_train.checkpoint.manager import CheckpointManager, Found
+from hpc_train.config.table_schema import read_schema
 from hpc_train.data.hdf5.shards import ShardSet, check_record
 from hpc_train.distributed.world import World
 from hpc_train.engine.recovery import find_checkpoint
@@ -18,8 +19,9 @@ from hpc_train.engine.strategy import Strategy
 from hpc_train.engine.training_input import saved_progress
 from hpc_train.errors import UserError
 from hpc_train.evaluation.early_stopping import Decision, read_decision, still_holds
-from hpc_train.jobdir.paths import DATA_FILE
+from hpc_train.jobdir.paths import DATA_FILE, SCHEMA_FILE
 from hpc_train.telemetry.json_files import UnreadableError, load_json
+from hpc_train.text import listed
 from hpc_train.training.data_check import checked_shards, parts_of
 
 log = logging.getLogger(__name__)
@@ -70,11 +72,24 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
     def find() -> list[dict[str, Any] | None]:
         found = checked_shards(readers, job.train_spec, job.eval_specs, job.config.accumulate_steps)
         if step > 0:
+            _check_schema(job)
             record = job.job_dir / DATA_FILE
             _check_unchanged(record, dict(zip(parts_of(job.eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
 
     return tuple(None if found is None else ShardSet.from_json(found) for found in world.on_chief(find))
+
+
+def _check_schema(job: TrainingJob) -> None:
+    """UserError where the job-dir's checkpoints were trained with another schema: its numbers mean something else."""
+    path = job.job_dir / SCHEMA_FILE
+    if job.schema is None or not path.is_file():
+        return
+    if differing := job.schema.differing(read_schema(path, follow=False)):
+        raise UserError(
+            f"{job.job_dir}: was trained with another schema ({listed(differing)} changed), which {path.name} there "
+            "holds; train with that one, or into another job-dir"
+        )
 
 
 def _check_unchanged(record: Path, shards: Mapping[str, ShardSet | None]) -> None:

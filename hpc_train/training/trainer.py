@@ -13,6 +13,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.job import JobConfig
+from hpc_train.config.job_schema import schema_of, with_schema_named
 from hpc_train.config.specs import EvalSpec, TrainSpec, refuse_same_kinds
 from hpc_train.config.types import as_sequence
 from hpc_train.distributed.excepthook import install_excepthook
@@ -22,9 +23,10 @@ from hpc_train.engine import background_evaluation
 from hpc_train.engine.run_plan import TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.code_paths import relative_to
-from hpc_train.jobdir.paths import CHECKPOINTS
+from hpc_train.jobdir.paths import CHECKPOINTS, SCHEMA_FILE
 from hpc_train.jobdir.trust import check_job_dir
 from hpc_train.model.job_model import JobModel, imported_for
+from hpc_train.models.function import BuiltinModelFunction
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.strategies import strategy_of
@@ -93,8 +95,12 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
             install_excepthook(world)
         settle_job_dir(world, estimator.config)
         assert estimator.config.model_dir is not None, "settled"
-        description = relative_to(estimator.config.model_dir, describe(estimator, train_spec, eval_specs))
-        return _run(world, TrainingJob(estimator, train_spec, tuple(eval_specs), description, Path.cwd()), signals)
+        described = with_schema_named(describe(estimator, train_spec, eval_specs), SCHEMA_FILE)
+        description = relative_to(estimator.config.model_dir, described)
+        made_by = estimator.model_fn
+        schema = schema_of(made_by.settings) if isinstance(made_by, BuiltinModelFunction) else None
+        job = TrainingJob(estimator, train_spec, tuple(eval_specs), description, Path.cwd(), schema=schema)
+        return _run(world, job, signals)
 
 
 def train_job(
@@ -106,8 +112,9 @@ def train_job(
     """
     model = JobModel.of_job(job, job_dir, code_folder)
     estimator, specs = model.estimator(job.warm_start_from), (job.train_spec(), tuple(job.eval_specs()))
-    description = relative_to(job_dir, job.model_dump(mode="json"))
-    return _run(world, TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs), signals)
+    description = relative_to(job_dir, with_schema_named(job.model_dump(mode="json"), SCHEMA_FILE))
+    asked = TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs, model.schema)
+    return _run(world, asked, signals)
 
 
 def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:

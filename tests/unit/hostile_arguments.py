@@ -91,6 +91,7 @@ def valid() -> dict[str, dict[str, Any]]:
         "load_job": {"path": "no-such.yaml"},
         "Job": {"job_dir": "no-such"},
         "map_reduce": {"map_fn": None, "reducer": ht.reducers.Mean(), "source": data},
+        "builtin_model": {"name": "dnn"},
         "adapt": {"layer": {"x": 3}, "source": data},
         "reducers.TopK": {"k": 3},
         "reducers.Custom": {"init": list, "add": max, "merge": max},

@@ -34,7 +34,7 @@ def model_in(job_dir: Path) -> JobModel:
 def test_the_job_file_and_the_job_dir_give_the_same_model(job: Job) -> None:
     found = model_in(job.job_dir)
     assert found == JobModel.of_job(load_job(job.file), job.job_dir, job.folder)
-    assert (found.job, found.function, found.kind) == ("tiny", f"{job.folder}/model.py:build_model", "eval_held")
+    assert (found.job, found.model, found.kind) == ("tiny", f"{job.folder}/model.py:build_model", "eval_held")
     assert found.params == {"units": 4} and [i.batch_size for i in found.inputs] == [16, 16]
     assert (found.config.model_dir, found.code) == (job.job_dir, job.folder)
     with pytest.raises(AssertionError, match="imported"):
@@ -57,7 +57,7 @@ def test_a_job_of_a_program_is_described_by_its_job_dir(tmp_path: Path) -> None:
     described = describe(estimator, TrainSpec(train, max_steps=4), [held])
     (tmp_path / "job.yaml").write_text(dump_yaml({**described, "run": {**described["run"], "model_dir": "/gone"}}))
     found = model_in(tmp_path)
-    assert (found.job, found.function, found.params) == (None, f"{__name__}:a_function", {"units": 4})
+    assert (found.job, found.model, found.params) == (None, f"{__name__}:a_function", {"units": 4})
     assert (found.config.model_dir, found.config.tf_random_seed) == (tmp_path, 3)
     (source,) = found.inputs
     assert (source.shards, source.batch_size, found.kind) == ((f"{Path.cwd()}/train-*.h5",), 8, "eval_held")

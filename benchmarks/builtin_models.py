@@ -1,0 +1,34 @@
+"""How good the built-in models are with their defaults, against scikit-learn's on its own data sets.
+
+python benchmarks/builtin_models.py                 # about 4 minutes
+python benchmarks/builtin_models.py --quick         # tries everything once; the figures mean nothing
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+from support.records import Found
+from support.results import open_results
+from support.usage import make_parser, run_main, tell
+from tables.comparison import BENCHMARK, KINDS, NAMES, Settings, make_page, measure
+
+
+def main() -> int:
+    args = make_parser(__doc__, BENCHMARK).parse_args()
+    settings = Settings(folds=2, steps=dict.fromkeys(KINDS, 5)) if args.quick else Settings()
+    with open_results(args, BENCHMARK, asdict(settings)) as results:
+        for name in NAMES:
+            for kind in KINDS:
+                tell(f"{kind} on {name}")
+                results.add(f"{name}, {kind}", measure(name, kind, settings))
+        return results.conclude(make_page(Found(results.records)), args.strict)
+
+
+if __name__ == "__main__":
+    run_main(main)

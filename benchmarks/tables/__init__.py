@@ -1,0 +1,1 @@
+"""What builtin_models.py runs and reports."""
