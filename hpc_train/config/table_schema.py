@@ -158,7 +158,7 @@ class TableSchema(_Section):
     @field_validator("separator")
     @classmethod
     def _is_one_character(cls, separator: str | None) -> str | None:
-        if separator is not None and (len(separator.encode()) != 1 or separator in "\"\n\r"):
+        if separator is not None and (len(separator.encode()) != 1 or separator in '"\n\r'):
             raise ValueError("separator is one character of ASCII, and no quote")
         return separator
 
