@@ -1,4 +1,4 @@
-"""What a canned estimator is asked for, checked once: its towers and its head as frozen data, and as plain data. Pure."""
+"""What a canned estimator is asked for, checked once: frozen data of its towers and its task, and plain data. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Optimizer = Mapping[str, Any]
 OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD")
 """The names that tf.estimator knew."""
 LINEAR_RATE, DNN_RATE = 0.2, 0.05
-"""Learning rates of optimizers that are given by name, of a LinearClassifier and a DNNClassifier, and their regressors."""
+"""Learning rates of optimizers that are given by name: of a LinearClassifier, a DNNClassifier, and their regressors."""
 COMBINED_LINEAR_RATE, COMBINED_DNN_RATE = 0.005, 0.001
 """Those of a DNNLinearCombinedClassifier and its regressor; that of the linear part is 1 / sqrt(columns) at most."""
 MOST_UNITS = 1 << 20
@@ -266,7 +266,7 @@ def _reduction(where: str, given: Any) -> Reduction:
     name = given.lower() if isinstance(given, str) else given
     if name not in ("sum_over_batch_size", "sum"):
         raise not_allowed(where, "loss_reduction", given, "'sum_over_batch_size' or 'sum'")
-    found: Reduction = name
+    found: Reduction = "sum" if name == "sum" else "sum_over_batch_size"
     return found
 
 
