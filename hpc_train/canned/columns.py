@@ -55,11 +55,6 @@ class BucketizedColumn:
         """Values: each number of the row has buckets of its own."""
         return (len(self.boundaries) + 1) * self.source_column.width
 
-    @property
-    def width(self) -> int:
-        """Numbers that it gives for a row, in a DNN."""
-        return self.size
-
 
 @dataclass(frozen=True)
 class VocabularyColumn:
@@ -238,6 +233,11 @@ def vocabularies_of(columns: Sequence[FeatureColumn | str]) -> Iterator[Vocabula
                 yield from vocabularies_of(column.leaves)
             case IndicatorColumn() | EmbeddingColumn():
                 yield from vocabularies_of([column.categorical_column])
+
+
+def width_of(column: FeatureColumn) -> int:
+    """Numbers that it gives for a row, or that values of it can have."""
+    return column.size if isinstance(column, CategoricalColumn) else column.width
 
 
 def scope_of(column: FeatureColumn) -> str:

@@ -327,12 +327,12 @@ def _combined(where: str, task: Task, wide: Wide | None, deep: Deep | None) -> C
 
 def _config(where: str, model_dir: Any, config: Any) -> RunConfig:
     """The RunConfig with the job-dir."""
-    config = RunConfig() if config is None else config
-    check_type(where, "config", config, RunConfig, "an ht.RunConfig, as in ht.RunConfig('runs/mine')")
+    given: RunConfig = RunConfig() if config is None else config
+    check_type(where, "config", given, RunConfig, "an ht.RunConfig, as in ht.RunConfig('runs/mine')")
     if model_dir is None:
-        return config
+        return given
     if not is_path(model_dir):
         raise not_allowed(where, "model_dir", model_dir, "the path of a folder, or None")
-    if config.model_dir is not None and Path(model_dir) != Path(config.model_dir):
-        raise UserError(f"{where}: model_dir: config has another, {config.model_dir}; give one of them alone")
-    return replace(config, model_dir=Path(model_dir))
+    if given.model_dir is not None and Path(model_dir) != Path(given.model_dir):
+        raise UserError(f"{where}: model_dir: config has another, {given.model_dir}; give one of them alone")
+    return replace(given, model_dir=Path(model_dir))

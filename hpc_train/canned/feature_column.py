@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ _CATEGORICAL = "a categorical column, as in ht.feature_column.categorical_column
 
 
 def _refused(function: Any) -> Any:
-    """`function` with checked arguments; those of tf.feature_column that it lacks are refused with what replaces them."""
+    """`function` with checked arguments; those of tf.feature_column that are gone are refused with the way on."""
     function.retired = FEATURE_COLUMN
     return checked_arguments(function, FEATURE_COLUMN)
 
@@ -83,9 +84,7 @@ def numeric_column(
     _check_key(where, key)
     sizes = _sizes(where, shape)
     if default_value is not None:
-        way = (
-            "leave it out: all rows of shards have a value; write the one that missing ones are to have into the shards"
-        )
+        way = "leave it out: all rows of shards have a value; write into them the one that missing ones are to have"
         raise UserError(f"{where}: default_value: {way}")
     if not _is_number(name := _dtype(where, dtype)) or name == "bool":
         raise not_allowed(where, "dtype", dtype, "a type of numbers, as 'float32'")
@@ -121,7 +120,7 @@ def bucketized_column(source_column: NumericColumn, boundaries: Sequence[float])
         edges = tuple(float(number) for number in boundaries)
     except OverflowError:
         raise not_allowed(where, "boundaries", boundaries, allowed) from None
-    if not all(map(math.isfinite, edges)) or any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+    if not all(map(math.isfinite, edges)) or any(low >= high for low, high in pairwise(edges)):
         raise not_allowed(where, "boundaries", boundaries, allowed)
     return BucketizedColumn(source_column, edges)
 

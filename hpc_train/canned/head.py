@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from hpc_train.canned.arguments import Task
-from hpc_train.canned.metrics import AccuracyBaseline, LabelMean, PredictionMean
+from hpc_train.canned.metrics import AccuracyBaseline, label, number, probability
 from hpc_train.errors import UserError
 
 
@@ -109,9 +109,9 @@ class BinaryHead(_ClassHead):
             made.AUC(name="auc", from_logits=True),
             made.AUC(name="auc_precision_recall", curve="PR", from_logits=True),
             made.BinaryCrossentropy(name="average_loss", from_logits=True),
-            LabelMean(name="label/mean"),
+            made.MeanMetricWrapper(label, name="label/mean"),
             made.Precision(name="precision", thresholds=0.0),
-            PredictionMean(probabilities=True),
+            made.MeanMetricWrapper(probability, name="prediction/mean"),
             made.Recall(name="recall", thresholds=0.0),
         ]
 
@@ -162,7 +162,8 @@ class RegressionHead:
     """Numbers, which the logits are."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self.units, self.classes = task, task.label_dimension, None
+        self._task, self.units = task, task.label_dimension
+        self.classes: int | None = None
 
     def labels(self, given: Any) -> Any:
         """float32 `[B, label_dimension]`.
@@ -175,8 +176,8 @@ class RegressionHead:
             raise UserError("labels are texts, and this is a regression; take the classifier, or labels of numbers")
         if (given.shape.rank or 1) > 2 or given.shape[1:].num_elements() != self.units:
             raise UserError(
-                f"labels have {given.shape[1:].as_list()} numbers a row, and label_dimension is {self.units}; make them "
-                "the same"
+                f"a row of labels has the shape {given.shape[1:].as_list()}, and label_dimension is {self.units}; make "
+                "them the same"
             )
         return tf.reshape(tf.cast(given, tf.float32), [-1, self.units])
 
@@ -186,10 +187,11 @@ class RegressionHead:
 
     def metrics(self) -> list[Any]:
         """Estimator's."""
+        made = keras.metrics
         return [
-            keras.metrics.MeanSquaredError(name="average_loss"),
-            LabelMean(name="label/mean"),
-            PredictionMean(),
+            made.MeanSquaredError(name="average_loss"),
+            made.MeanMetricWrapper(label, name="label/mean"),
+            made.MeanMetricWrapper(number, name="prediction/mean"),
         ]
 
     def predictions(self, logits: Any) -> dict[str, Any]:

@@ -57,6 +57,6 @@ def deserialized(where: str, config: Mapping[str, Any], kind: Kind) -> Any:
     except (TypeError, ValueError, ImportError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{where}: {config.get('class_name')}: Keras makes no {kind.removesuffix('s')} of it: {first[:300]}; a class "
-            "of your own needs @keras.saving.register_keras_serializable() in the model's program"
+            f"{where}: {config.get('class_name')}: Keras makes no {kind.removesuffix('s')} of it: {first[:300]}; a "
+            "class of your own needs @keras.saving.register_keras_serializable() in the model's program"
         ) from None

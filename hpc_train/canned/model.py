@@ -33,8 +33,8 @@ class CannedModel(keras.Model):  # type: ignore[misc]
         self._canned, self.head = canned, head_of(canned.task)
         self._lookups = lookups_of(canned.columns)
         self._looked_up = list(self._lookups.values())  # which Keras tracks
-        self.linear = LinearTower(canned.wide, self.head.units) if canned.wide else None
-        self.dnn = DeepTower(canned.deep, self.head.units) if canned.deep else None
+        self.linear: Any = LinearTower(canned.wide, self.head.units) if canned.wide else None
+        self.dnn: Any = DeepTower(canned.deep, self.head.units) if canned.deep else None
         for tower in (self.linear, self.dnn):
             if tower is not None:
                 tower.build()

@@ -11,11 +11,11 @@ import keras
 
 from hpc_train.canned.arguments import Deep, Wide
 from hpc_train.canned.columns import (
-    CategoricalColumn,
     Combiner,
     EmbeddingColumn,
     FeatureColumn,
     scope_of,
+    width_of,
 )
 from hpc_train.canned.keras_objects import deserialized
 from hpc_train.canned.transformation import Ids
@@ -39,7 +39,7 @@ class LinearTower(keras.layers.Layer):  # type: ignore[misc]
         """Makes all variables, of zeros."""
         with keras.name_scope("linear_model"):
             for column in self._wide.columns:
-                shape = (_rows_of(column), self._units)
+                shape = (width_of(column), self._units)
                 self._weights[column.name] = _variable(self, scope_of(column), "weights", shape, "zeros")
             self._bias = _variable(self, None, "bias_weights", (self._units,), "zeros")
 
@@ -84,7 +84,7 @@ class DeepTower(keras.layers.Layer):  # type: ignore[misc]
             for column in self._deep.columns:
                 if isinstance(column, EmbeddingColumn):
                     self._embeddings[column.name] = _embedding(self, column)
-        width = sum(column.width for column in self._deep.columns)
+        width = sum(map(width_of, self._deep.columns))
         for number, layer in enumerate(self._hidden):
             layer.build((None, width))
             width = layer.units
@@ -110,10 +110,6 @@ class DeepTower(keras.layers.Layer):  # type: ignore[misc]
             return keras.ops.cast(given, self.compute_dtype)
         ids = Ids(*given)
         return _looked_up(self._embeddings[column.name], ids, column.combiner, self.compute_dtype, column.max_norm)
-
-
-def _rows_of(column: FeatureColumn) -> int:
-    return column.size if isinstance(column, CategoricalColumn) else column.width
 
 
 def _embedding(layer: Any, column: EmbeddingColumn) -> Any:

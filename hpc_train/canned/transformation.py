@@ -1,6 +1,6 @@
 """What feature columns make of a batch: numbers, and the numbers of values with which tables are looked up.
 
-As TensorFlow's feature columns do it. A value is looked up or hashed on the CPU, since TensorFlow has texts there alone.
+As TensorFlow's feature columns do it. Values are looked up and hashed on the CPU, where alone TensorFlow has texts.
 """
 
 from __future__ import annotations
@@ -184,16 +184,16 @@ class Batch:
         if values.dtype != tf.string:
             if not values.dtype.is_integer and values.dtype != tf.bool:
                 raise UserError(
-                    f"feature column {name!r}: feature {key!r} is {values.dtype.name}, and neither of texts nor of whole "
-                    "numbers; bucketize it, or write whole numbers into the shards"
+                    f"feature column {name!r}: feature {key!r} is {values.dtype.name}, and neither of texts nor of "
+                    "whole numbers; bucketize it, or write whole numbers into the shards"
                 )
             values = tf.cast(values, tf.int64)
         if values.shape.rank == 1:
             return values[:, tf.newaxis]
         if values.shape.rank != 2:
             raise UserError(
-                f"feature column {name!r}: a row of feature {key!r} has the shape {values.shape[1:].as_list()}; allowed "
-                "are one value a row, or several in a line"
+                f"feature column {name!r}: a row of feature {key!r} has the shape {values.shape[1:].as_list()}; "
+                "allowed are one value a row, or several in a line"
             )
         return values
 
