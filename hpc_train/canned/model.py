@@ -46,7 +46,7 @@ class CannedModel(keras.Model):  # type: ignore[misc]
         return self.head.classes
 
     @property
-    def features(self) -> list[str]:
+    def serving_features(self) -> list[str]:
         """The features that predictions are made of."""
         return self._canned.keys
 
@@ -63,12 +63,12 @@ class CannedModel(keras.Model):  # type: ignore[misc]
     def _by_name(self, features: Any) -> Mapping[str, Any]:
         if isinstance(features, Mapping):
             return features
-        if len(self.features) > 1 or isinstance(features, list | tuple):
+        if len(self.serving_features) > 1 or isinstance(features, list | tuple):
             raise UserError(
-                f"{self._canned.name} takes a dict of features by name, {', '.join(self.features)}; name them in the "
+                f"{self._canned.name} takes a dict of features by name, {', '.join(self.serving_features)}; name them in the "
                 "input's `features`"
             )
-        return {self.features[0]: features}
+        return {self.serving_features[0]: features}
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
