@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import keras
@@ -25,6 +26,10 @@ class Head(Protocol):
 
     def labels(self, given: Any) -> Any:
         """Labels as loss and metrics take them."""
+        ...
+
+    def known(self, given: Any) -> Any | None:
+        """1 for each label `[B]` that can be learnt from, NaN for others, float32; None where all can."""
         ...
 
     def loss(self) -> Any:
@@ -60,9 +65,10 @@ class _ClassHead:
     def numbers(self, given: Any) -> Any:
         """Labels as numbers of classes, int64 `[B]`.
 
+        A text that is not in the vocabulary becomes 0; `known` says which are.
+
         Raises:
             UserError: They are texts without a vocabulary, or numbers with one.
-            InvalidArgumentError: Of TensorFlow, when it runs: one is not in the vocabulary.
         """
         given = tf.convert_to_tensor(given)
         if (given.dtype == tf.string) != (self._lookup is not None):
@@ -76,11 +82,15 @@ class _ClassHead:
         if self._lookup is None:
             return tf.cast(given, tf.int64)
         with tf.device("CPU"):
-            found = tf.cast(self._lookup(given), tf.int64) - 1
-            about = "a label is not in label_vocabulary"
-            known = tf.debugging.Assert(tf.reduce_all(found >= 0), [about, tf.boolean_mask(given, found < 0)])
-        with tf.control_dependencies([known] if known is not None else []):
-            return tf.identity(found)
+            return tf.maximum(tf.cast(self._lookup(given), tf.int64) - 1, 0)
+
+    def known(self, given: Any) -> Any | None:
+        """1 for each label that is in the vocabulary, float32 `[B]`, and NaN for others; None without a vocabulary."""
+        if self._lookup is None:
+            return None
+        with tf.device("CPU"):
+            found = self._lookup(tf.reshape(given, [-1]))
+        return tf.where(found > 0, 1.0, math.nan)
 
     def named(self, numbers: Any) -> Any:
         """Numbers of classes as texts: the vocabulary's, or their digits."""
@@ -180,6 +190,9 @@ class RegressionHead:
                 "them the same"
             )
         return tf.reshape(tf.cast(given, tf.float32), [-1, self.units])
+
+    def known(self, given: Any) -> None:
+        """All labels can be learnt from."""
 
     def loss(self) -> Any:
         """The mean of squared differences, or the sum of all."""

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from hpc_train.arguments import not_allowed
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
@@ -43,7 +45,10 @@ def serialized(where: str, argument: str, given: Any, kind: Kind) -> dict[str, A
         raise UserError(f"{way}: exclude_from_weight_decay; give it weight_decay=None")
     if '"class_name": "function"' in json.dumps(plain):
         raise UserError(f"{way}, it has a function; for a learning rate that changes give a schedule of Keras")
-    return dict(plain)
+    config = {name: value for name, value in plain["config"].items() if name != "name"}  # Keras counts in names
+    if isinstance(rate := config.get("learning_rate"), float):
+        config["learning_rate"] = float(str(np.float32(rate)))  # 0.001, not what float32 makes of it
+    return {**plain, "config": config}
 
 
 def deserialized(where: str, config: Mapping[str, Any], kind: Kind) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +32,8 @@ class CannedModel(keras.Model):  # type: ignore[misc]
     def __init__(self, canned: Canned) -> None:
         super().__init__(name=canned.name, autocast=False)
         self._canned, self.head = canned, head_of(canned.task)
-        self._lookups = lookups_of(canned.columns)
-        self._looked_up = list(self._lookups.values())  # which Keras tracks
+        lookups = lookups_of(canned.columns)
+        self._vocabularies, self._lookups = tuple(lookups), list(lookups.values())
         self.linear: Any = LinearTower(canned.wide, self.head.units) if canned.wide else None
         self.dnn: Any = DeepTower(canned.deep, self.head.units) if canned.deep else None
         for tower in (self.linear, self.dnn):
@@ -46,13 +47,19 @@ class CannedModel(keras.Model):  # type: ignore[misc]
         return self.head.classes
 
     @property
+    def label_vocabulary(self) -> tuple[str, ...] | None:
+        """The classes, where labels are texts."""
+        return self._canned.task.label_vocabulary
+
+    @property
     def serving_features(self) -> list[str]:
         """The features that predictions are made of."""
         return self._canned.keys
 
     def call(self, features: Any, training: bool | None = None) -> Any:
         """The logits of a batch: the sum of those of the towers."""
-        batch, canned = Batch(self._by_name(features), self._lookups), self._canned
+        lookups = dict(zip(self._vocabularies, self._lookups, strict=True))
+        batch, canned = Batch(self._by_name(features), lookups), self._canned
         logits = []
         if canned.wide:
             logits.append(self.linear(batch.inputs(canned.wide.columns, linear=True)))
@@ -65,8 +72,8 @@ class CannedModel(keras.Model):  # type: ignore[misc]
             return features
         if len(self.serving_features) > 1 or isinstance(features, list | tuple):
             raise UserError(
-                f"{self._canned.name} takes a dict of features by name, {', '.join(self.serving_features)}; name them in the "
-                "input's `features`"
+                f"{self._canned.name} takes a dict of features by name, {', '.join(self.serving_features)}; name them "
+                "in the input's `features`"
             )
         return {self.serving_features[0]: features}
 
@@ -74,19 +81,24 @@ class CannedModel(keras.Model):  # type: ignore[misc]
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
         """The loss of a batch, with the weights of its rows."""
-        return super().compute_loss(x, self.head.labels(y), y_pred, self._weights(x, sample_weight), training)
+        return super().compute_loss(x, self.head.labels(y), y_pred, self._weights(x, y, sample_weight), training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """The metrics so far, with the weights of the rows."""
-        return super().compute_metrics(x, self.head.labels(y), y_pred, self._weights(x, sample_weight))
+        return super().compute_metrics(x, self.head.labels(y), y_pred, self._weights(x, y, sample_weight))
 
-    def _weights(self, features: Any, given: Any) -> Any:
-        """The weight of each row, float32 `[B]`: the column's, times what the batch has."""
-        column = self._canned.task.weight_column
-        if column is None:
-            return given
-        weights = tf.reshape(Batch(self._by_name(features), {}).numbers(column), [-1])
-        return weights if given is None else weights * tf.cast(tf.reshape(given, [-1]), tf.float32)
+    def _weights(self, features: Any, labels: Any, given: Any) -> Any | None:
+        """The weight of each row, float32 `[B]`: the column's, times what the batch has; None where all count alike.
+
+        That of a label which is unknown is NaN, so that nothing is learnt from it.
+        """
+        found = [self.head.known(labels)]
+        if given is not None:
+            found.append(tf.cast(tf.reshape(given, [-1]), tf.float32))
+        if (column := self._canned.task.weight_column) is not None:
+            found.append(tf.reshape(Batch(self._by_name(features), {}).numbers(column), [-1]))
+        weights = [each for each in found if each is not None]
+        return math.prod(weights[1:], start=weights[0]) if weights else None
 
     def predict_step(self, data: Any) -> dict[str, Any]:
         """Predictions of a batch by name."""

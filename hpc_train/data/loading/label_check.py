@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
+from hpc_train.text import listed, visible
 
 PIECE_ROWS = 1 << 18
 
@@ -59,6 +61,41 @@ def label_ranges(
                         broken = float(fractions.flat[0]) if fractions.size else broken
                 found.append(LabelRange(shards.paths[shard], column.name, low, high, broken))
     return found
+
+
+def unknown_texts(
+    shards: ShardSet, dataset: str, vocabulary: Sequence[str], rank: int, size: int, threads: int
+) -> list[tuple[str, int, str]]:
+    """Of labels that are texts the first in each shard of this rank that `vocabulary` has not: path, row, text. Local.
+
+    Raises:
+        OSError: A shard cannot be read.
+    """
+    found = []
+    known = {text.encode() for text in vocabulary}
+    (number,) = [number for number, column in enumerate(shards.labels) if column.name == dataset]
+    only = shards.only(len(shards.features) + number)
+    with Reader(only, threads, 2 * PIECE_ROWS, 2) as reader:
+        for shard in range(rank, len(shards.paths), size):
+            first, end = int(shards.starts[shard]), int(shards.starts[shard]) + shards.shard_rows[shard]
+            for start in range(first, end, PIECE_ROWS):
+                rows = reader.read(np.arange(start, min(start + PIECE_ROWS, end)))[0]
+                texts = (rows.texts() if isinstance(rows, Ragged) else rows).reshape(-1).tolist()
+                if others := [(place, text) for place, text in enumerate(texts) if text not in known]:
+                    place, text = others[0]
+                    found.append((shards.paths[shard], start - first + place, text.decode(errors="replace")))
+                    break
+    return found
+
+
+def check_texts(unknown: Sequence[tuple[str, int, str]], dataset: str, vocabulary: Sequence[str]) -> None:
+    """UserError where a label of texts, as `unknown_texts` has found it, is none of the vocabulary."""
+    if unknown:
+        path, row, text = unknown[0]
+        raise UserError(
+            f"{path}: dataset {dataset!r} has the text {visible(repr(text))} in row {row:,}, which label_vocabulary "
+            f"has not; it has {visible(listed(map(repr, vocabulary)))}"
+        )
 
 
 def check_classes(ranges: list[LabelRange], dataset: str, classes: int) -> None:
