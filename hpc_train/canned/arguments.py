@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hpc_train.arguments import check_count, check_type, not_allowed, shown
@@ -22,6 +22,7 @@ from hpc_train.canned.columns import (
 )
 from hpc_train.canned.feature_column import MOST_BUCKETS, check_combiner
 from hpc_train.canned.keras_objects import serialized
+from hpc_train.config.functions import name_of
 from hpc_train.errors import UserError
 
 Reduction = Literal["sum_over_batch_size", "sum"]
@@ -272,13 +273,12 @@ def _reduction(where: str, given: Any) -> Reduction:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function of the user among plain data: `module:name` as text."""
+    """A function of the user among plain data; as text what another process imports it by."""
 
     function: Callable[..., Any]
 
     def __str__(self) -> str:
-        module, name = (getattr(self.function, key, "") for key in ("__module__", "__qualname__"))
-        return f"{module}:{name}"
+        return name_of(self.function)
 
 
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(FeatureColumn), Canned, Deep, Task, Wide)}
@@ -318,13 +318,10 @@ def from_plain(value: Any) -> Any:
 
 
 def _imported(name: object) -> Callable[..., Any]:
-    """The function `module:name`."""
-    module, _, function = str(name).partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (AttributeError, ImportError, ValueError):
-        raise UserError(
-            f"normalizer_fn: {shown(name)} cannot be imported here; move the function to the top of a module that this "
-            "command finds on PYTHONPATH, or give the job an exporter, which writes it into its exports"
-        ) from None
-    return found
+    """The function of this name."""
+    from hpc_train.model.job_model import load_function
+    from hpc_train.model.program_job import refuse_unreachable
+
+    refuse_unreachable(str(name), "normalizer_fn")
+    place = str(name).rpartition(":")[0]
+    return load_function(str(name), Path(place).parent if place.endswith(".py") else Path.cwd())

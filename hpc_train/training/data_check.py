@@ -12,7 +12,14 @@ from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
-from hpc_train.data.loading.label_check import LabelRange, check_classes, check_texts, label_ranges, unknown_texts
+from hpc_train.data.loading.label_check import (
+    LabelRange,
+    UnknownText,
+    check_classes,
+    check_texts,
+    label_ranges,
+    unknown_texts,
+)
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
@@ -152,6 +159,6 @@ def _check_texts(world: World, shards: ShardSet, model: keras.Model) -> None:
         return
     dataset = shards.labels[0].name
     own = world.each(lambda: unknown_texts(shards, dataset, vocabulary, world.rank, world.size, world.cores))
-    gathered = world.gather([list(found) for found in own]) or []
-    unknown = [(path, row, text) for part in gathered for path, row, text in part]
+    gathered = world.gather([astuple(found) for found in own]) or []
+    unknown = [UnknownText(*found) for part in gathered for found in part]
     world.on_chief(lambda: check_texts(unknown, dataset, vocabulary))

@@ -28,6 +28,15 @@ class LabelRange:
     broken: float | None
 
 
+@dataclass(frozen=True)
+class UnknownText:
+    """A label that is a text, and none of the classes."""
+
+    path: str
+    row: int
+    text: str
+
+
 def label_ranges(
     shards: ShardSet, datasets: Mapping[str, int | None], rank: int, size: int, threads: int
 ) -> list[LabelRange]:
@@ -65,8 +74,8 @@ def label_ranges(
 
 def unknown_texts(
     shards: ShardSet, dataset: str, vocabulary: Sequence[str], rank: int, size: int, threads: int
-) -> list[tuple[str, int, str]]:
-    """Of labels that are texts the first in each shard of this rank that `vocabulary` has not: path, row, text. Local.
+) -> list[UnknownText]:
+    """Of labels that are texts the first in each shard of this rank that `vocabulary` has not. Local.
 
     Raises:
         OSError: A shard cannot be read.
@@ -83,18 +92,17 @@ def unknown_texts(
                 texts = (rows.texts() if isinstance(rows, Ragged) else rows).reshape(-1).tolist()
                 if others := [(place, text) for place, text in enumerate(texts) if text not in known]:
                     place, text = others[0]
-                    found.append((shards.paths[shard], start - first + place, text.decode(errors="replace")))
+                    found.append(UnknownText(shards.paths[shard], start - first + place, text.decode()))
                     break
     return found
 
 
-def check_texts(unknown: Sequence[tuple[str, int, str]], dataset: str, vocabulary: Sequence[str]) -> None:
-    """UserError where a label of texts, as `unknown_texts` has found it, is none of the vocabulary."""
-    if unknown:
-        path, row, text = unknown[0]
+def check_texts(unknown: Sequence[UnknownText], dataset: str, vocabulary: Sequence[str]) -> None:
+    """UserError where there is an `unknown` label of texts."""
+    for found in unknown[:1]:
         raise UserError(
-            f"{path}: dataset {dataset!r} has the text {visible(repr(text))} in row {row:,}, which label_vocabulary "
-            f"has not; it has {visible(listed(map(repr, vocabulary)))}"
+            f"{found.path}: dataset {dataset!r} has the text {visible(repr(found.text))} in row {found.row:,}, which "
+            f"label_vocabulary has not; it has {visible(listed(map(repr, vocabulary)))}"
         )
 
 
