@@ -19,7 +19,7 @@ from hpc_train.canned.arguments import (
     as_plain,
     limited_rate,
 )
-from hpc_train.canned.columns import Combiner, FeatureColumn
+from hpc_train.canned.columns import Combiner
 from hpc_train.canned.model_fn import canned_model
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.estimator_arguments import CANNED
@@ -27,7 +27,8 @@ from hpc_train.config.specs import RunConfig
 from hpc_train.config.warm_start import WarmStartSettings
 from hpc_train.errors import UserError
 
-Columns = Sequence[FeatureColumn]
+Columns = Sequence[Any]
+"""Of ht.feature_column."""
 WarmStart = str | Path | WarmStartSettings | None
 
 
@@ -89,7 +90,7 @@ class LinearRegressor(_CannedEstimator):
 
     Args:
         label_dimension: Numbers a row that are predicted.
-        Others: As LinearClassifier's.
+        Otherwise as LinearClassifier's.
 
     Raises:
         UserError: An argument is not allowed.
@@ -125,7 +126,7 @@ class DNNClassifier(_CannedEstimator):
         activation_fn: The name of a Keras activation, or the function of keras.activations or tf.nn.
         dropout: The share of each hidden layer's numbers that is left out in training.
         batch_norm: Whether batch normalisation comes after each hidden layer.
-        Others: As LinearClassifier's.
+        Otherwise as LinearClassifier's.
 
     Raises:
         UserError: An argument is not allowed.
@@ -159,7 +160,7 @@ class DNNRegressor(_CannedEstimator):
 
     Args:
         label_dimension: Numbers a row that are predicted.
-        Others: As DNNClassifier's.
+        Otherwise as DNNClassifier's.
 
     Raises:
         UserError: An argument is not allowed.
@@ -200,7 +201,7 @@ class DNNLinearCombinedClassifier(_CannedEstimator):
         dnn_optimizer: As DNNClassifier's; the learning rate of one that is given by name is 0.001.
         dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm: Of the DNN, as in DNNClassifier.
         linear_sparse_combiner: As LinearClassifier's `sparse_combiner`.
-        Others: As LinearClassifier's.
+        Otherwise as LinearClassifier's.
 
     Raises:
         UserError: An argument is not allowed.
@@ -239,7 +240,7 @@ class DNNLinearCombinedRegressor(_CannedEstimator):
 
     Args:
         label_dimension: Numbers a row that are predicted.
-        Others: As DNNLinearCombinedClassifier's.
+        Otherwise as DNNLinearCombinedClassifier's.
 
     Raises:
         UserError: An argument is not allowed.

@@ -178,7 +178,8 @@ def categorical_column_with_vocabulary_file(
     them.
 
     Args:
-        key: As in categorical_column_with_vocabulary_list, and so are `dtype`, `default_value` and `num_oov_buckets`.
+        key: The feature, of texts or whole numbers, one or several a row: `[B]` or `[B, n]`.
+        dtype, default_value, num_oov_buckets: As in categorical_column_with_vocabulary_list; None: -1.
         vocabulary_file: In UTF-8.
         vocabulary_size: How many of its lines, from the first on, are used; None: all.
         file_format: None or "text".
@@ -299,6 +300,8 @@ def embedding_column(
     A row without a value has zeros. The vectors are looked up, whatever their number.
 
     Args:
+        categorical_column: Whose values.
+        dimension: Of the vectors.
         combiner: What is made of several values a row: "mean", "sqrtn" (the sum over the root of their number), "sum".
         initializer: One of Keras, or its name; None: a truncated normal distribution, standard deviation
             1 / sqrt(dimension).

@@ -1,4 +1,4 @@
-"""Canned estimators in jobs; a program for mpirun: `canned_estimators.py FOLDER sync|async`. Prints nothing of its own."""
+"""Canned estimators in jobs; a program for mpirun: `canned_estimators.py FOLDER sync|async [SERVERS]`."""
 
 from __future__ import annotations
 
