@@ -66,9 +66,9 @@ OF_ESTIMATOR = {
     "activation_fn dropout config warm_start_from loss_reduction batch_norm input_layer_partitioner",
     "DNNRegressor": "hidden_units feature_columns model_dir label_dimension weight_column optimizer activation_fn "
     "dropout config warm_start_from loss_reduction batch_norm input_layer_partitioner",
-    "DNNLinearCombinedClassifier": "model_dir linear_feature_columns linear_optimizer dnn_feature_columns dnn_optimizer "
-    "dnn_hidden_units dnn_activation_fn dnn_dropout n_classes weight_column label_vocabulary config warm_start_from "
-    "loss_reduction batch_norm linear_sparse_combiner input_layer_partitioner",
+    "DNNLinearCombinedClassifier": "model_dir linear_feature_columns linear_optimizer dnn_feature_columns "
+    "dnn_optimizer dnn_hidden_units dnn_activation_fn dnn_dropout n_classes weight_column label_vocabulary config "
+    "warm_start_from loss_reduction batch_norm linear_sparse_combiner input_layer_partitioner",
     "DNNLinearCombinedRegressor": "model_dir linear_feature_columns linear_optimizer dnn_feature_columns dnn_optimizer "
     "dnn_hidden_units dnn_activation_fn dnn_dropout label_dimension weight_column config warm_start_from "
     "loss_reduction batch_norm linear_sparse_combiner input_layer_partitioner",
