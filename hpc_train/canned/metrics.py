@@ -9,25 +9,25 @@ import keras
 _registered = keras.saving.register_keras_serializable(package="hpc_train")
 
 
-@_registered
+@_registered  # type: ignore[untyped-decorator]
 def label(y_true: Any, y_pred: Any) -> Any:
     """The label itself."""
     return y_true
 
 
-@_registered
+@_registered  # type: ignore[untyped-decorator]
 def number(y_true: Any, y_pred: Any) -> Any:
     """The prediction, which is a number."""
     return y_pred
 
 
-@_registered
+@_registered  # type: ignore[untyped-decorator]
 def probability(y_true: Any, y_pred: Any) -> Any:
     """The probability of class 1, whose logit is predicted."""
     return keras.ops.sigmoid(y_pred)
 
 
-@_registered
+@_registered  # type: ignore[untyped-decorator]
 class AccuracyBaseline(keras.metrics.Mean):  # type: ignore[misc]
     """The accuracy of who always says the class that is more frequent, of labels 0 and 1."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, of_parts, takes_rows
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, of_parts, parts_of, takes_rows
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
@@ -51,7 +51,8 @@ class OptimizerShard:
         self._as_rows = rows and not mean and takes_rows(optimizer)
         with on_host():
             self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
-            _exclude_alike(optimizer, variables, self)
+            for part in parts_of(optimizer):
+                _exclude_alike(part, variables, self)
             self.optimizer_variables: OptimizerVariables = build(optimizer, self.variables)
         self._optimizer = optimizer
         optimizer.loss_scale_factor = None  # workers send gradients of the loss itself
