@@ -31,6 +31,8 @@ Optimizer = Mapping[str, Any]
 
 OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD")
 """The names that tf.estimator knew."""
+_CLASSES = {"Ftrl": "hpc_train>Ftrl", "RMSProp": "RMSprop"}
+"""Classes of other names; a linear model that is warm-started needs an Ftrl that begins from its weights."""
 LINEAR_RATE, DNN_RATE = 0.2, 0.05
 """Learning rates of optimizers that are given by name: of a LinearClassifier, a DNNClassifier, and their regressors."""
 COMBINED_LINEAR_RATE, COMBINED_DNN_RATE = 0.005, 0.001
@@ -185,7 +187,7 @@ def optimizer(where: str, argument: str, given: Any, rate: float) -> Optimizer:
     if isinstance(given, str):
         if given not in OPTIMIZERS:
             raise not_allowed(where, argument, given, allowed)
-        return {"class_name": given.replace("RMSProp", "RMSprop"), "config": {"learning_rate": rate}}
+        return {"class_name": _CLASSES.get(given, given), "config": {"learning_rate": rate}}
     if type(given).__name__ == "LinearSDCA":
         raise UserError(f"{where}: {argument}: LinearSDCA is not among Keras's optimizers; leave it out, for Ftrl")
     if callable(given) and not isinstance(given, type):

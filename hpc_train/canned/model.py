@@ -15,6 +15,7 @@ from hpc_train.canned.keras_objects import deserialized
 from hpc_train.canned.towers import DeepTower, LinearTower
 from hpc_train.canned.transformation import Batch, lookups_of
 from hpc_train.errors import UserError
+from hpc_train.optimizers import ftrl  # noqa: F401  (Keras finds it by its registered name)
 
 LINEAR = "linear/.*"
 """The paths of the linear tower's variables."""

@@ -67,7 +67,14 @@ def main() -> None:
         run(estimator(folder / "whole"), folder, 20)
         run(estimator(folder / "resumed"), folder, 10)
         run(estimator(folder / "resumed"), folder, 20)
-        run(estimator(folder / "mixed", mixed_precision="bfloat16"), folder, 10)
+        for precision in ("bfloat16", "float16"):
+            run(estimator(folder / precision, mixed_precision=precision), folder, 10)
+        more = folder / "more"
+        try:
+            run(estimator(folder / "unknown"), more, 10)
+        except ht.UserError as error:
+            if ht.is_chief():
+                (folder / "refused").write_text(str(error))
     else:
         served = {"strategy": "async", "max_staleness": 0, "parameter_servers": int(sys.argv[3])}
         run(estimator(folder / "served", **served), folder, 20)
