@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -43,7 +44,7 @@ def serialized(where: str, argument: str, given: Any, kind: Kind) -> dict[str, A
         raise UserError(f"{way}; give numbers, and for a learning rate that changes a schedule of Keras") from None
     if getattr(given, "_exclude_from_weight_decay", None):
         raise UserError(f"{way}: exclude_from_weight_decay; give it weight_decay=None")
-    if '"class_name": "function"' in json.dumps(plain):
+    if re.search(r'"class_name": "(function|__lambda__)"', json.dumps(plain)):
         raise UserError(f"{way}, it has a function; for a learning rate that changes give a schedule of Keras")
     config = {name: value for name, value in plain["config"].items() if name != "name"}  # Keras counts in names
     if isinstance(rate := config.get("learning_rate"), float):
