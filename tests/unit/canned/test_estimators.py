@@ -130,8 +130,8 @@ def test_params_are_plain_data_and_become_the_same_again() -> None:
         ),
         (
             lambda: ht.LinearClassifier([C.embedding_column(DAY, 2)]),
-            "LinearClassifier: feature_columns: 'day_embedding' is an embedding_column, which a linear model has none of; "
-            "give the categorical column 'day' itself",
+            "LinearClassifier: feature_columns: 'day_embedding' is an embedding_column, which a linear model has none "
+            "of; give the categorical column 'day' itself",
         ),
         (
             lambda: ht.DNNClassifier([2], [DAY]),
