@@ -197,7 +197,12 @@ def optimizer(where: str, argument: str, given: Any, rate: float) -> Optimizer:
             raise not_allowed(where, argument, given, allowed) from None
     if isinstance(given, type) or given is None:
         raise not_allowed(where, argument, given, allowed)
-    return serialized(where, argument, given, "optimizers")
+    made = serialized(where, argument, given, "optimizers")
+    if made["class_name"] == "LossScaleOptimizer" or made["config"].get("loss_scale_factor") is not None:
+        raise UserError(
+            f"{where}: {argument}: losses are scaled by RunConfig's mixed_precision; give the optimizer alone"
+        )
+    return made
 
 
 def activation(where: str, argument: str, given: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -108,7 +109,7 @@ class CannedModel(keras.Model):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """What it can be made from again."""
-        return {"canned": as_plain(self._canned)}
+        return {"canned": json.loads(json.dumps(as_plain(self._canned), default=str))}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> CannedModel:

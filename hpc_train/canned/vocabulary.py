@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hpc_train.arguments import shown
 from hpc_train.canned.columns import VocabularyColumn
 from hpc_train.errors import UserError
 from hpc_train.files import read_bytes
@@ -33,9 +34,11 @@ def read_vocabulary(path: str, size: int | None, are_texts: bool, where: str) ->
     known: dict[str, int] = {}
     for number, line in enumerate(lines[:size], start=1):
         if line in known:
-            raise UserError(f"{whose}: line {number:,} is that of line {known[line]:,}, {line!r}; leave one out")
+            raise UserError(f"{whose}: line {number:,} is that of line {known[line]:,}, {shown(line)}; leave one out")
         if not are_texts and not _WHOLE.fullmatch(line):
-            raise UserError(f"{whose}: line {number:,}, {line!r}, is no whole number; give dtype='string' for texts")
+            raise UserError(
+                f"{whose}: line {number:,}, {shown(line)}, is no whole number; give dtype='string' for texts"
+            )
         known[line] = number
     return list(known)
 

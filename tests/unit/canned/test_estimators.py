@@ -75,6 +75,12 @@ def test_optimizers_of_keras_are_taken_as_they_are_or_made_by_a_function() -> No
     assert ftrl.l1_regularization_strength == 0.01 and float(ftrl.learning_rate) == pytest.approx(0.3)
     with pytest.raises(ht.UserError, match=r"DNNRegressor: optimizer: SGD is not all data.*a schedule of Keras"):
         ht.DNNRegressor([2], DEEP, optimizer=keras.optimizers.SGD(lambda: 0.1))
+    for scaling in (
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+        keras.optimizers.SGD(loss_scale_factor=2.0),
+    ):
+        with pytest.raises(ht.UserError, match="optimizer: losses are scaled by RunConfig's mixed_precision"):
+            ht.DNNRegressor([2], DEEP, optimizer=scaling)
 
 
 def test_layers_are_as_asked_for() -> None:
@@ -87,6 +93,7 @@ def test_layers_are_as_asked_for() -> None:
     assert [layer.momentum for layer in tower._normed] == [0.999, 0.999]
     initial = C.embedding_column(DAY, 3, initializer=keras.initializers.Constant(2.0), trainable=False)
     model = canned_model(ht.DNNRegressor([2], [initial]).params)
+    assert canned_model(made.params).get_config() == {"canned": made.params}
     (table,) = model.non_trainable_variables
     assert table.path.endswith("day_embedding/embedding_weights") and float(table.numpy().mean()) == 2
 

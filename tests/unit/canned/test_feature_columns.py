@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,13 @@ def test_a_file_that_is_no_vocabulary_is_refused(
         OURS.categorical_column_with_vocabulary_file("city", path, **options)
     where = f"categorical_column_with_vocabulary_file: vocabulary_file: {path}: "
     assert str(caught.value).startswith(where + said), caught.value
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(ht.UserError, match=f"vocabulary_file: {path}: cannot be read: "):
+            OURS.categorical_column_with_vocabulary_file("city", path)
 
 
 @pytest.mark.parametrize(
