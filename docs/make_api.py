@@ -60,7 +60,7 @@ GROUPS = {
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],
     "Hooks": ["Hook", "HookContext", "SavingListener"],
     "Initial weights": ["WarmStartSettings"],
-    "Statistics": ["map_reduce", "adapt"],
+    "Statistics": ["map_reduce", "adapt", "Table"],
     "Reducers": [f"reducers.{name}" for name in REDUCERS],
     "Big batches": ["WarmUp", "LARS", "scaled_learning_rate"],
     "Ranks": ["launched_ranks", "is_chief"],

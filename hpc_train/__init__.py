@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpc_train.config.exporters import BestExporter, FinalExporter, LatestExporter
     from hpc_train.config.job import JobConfig, load_job
     from hpc_train.config.specs import EvalSpec, HDF5Input, RunConfig, TrainSpec
+    from hpc_train.config.table import Table
     from hpc_train.config.warm_start import WarmStartSettings
     from hpc_train.data.loading.tf_dataset import InputContext
     from hpc_train.distributed.exchange import all_gather
@@ -61,6 +62,7 @@ _NAMES = {
     "hpc_train.config.exporters": ("BestExporter", "FinalExporter", "LatestExporter"),
     "hpc_train.config.job": ("JobConfig", "load_job"),
     "hpc_train.config.specs": ("EvalSpec", "HDF5Input", "RunConfig", "TrainSpec"),
+    "hpc_train.config.table": ("Table",),
     "hpc_train.config.warm_start": ("WarmStartSettings",),
     "hpc_train.data.loading.tf_dataset": ("InputContext",),
     "hpc_train.distributed.exchange": ("all_gather",),
@@ -101,6 +103,7 @@ __all__ = [
     "RunConfig",
     "SavingListener",
     "SchedulerError",
+    "Table",
     "TrainSpec",
     "UserError",
     "WarmStartSettings",

@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.forks import forked
+from tests.stacks import PRINTED_SECS
 from tests.support import LIMIT_SECS, Job, environment, mpirun, run_ranks, wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
@@ -139,11 +141,14 @@ class Ranks:
         try:
             wait_for(lambda: len(self._answers(answer)) == max(1, self.size) or self.have_ended, "", limit)
         except BaseException as error:
+            if not isinstance(error, AssertionError):  # somebody ends the tests
+                self._kill()
+                raise
+            self._send(signal.SIGQUIT)  # they print their stacks, see tests/stacks.py
+            time.sleep(PRINTED_SECS)
             said = f"not within {limit:.0f} s: {arguments}\n{out.read_text()}\n{err.read_text()}"
             self._kill()
-            if isinstance(error, AssertionError):
-                raise AssertionError(said) from None
-            raise  # somebody ends the tests
+            raise AssertionError(said) from None
         code = self._process.returncode if self.have_ended else max(self._answers(answer), key=bool)
         if code in (0, 2) and not self.have_ended:
             self._send(signal.SIGSTOP)

@@ -22,6 +22,7 @@ import yaml
 
 from hpc_train.telemetry.logs import LineFormatter
 from tests.forks import forked
+from tests.stacks import PRINTED_SECS, print_stacks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -151,7 +152,7 @@ def run_ranks(
 def run_program(
     command: Sequence[str], cwd: Path, timeout: float = LIMIT_SECS, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command with a time limit; on its expiry the whole process group is ended."""
+    """Runs a command with a time limit; on its expiry all print their stacks, and the whole process group is ended."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -164,7 +165,11 @@ def run_program(
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 15)
+            print_stacks(process.pid)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=PRINTED_SECS)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             out, err = process.communicate(timeout=60)
             pytest.fail(f"still running after {timeout} s: {command}\n{out}\n{err}")
     return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -62,6 +62,7 @@ app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
 _EXAMPLES = examples(
     "hpc-train shard data/train train.npz --shards 16 --shuffle",
     "hpc-train shard data/ mnist.npz --split --columns image=x,label=y",
+    "hpc-train shard data/ table.csv --schema schema.yaml --split 0.1",
     "hpc-train shard data/ 'part-*.csv' --split 0.1 --stack image=pixel1..pixel784 --dtype 'image=uint8[28,28]'",
 )
 _ABOUT_INSPECT = "[bold]hpc-train shard inspect FILES[/bold] shows what shards hold and how they will be read."
@@ -110,6 +111,12 @@ def make(
             "alone is for all floats (float32), or all integers (int32); NAME=text writes text. Repeatable.",
         ),
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="What is made of a table's columns: a schema.yaml, as hpc-train schema writes it."
+        ),
+    ] = None,
     external: Annotated[
         list[str] | None,
         typer.Option(
@@ -153,6 +160,7 @@ def make(
                 split=split,
                 header=header,
                 external=external or (),
+                schema=schema,
             )
             with _progress() as report:
                 done = convert(prefix, sources, options, report)

@@ -1,4 +1,4 @@
-"""hpc-train stats: what shards hold, by statistics over all of their rows."""
+"""hpc-train stats: what shards or a table hold, by statistics over all of their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
     from hpc_train.config.specs import HDF5Input
+    from hpc_train.config.table import Table
 
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+"""Of the names of files that are tables."""
 FILE_NAMES = ("stats.json", "stats.html")
 UNREMARKABLE = ("", "0")
 """A column of the table that has nothing else is left out."""
@@ -26,9 +29,17 @@ DISPENSABLE = ("infinite", "25%", "75%", "std", "50%", "missing", "distinct")
 
 
 def stats(
-    shards: Annotated[list[str], typer.Argument(metavar="SHARDS...", help="HDF5 files, or patterns of their names.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES...", help="HDF5 files, or a table in CSV (.csv, .tsv, also .gz) or Parquet; or patterns."
+        ),
+    ],
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Of these datasets alone. [default: all that are in rows]")
+        str | None, typer.Option(metavar="A,B", help="Of these alone. [default: all that are in rows]")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The schema of a table, for the types of its columns.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the histograms.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the histograms.")] = None,
@@ -40,7 +51,7 @@ def stats(
         typer.Option(metavar="PATTERN", help="Files that the shards may lead to, by links or external storage."),
     ] = None,
 ) -> None:
-    """Show mean, spread, quantiles, missing and most frequent values of each dataset, in one pass over all rows.
+    """Show mean, spread, quantiles, missing and most frequent values of each column, in one pass over all rows.
 
     Run it alone, or on several ranks under mpirun, which share the rows: the result is the same to the bit.
     """
@@ -52,18 +63,24 @@ def stats(
     with errors():
         world = join_world()
     try:
-        source = world.each(lambda: _checked_source(shards, columns, html, job_dir, external))
+        source = world.each(lambda: _checked_source(sources, columns, schema, html, job_dir, external))
         found = statistics(world, source)
-        world.each(lambda: _report(found, shards, as_json, html, job_dir) if world.is_chief else None)
+        world.each(lambda: _report(found, sources, as_json, html, job_dir) if world.is_chief else None)
     except Exception as error:
         sys.exit(report_error(world, error))
 
 
 def _checked_source(
-    shards: list[str], columns: str | None, html: Path | None, job_dir: Path | None, external: list[str] | None
-) -> HDF5Input:
+    sources: list[str],
+    columns: str | None,
+    schema: Path | None,
+    html: Path | None,
+    job_dir: Path | None,
+    external: list[str] | None,
+) -> HDF5Input | Table:
     """What is read; UserError where an option is not allowed."""
     from hpc_train.config.specs import HDF5Input
+    from hpc_train.config.table import Table
 
     for option, folder in (("--html", html and html.absolute().parent), ("--job-dir", job_dir)):
         if folder is not None and not folder.is_dir():
@@ -71,11 +88,15 @@ def _checked_source(
     names = None if columns is None else tuple(filter(None, map(str.strip, columns.split(","))))
     if names == ():
         raise UserError("--columns: give names of datasets, as in --columns image,label")
-    return HDF5Input(shards=tuple(shards), features=names, label=(), external=tuple(external or ()))
+    if schema is not None or any(Path(name.removesuffix(".gz")).suffix.lower() in TABLES for name in sources):
+        if external:
+            raise UserError("--external: is for HDF5 files; leave it out for a table")
+        return Table(files=tuple(sources), columns=names, schema=schema)
+    return HDF5Input(shards=tuple(sources), features=names, label=(), external=tuple(external or ()))
 
 
 def _report(
-    found: Mapping[str, Any], shards: list[str], as_json: bool, html: Path | None, job_dir: Path | None
+    found: Mapping[str, Any], sources: list[str], as_json: bool, html: Path | None, job_dir: Path | None
 ) -> None:
     """Prints and writes what was found. For the chief."""
     from hpc_train.files import replace_text
@@ -90,7 +111,7 @@ def _report(
             if job_dir is not None and path == job_dir / FILE_NAMES[0]:
                 replace_text(path, json.dumps(found, indent=1) + "\n")
             else:
-                write_statistics(found, shards, path)
+                write_statistics(found, sources, path)
             if not as_json:
                 say(str(path))
     except OSError as error:
@@ -107,7 +128,7 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
     from hpc_train.telemetry.units import counted
 
     screen = console()
-    say(f"{counted(found['rows'], 'row')} in {counted(found['shards'], 'file')}")
+    say(f"{counted(found['rows'], 'row')} in {counted(found['files'], 'file')}")
     rows = []
     for name, column in found["columns"].items():
         top = column.get("top") or [None]
@@ -135,6 +156,7 @@ COMMANDS = (
         examples=(
             "hpc-train stats 'data/train-*.h5'",
             "hpc-train stats 'data/train-*.h5' --columns image,label --html stats.html",
+            "hpc-train stats 'data/*.csv'",
             "mpirun -np 4 hpc-train stats 'data/train-*.h5' --json",
         ),
     ),

@@ -53,6 +53,14 @@ USED: tuple[str, ...] = ("numeric", "categorical", "text", "date")
 """Roles of columns that a model takes."""
 
 
+ABOUT = """\
+# What the columns of a table are, and how each is used. Review it: a model sees what stands here.
+# role: numeric, categorical, text, date, id or ignored (which are left out), label
+# missing: mean, median or zero (numeric, date); own, a value of its own (categorical, text); refuse; drop (label)
+"""
+"""The first lines of a file."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -157,10 +165,8 @@ class TableSchema(_Section):
 
     @field_validator("separator")
     @classmethod
-    def _is_one_character(cls, separator: str | None) -> str | None:
-        if separator is not None and (len(separator.encode()) != 1 or separator in '"\n\r'):
-            raise ValueError("separator is one character of ASCII, and no quote")
-        return separator
+    def _is_separator(cls, separator: str | None) -> str | None:
+        return check_separator(separator)
 
     @model_validator(mode="after")
     def _has_a_label(self) -> TableSchema:
@@ -198,7 +204,14 @@ class TableSchema(_Section):
     def to_yaml(self) -> str:
         """The file: what is not given, or as it is where nothing is given, is left out."""
         value: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
-        return dump_yaml(value)
+        return ABOUT + dump_yaml(value, lists_in_line=True)
+
+
+def check_separator(separator: str | None) -> str | None:
+    """`separator`; ValueError where none of CSV files is so."""
+    if separator is not None and (len(separator.encode()) != 1 or separator in '"\n\r'):
+        raise ValueError("separator is one character of ASCII, and no quote")
+    return separator
 
 
 def read_schema(path: Path) -> TableSchema:

@@ -55,9 +55,17 @@ for _tag, _pattern, _first in (
         )
 
 
-def dump_yaml(value: Any) -> str:
-    """`value`, of plain types, as YAML that `read_yaml` and readers of YAML 1.1 read as the same. Pure."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
+def dump_yaml(value: Any, lists_in_line: bool = False) -> str:
+    """`value`, of plain types, as YAML that `read_yaml` and readers of YAML 1.1 read as the same. Pure.
+
+    Args:
+        lists_in_line: Lists and mappings of plain values are written as [a, b] and {a: b}.
+    """
+    style: dict[str, Any] = {"default_flow_style": False}
+    if lists_in_line:
+        style = {"default_flow_style": None, "width": 110, "allow_unicode": True}
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
+    return text
 
 
 class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver):

@@ -16,8 +16,10 @@ from hpc_train.distributed.startup import join_world
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.lazy import keras
 from hpc_train.mapreduce.adapters import Adapter, adapter_of
-from hpc_train.mapreduce.map_reduce import check_source, reduce_shards, shared_shards
+from hpc_train.mapreduce.blocks import ShardBlocks
+from hpc_train.mapreduce.map_reduce import check_source, shared_shards
 from hpc_train.mapreduce.reducer import Together
+from hpc_train.mapreduce.reduction import reduce_blocks
 
 
 @checked_arguments
@@ -57,7 +59,8 @@ def adapt(layer: Any, source: HDF5Input) -> Any:
     def add(states: dict[str, Any], rows: Mapping[str, Rows]) -> dict[str, Any]:
         return {name: a.reducer.add(states[name], a.values(rows[name])) for name, a in adapters.items()}
 
-    states = reduce_shards(world, add, Together({name: adapter.reducer for name, adapter in adapters.items()}), shards)
+    together = Together({name: adapter.reducer for name, adapter in adapters.items()})
+    states = reduce_blocks(world, ShardBlocks(shards), add, together)
 
     world.each(lambda: _finish(layer, adapters, states))
     return layer

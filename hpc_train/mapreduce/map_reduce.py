@@ -9,30 +9,26 @@ import numpy as np
 
 from hpc_train.arguments import checked_arguments, not_allowed
 from hpc_train.config.specs import HDF5Input
-from hpc_train.data.hdf5.reader import Reader, Rows
+from hpc_train.config.table import Table
+from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.ragged import Ragged
-from hpc_train.distributed.dealer import deal
 from hpc_train.distributed.excepthook import install_excepthook
-from hpc_train.distributed.messages import broadcast, receive, send
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.mapreduce.packing import sendable, unpack
+from hpc_train.mapreduce.blocks import Batch, BlockSource, ShardBlocks
 from hpc_train.mapreduce.reducer import Reducer, Together
-from hpc_train.mapreduce.tree import Partials, Tree, moves
+from hpc_train.mapreduce.reduction import reduce_blocks
+from hpc_train.mapreduce.table_blocks import table_blocks
 
-Batch = Mapping[str, Rows]
-"""The rows of a block, by column."""
-BLOCK_ROWS = 1024
-"""Of fewer rows, calls take longer than what they compute."""
-BLOCK_BYTES = 8 << 20
-"""Of more, the copies that reducers make would take much memory."""
 MapFn = Callable[[dict[str, np.ndarray]], Any]
 
 
 @checked_arguments
-def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reducer[Any]], source: HDF5Input) -> Any:
+def map_reduce(
+    map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reducer[Any]], source: HDF5Input | Table
+) -> Any:
     """Reduces all rows of `source` over all ranks; the result, the same on each of them. Collective.
 
     Rows come in blocks, which depend on the files alone. Each block is read by one rank, which the chief chooses while
@@ -45,8 +41,9 @@ def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reduce
             one column, or the dict.
         reducer: Of hpc_train.reducers; or several by name, where map_fn returns a dict with the same names: all of
             them in one pass.
-        source: `batch_size`, `shuffle`, `seed`, `epochs` and `pad` do not matter; its own `map_fn` is refused, since
-            it is for batches of TensorFlow.
+        source: Of an HDF5Input `batch_size`, `shuffle`, `seed`, `epochs` and `pad` do not matter; its own `map_fn` is
+            refused, since it is for batches of TensorFlow. Of a Table, columns of numbers, truth values (0 and 1) and
+            dates (seconds since 1970-01-01, UTC) are float64, NaN where a value is missing; texts are "" there.
 
     Returns:
         What the reducer's `result` returns; of several a dict by name.
@@ -59,12 +56,12 @@ def map_reduce(map_fn: MapFn | None, reducer: Reducer[Any] | Mapping[str, Reduce
     if world.size > 1:
         install_excepthook(world)
     whole = world.each(lambda: _checked(map_fn, reducer, source))
-    state = reduce_shards(world, _adding(map_fn, whole), whole, shared_shards(world, source))
+    state = reduce_blocks(world, blocks_of(world, source), _adding(map_fn, whole), whole)
     return world.each(lambda: whole.result(state))
 
 
 def _checked(map_fn: Any, reducer: Any, source: Any) -> Reducer[Any]:
-    check_source("map_reduce", source)
+    check_source("map_reduce", source, (HDF5Input, Table))
     if map_fn is not None and not callable(map_fn):
         raise not_allowed("map_reduce", "map_fn", map_fn, "a function of the rows of a block, or None")
     reducers = list(reducer.values()) if isinstance(reducer, Mapping) else [reducer]
@@ -76,11 +73,11 @@ def _checked(map_fn: Any, reducer: Any, source: Any) -> Reducer[Any]:
     return Together(reducer) if isinstance(reducer, Mapping) else reducer
 
 
-def check_source(where: str, source: Any) -> None:
-    """UserError where `source` is no input whose rows can be read as they are stored."""
-    if not isinstance(source, HDF5Input):
-        raise not_allowed(where, "source", source, "an ht.HDF5Input")
-    if source.map_fn is not None:
+def check_source(where: str, source: Any, kinds: tuple[type, ...] = (HDF5Input,)) -> None:
+    """UserError where `source` is no input of these `kinds` whose rows can be read as they are stored."""
+    if not isinstance(source, kinds):
+        raise not_allowed(where, "source", source, " or ".join(f"ht.{kind.__name__}(…)" for kind in kinds))
+    if isinstance(source, HDF5Input) and source.map_fn is not None:
         raise UserError(f"{where}: source: its map_fn is for batches of TensorFlow; leave it out")
 
 
@@ -123,71 +120,15 @@ def plain(values: Rows) -> np.ndarray:
     return found.reshape(shape)
 
 
+def blocks_of(world: World, source: HDF5Input | Table) -> BlockSource:
+    """The rows of `source` in blocks, the same on all ranks. Collective.
+
+    Raises:
+        UserError: On all ranks, where it cannot be read.
+    """
+    return table_blocks(world, source) if isinstance(source, Table) else ShardBlocks(shared_shards(world, source))
+
+
 def shared_shards(world: World, source: HDF5Input) -> ShardSet:
     """The shards of `source`, found and checked by the chief, on all ranks. Collective."""
     return ShardSet.from_json(world.on_chief(lambda: find_shards(source, in_batches=False).to_json()))
-
-
-def reduce_shards(world: World, add: Callable[[Any, Batch], Any], reducer: Reducer[Any], shards: ShardSet) -> Any:
-    """The state of `reducer` of all rows of `shards`, the same on all ranks. Collective.
-
-    Args:
-        add: Adds the rows of a block to a state of `reducer`; may change the state.
-
-    Raises: See map_reduce.
-    """
-    names = [column.key for column in shards.columns]
-    starts = shards.blocks_of(BLOCK_ROWS, BLOCK_BYTES).starts
-    tree = Tree(len(starts) - 1)
-    partials = Partials(tree, reducer.merge)
-    longest, checked = int(np.diff(starts).max()), list[bytes]()
-    with Reader(shards, cached_rows=longest, threads=1) as reader:
-
-        def work(block: int) -> None:
-            state = add(reducer.init(), dict(zip(names, read(block), strict=True)))
-            if not checked:
-                checked.append(sendable(state))
-            partials.add((0, block), state)
-
-        def read(block: int) -> list[Rows]:
-            try:
-                return reader.read(np.arange(starts[block], starts[block + 1]))
-            except OSError as error:
-                raise UserError(f"{error}; write the shard anew, or leave it out") from None
-
-        deal(world, tree.blocks, work)
-    gather(world, tree, partials)
-    whole = world.each(lambda: sendable(partials.by_node[tree.root]) if world.is_chief else b"")
-    return unpack(broadcast(world, whole))
-
-
-def gather(world: World, tree: Tree, partials: Partials[Any]) -> None:
-    """Brings all partial results together, on the chief. Collective.
-
-    Raises:
-        As World.each, where merging raises on a rank.
-    """
-    held = world.all_gather(sorted(partials.by_node))
-    failure: BaseException | None = None
-    for move in moves(tree, [[(level, k) for level, k in nodes] for nodes in held]):
-        if world.rank == move.source:
-            data = b""
-            if failure is None and move.node in partials.by_node:
-                try:
-                    data = sendable(partials.by_node.pop(move.node))
-                except BaseException as error:
-                    failure = error
-            send(world, data, move.target)
-        elif world.rank == move.target:
-            data = receive(world, move.source)
-            try:
-                if failure is None and data:
-                    partials.add(move.node, unpack(data))
-            except BaseException as error:  # the others wait for what this rank has
-                failure = error
-
-    def check() -> None:
-        if failure is not None:
-            raise failure
-
-    world.each(check)

@@ -1,4 +1,4 @@
-"""Statistics of all columns of shards, in one pass over all ranks."""
+"""Statistics of all columns of shards, or of a table, in one pass over all ranks."""
 
 from __future__ import annotations
 
@@ -9,42 +9,57 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.specs import HDF5Input
+from hpc_train.config.table import Table
+from hpc_train.config.table_schema import ColumnSchema
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
+from hpc_train.data.tables.values import day_of
 from hpc_train.distributed.world import World
+from hpc_train.mapreduce.blocks import BlockSource, ShardBlocks
 from hpc_train.mapreduce.histogram import Histogram
-from hpc_train.mapreduce.map_reduce import reduce_shards, shared_shards
-from hpc_train.mapreduce.moments import MinMax, Moments
+from hpc_train.mapreduce.map_reduce import shared_shards
+from hpc_train.mapreduce.moments import MinMax, Moments, Sum
 from hpc_train.mapreduce.quantiles import Quantiles
 from hpc_train.mapreduce.reducer import Reducer, Together
+from hpc_train.mapreduce.reduction import reduce_blocks
+from hpc_train.mapreduce.table_blocks import table_blocks
 from hpc_train.mapreduce.vocabulary import Vocabulary
 
 State = dict[str, Any]
 QUARTERS = (0.25, 0.5, 0.75)
 MOST_NUMBERS, MOST_TEXTS = 1000, 100_000
 """So many different values of a column are counted. Of more, numbers are not; of texts the rarest are given up."""
+ROWS, DAY_SECS = "/rows", 86_400.0
 TOP = 10
 """Of the most frequent values so many are listed."""
 
 
-def statistics(world: World, source: HDF5Input) -> dict[str, Any]:
-    """What the columns of `source` hold, as JSON can: `rows`, `shards`, and of each column what ColumnStatistics gives.
+def statistics(world: World, source: HDF5Input | Table) -> dict[str, Any]:
+    """What the columns of `source` hold, as JSON can: `rows`, `files`, and `columns` by name. Collective.
 
-    Collective; the same on all ranks.
+    Of each column it is what ColumnStatistics gives, or TableColumnStatistics of a table's; the same on all ranks.
 
     Raises:
-        UserError: The shards cannot be read, or do not go together.
+        UserError: The files cannot be read, or do not go together.
     """
-    shards = shared_shards(world, source)
-    reducers = {column.key: ColumnStatistics(column) for column in shards.columns}
+    reducers: dict[str, Reducer[State]]
+    blocks: BlockSource
+    if isinstance(source, Table):
+        blocks = found = table_blocks(world, source)
+        reducers, files = {name: TableColumnStatistics(each) for name, each in found.columns.items()}, len(found.files)
+    else:
+        shards = shared_shards(world, source)
+        blocks, files = ShardBlocks(shards), len(shards.paths)
+        reducers = {column.key: ColumnStatistics(column) for column in shards.columns}
+    together = Together({ROWS: Sum(), **reducers})
 
     def add(states: State, rows: Mapping[str, Rows]) -> State:
-        return {name: reducer.add(states[name], rows[name]) for name, reducer in reducers.items()}
+        count = len(next(iter(rows.values())))
+        return together.add(states, {ROWS: np.array([count]), **rows})
 
-    together = Together(reducers)
-    columns = together.result(reduce_shards(world, add, together, shards))
-    return {"rows": shards.rows, "shards": len(shards.paths), "columns": columns}
+    columns = together.result(reduce_blocks(world, blocks, add, together))
+    return {"rows": int(columns.pop(ROWS)), "files": files, "columns": columns}
 
 
 class ColumnStatistics(Reducer[State]):
@@ -113,6 +128,49 @@ class ColumnStatistics(Reducer[State]):
             "top": [[value, count] for value, count in top],
             "top_error": found["error"],
         }
+
+
+class TableColumnStatistics(Reducer[State]):
+    """Of a table's column, as ColumnStatistics has it; `dtype` is the type that schemas have for it.
+
+    `missing` counts missing values. Of dates `mean`, `min`, `max` and `quantiles` are texts, `std` is in days, and
+    there is no `histogram`.
+    """
+
+    def __init__(self, column: ColumnSchema) -> None:
+        self._type = column.type
+        dtype = {"text": "S1", "integer": "int64", "boolean": "bool"}.get(column.type, "float64")
+        self._inner = ColumnStatistics(Column("", (), dtype, kind="ragged" if column.type == "text" else "numbers"))
+
+    def init(self) -> State:
+        return {"missing": 0, "inner": self._inner.init()}
+
+    def add(self, state: State, values: Any) -> State:
+        if isinstance(values, Ragged):
+            there: Any = Ragged(values.values, values.lengths[values.lengths > 0])
+        else:
+            there = values[~np.isnan(values)]
+            if self._type in ("integer", "boolean"):
+                there = there.astype(np.int64)
+        missing = state["missing"] + len(values) - len(there)
+        return {"missing": missing, "inner": self._inner.add(state["inner"], there)}
+
+    def merge(self, first: State, second: State) -> State:
+        inner = self._inner.merge(first["inner"], second["inner"])
+        return {"missing": first["missing"] + second["missing"], "inner": inner}
+
+    def result(self, state: State) -> State:
+        found = self._inner.result(state["inner"])
+        found |= {"dtype": self._type, "missing": state["missing"], "values": found["values"] + state["missing"]}
+        if self._type == "date":
+            days = {name: found[name] for name in ("mean", "min", "max")}
+            found |= {name: None if value is None else day_of(value) for name, value in days.items()}
+            found["quantiles"] = {
+                key: None if value is None else day_of(value) for key, value in found["quantiles"].items()
+            }
+            found["std"] = None if found["std"] is None else found["std"] / DAY_SECS
+            found.pop("histogram")
+        return found
 
 
 class NumberStatistics(Together):

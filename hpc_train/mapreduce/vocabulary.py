@@ -10,7 +10,7 @@ from pyarrow import compute
 
 from hpc_train.arguments import check_count, checked_arguments
 from hpc_train.data.ragged import TEXT, Ragged
-from hpc_train.data.sources.arrow import texts_of_arrow
+from hpc_train.data.sources.arrow import arrow_of_texts, texts_of_arrow
 from hpc_train.errors import UserError
 from hpc_train.mapreduce.reducer import Reducer
 
@@ -117,11 +117,7 @@ class TopK(Vocabulary):
 def values_of(state: State) -> Any:
     """The values of a state, as Arrow has them: large_binary, int64 or uint64."""
     if state["kind"] == TEXTS:
-        ends = np.append(0, np.cumsum(state["lengths"])).astype(np.int64)
-        letters = np.ascontiguousarray(state["letters"])
-        return pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(letters.view(np.uint8))]
-        )
+        return arrow_of_texts(Ragged(state["letters"], state["lengths"]))
     return pa.array(state.get("values", np.zeros(0, np.int64)))
 
 
@@ -143,8 +139,7 @@ def arrow_of(values: Any) -> tuple[Any, int]:
     """All values in one array of large_binary, int64 or uint64; and how many are missing."""
     if isinstance(values, Ragged):
         if values.dtype == TEXT:
-            state = {"kind": TEXTS, "letters": values.values, "lengths": values.lengths.reshape(-1)}
-            return values_of(state), 0
+            return arrow_of_texts(Ragged(values.values, values.lengths.reshape(-1))), 0
         values = values.values
     array = np.asarray(values)
     kind = array.dtype.kind

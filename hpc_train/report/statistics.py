@@ -47,7 +47,7 @@ def statistics_page(found: Mapping[str, Any], sources: Sequence[str]) -> str:
     ]
     return render(
         "statistics.html.jinja",
-        title=f"{words.count(found['rows'], 'row')} in {words.count(found['shards'], 'file')}",
+        title=f"{words.count(found['rows'], 'row')} in {words.count(found['files'], 'file')}",
         written=words.moment(time.time()),
         columns=Table(("column", "type", *NUMBERS, "distinct"), rows, 2),
         frequent=Table(("column", "value", "count", "share"), frequent, 2),
@@ -69,9 +69,13 @@ def cells(column: Mapping[str, Any]) -> tuple[str, ...]:
     """NUMBERS and the number of distinct values, as they are shown; empty where a column has none."""
     quantiles = column.get("quantiles", {})
     values = {**column, **{f"{float(key):.0%}": value for key, value in quantiles.items()}}
-    shown = [words.number(values[name]) if name in values else "" for name in NUMBERS]
+    shown = [_cell(values[name]) if name in values else "" for name in NUMBERS]
     distinct = column.get("distinct", "")
     return (*shown, "many" if distinct is None else f"{distinct:,}" if distinct != "" else "")
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else words.number(value)
 
 
 def frequent_value(value: Any) -> str:

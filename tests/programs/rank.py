@@ -17,7 +17,15 @@ def pass_on(number: int, frame: object) -> None:
         os.kill(pid, number)
 
 
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGQUIT,
+)
 
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(sys.argv[1])

@@ -5,13 +5,18 @@ nothing here makes use of. Everything but Keras finds them. And garbage is colle
 modules would have it.
 
 Where TESTS_FORKS is a socket, hpc-train is run in a fork by its server, see tests/forks.py, but for `launch`.
+
+SIGQUIT prints the stacks of all threads, see tests/stacks.py.
 """
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
+faulthandler.register(signal.SIGQUIT, file=2)
 gc.set_threshold(100_000, 50, 100)
 
 

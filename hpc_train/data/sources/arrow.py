@@ -1,4 +1,4 @@
-"""Texts and lists of Arrow's arrays as Ragged. Pure."""
+"""Texts of Arrow's arrays as Ragged, and back. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def texts_of_arrow(array: Any) -> Ragged:
     offsets, values = _offsets(array), array.buffers()[2]
     letters = np.frombuffer(values, TEXT) if values is not None and values.size else np.empty(0, TEXT)
     return Ragged(letters[offsets[0] : offsets[-1]] if len(offsets) else letters, np.diff(offsets))
+
+
+def arrow_of_texts(texts: Ragged) -> Any:
+    """Texts as an array of large_binary, none of them missing."""
+    ends = np.append(0, np.cumsum(texts.lengths)).astype(np.int64)
+    letters = np.ascontiguousarray(texts.values).view(np.uint8)
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(letters)]
+    )
 
 
 def _offsets(array: Any) -> np.ndarray:

@@ -6,13 +6,10 @@ not to be whole after all comes as float64 from there on, and the spool makes it
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from csv import Error as CSVError
-from csv import reader as csv_reader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv
 
-from hpc_train.arguments import shown
 from hpc_train.data.ragged import TEXT
 from hpc_train.data.sources.arrow import texts_of_arrow
+from hpc_train.data.sources.csv_header import BOM, NUMBER, check_header, header_cells
 from hpc_train.data.sources.recipe import Part, Target
 from hpc_train.data.sources.table import Block, Field, Rows, open_unzipped
 from hpc_train.errors import UserError
@@ -30,13 +27,10 @@ from hpc_train.errors import UserError
 BLOCK_BYTES = 4 << 20
 SAMPLE_BYTES = 64 << 10
 MAX_LINE_BYTES = 64 << 20
-MAX_COLUMNS = 1 << 18
 
 _WHOLE = r"^\s*[+-]?\d+\s*$"
-_NUMBER = r"(?i)^\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)\s*$"
 _TYPES = {"i8": pa.int64(), "u8": pa.uint64(), "f8": pa.float64(), TEXT.str: pa.binary()}
 _KINDS = {"f": "f8", "S": TEXT.str}
-_BOM = b"\xef\xbb\xbf"
 
 
 class CSV(Part):
@@ -60,9 +54,10 @@ class CSV(Part):
         if not first.strip():
             raise UserError(f"{path}: is empty")
         top, _, rest = first.partition(b"\n")
-        cells = self._header_cells(top.removesuffix(b"\r"))
+        cells = header_cells(self.name, top.removesuffix(b"\r"), self._delimiter)
         if header is None:
-            self._check_header(cells, rest)
+            ways = "give --no-header if it is a row, or --header if these are the columns' names"
+            check_header(self.name, cells, rest, self._delimiter, ways)
         self.names = cells if self._header else [f"c{i}" for i in range(len(cells))]
         twice = {name for name, times in Counter(self.names).items() if times > 1}
         if twice:
@@ -76,27 +71,6 @@ class CSV(Part):
 
     def _field(self, name: str, dtype: np.dtype) -> Field:
         return Field(name, dtype, (), True, self._text_bytes) if dtype == TEXT else Field(name, dtype)
-
-    def _check_header(self, cells: Sequence[str], rest: bytes) -> None:
-        """Refuses a first line that looks like a row: it has numbers, and they do not count the columns."""
-        numbers = [cell for cell in cells if _is_number(cell)]
-        if not numbers:
-            return
-        ways = "give --no-header if it is a row, or --header if these are the columns' names"
-        if len(numbers) == len(cells):
-            raise UserError(f"{self.name}: the first line holds numbers and no column names; {ways}")
-        try:
-            below = next(csv_reader([rest.partition(b"\n")[0].decode()], delimiter=self._delimiter), [])
-        except (UnicodeDecodeError, CSVError):
-            below = []
-        named = [c for cell, c in zip(cells, below, strict=False) if not _is_number(cell)]
-        counting = [[str(i) for i in range(first, first + len(numbers))] for first in (0, 1)]
-        if numbers in counting and all(_is_number(cell) for cell in named):
-            return
-        raise UserError(
-            f"{self.name}: the first line has numbers among its names, such as {shown(numbers[0])}, so it may be a "
-            f"row; {ways}"
-        )
 
     def share(self) -> float | None:
         return self._read_bytes / self._all_bytes
@@ -120,27 +94,10 @@ class CSV(Part):
             while block := stream.read(size) + (rest := stream.readline(MAX_LINE_BYTES + 1)):
                 if len(rest) > MAX_LINE_BYTES:
                     raise UserError(f"{self.name}: has a line of more than {MAX_LINE_BYTES >> 20} MiB; is it CSV?")
-                yield block.removeprefix(_BOM) if first else block
+                yield block.removeprefix(BOM) if first else block
                 first = False
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{self.name}: cannot be read: {error}") from None
-
-    def _header_cells(self, line: bytes) -> Sequence[str]:
-        """What the first line holds."""
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            raise UserError(f"{self.name}: its first line is not text in UTF-8") from None
-        if not line:
-            raise UserError(f"{self.name}: its first line is empty")
-        if line.count(self._delimiter.encode()) >= MAX_COLUMNS:
-            raise UserError(f"{self.name}: has more than {MAX_COLUMNS:,} columns in its first line")
-        whole = csv.ReadOptions(block_size=len(line) + 2)
-        try:
-            names: Sequence[str] = csv.read_csv(pa.BufferReader(line + b"\n"), whole, self._format()).column_names
-        except pa.ArrowInvalid:
-            raise UserError(f"{self.name}: its first line cannot be read; is there a quote too many?") from None
-        return names
 
     def _infer(self, text: bytes, targets: Mapping[str, Target]) -> dict[str, str]:
         """Sets each column's kind from some lines; returns those that hold no numbers, and where that shows."""
@@ -159,7 +116,7 @@ class CSV(Part):
                 continue
             if _first_unlike(values, _WHOLE) is not None:
                 self._kinds[name] = "f8"
-            if (row := _first_unlike(values, _NUMBER)) is not None:
+            if (row := _first_unlike(values, NUMBER)) is not None:
                 refused[name] = f"line {_line_of(text, row, 1 + self._header)} has {_shown(values[row])}"
                 if values[row].as_py().strip():
                     self.texts.append(name)
@@ -175,7 +132,7 @@ class CSV(Part):
                 return {name: _values(table.column(name)) for name in names}
         table = self._table(text, dict.fromkeys(names, pa.binary()), line)
         numbers = [name for name in names if kinds[name] != TEXT.str]
-        faults = [(row, name) for name in numbers if (row := _first_unlike(table.column(name), _NUMBER)) is not None]
+        faults = [(row, name) for name in numbers if (row := _first_unlike(table.column(name), NUMBER)) is not None]
         if faults:
             row, name = min(faults)
             where = f"{self.name}: line {_line_of(text, row, line)}: column {name!r}"
@@ -244,10 +201,6 @@ def _first_unlike(values: pa.ChunkedArray, pattern: str) -> int | None:
 
 def _values(column: pa.ChunkedArray) -> Rows:
     return texts_of_arrow(column) if pa.types.is_binary(column.type) else np.asarray(column.to_numpy())
-
-
-def _is_number(cell: str) -> bool:
-    return re.fullmatch(_NUMBER, cell) is not None
 
 
 def _line_of(text: bytes, row: int, line: int) -> int:

@@ -6,12 +6,14 @@ whole command, so that shards of another one are found whichever set they are of
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.data.hdf5.input_file import Consent
 from hpc_train.data.sampling.shuffle import Shuffle
 from hpc_train.data.sources import Named, expand, open_part
@@ -34,6 +36,7 @@ from hpc_train.data.sources.split import (
 )
 from hpc_train.data.sources.spool import Report, Spool
 from hpc_train.data.sources.table import Field, ShuffledTable, Table
+from hpc_train.data.tables.part import TablePart
 from hpc_train.data.writing import resume_plan
 from hpc_train.data.writing.storage import Storage
 from hpc_train.data.writing.writer import check_rows, nothing, ordered, rows_of, spooled, write_tables
@@ -56,6 +59,7 @@ class Options:
             otherwise.
         compression, chunk_rows: See `Storage`.
         external: Files that HDF5 sources may lead to; paths and globs.
+        schema: The schema of a table: the sources are its files, and it says what is made of them.
     """
 
     shards: int = 8
@@ -69,17 +73,35 @@ class Options:
     split: str | float | None = None
     header: bool | None = None
     external: Sequence[str] = ()
+    schema: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MAX_SHARDS:
             raise UserError(f"--shards {self.shards}: give 1 to {MAX_SHARDS}")
         if self.seed < 0:
             raise UserError(f"--seed {self.seed}: give 0 or more")
+        if self.schema is not None:
+            chosen = {"columns": self.columns, "stack": self.stack, "dtype": self.dtype, "header": self.header}
+            if other := next((name for name, value in chosen.items() if value not in (None, (), [])), None):
+                raise UserError(f"--{other}: with --schema, that says what is made of the columns; edit the schema")
+            if self.split == BY_NAMES:
+                raise UserError("--split: with --schema give a fraction, as in --split 0.1")
 
     def to_plan(self) -> dict[str, Any]:
         """By the names that they have on the command line."""
         given = {name.replace("_", "-"): value for name, value in asdict(self).items()}
+        if self.schema is not None:
+            given["schema"] = hashlib.sha256(self.table_schema().to_yaml().encode()).hexdigest()[:16]
         return {**given, "split": parse_split(self.split)}
+
+    def table_schema(self) -> TableSchema:
+        """What `schema` says.
+
+        Raises:
+            UserError: It cannot be read.
+        """
+        assert self.schema is not None
+        return read_schema(Path(self.schema))
 
 
 @dataclass(frozen=True)
@@ -133,7 +155,7 @@ def convert(
     recipe = parse_recipe(options.columns, options.stack, options.dtype)
     files, consent = expand(sources), Consent(tuple(options.external))
     _check_twice(files)
-    parts = [open_part(name, path, recipe, options.header, consent) for name, path in files]
+    parts = _parts(files, recipe, options, consent)
     if split == BY_NAMES:
         recipe = common_names(recipe)
     groups = _groups(where, parts, recipe, split)
@@ -193,6 +215,16 @@ def _place(prefix: str, split: Split) -> Path:
             "a train and a test set, the folder will do"
         )
     return path
+
+
+def _parts(files: Sequence[Named], recipe: Recipe, options: Options, consent: Consent) -> Sequence[Part]:
+    """What the sources hold."""
+    if options.schema is None:
+        return [open_part(name, path, recipe, options.header, consent) for name, path in files]
+    schema = options.table_schema()
+    if named := next((name for name, _ in files if name), None):
+        raise UserError(f"{named}=…: with --schema give files of the table alone")
+    return [TablePart(path, schema) for _, path in files]
 
 
 def _groups(where: Path, parts: Sequence[Part], recipe: Recipe, split: Split) -> list[_Group]:

@@ -66,10 +66,7 @@ def dedicated(parts: ModelParts) -> Iterator[Training]:
         channel = Channel(world, LEAD, remote.room)
         world.each(lambda: None)  # the workers start Horovod
         with channel:
-            try:
-                yield partial(_serve, channel, remote)
-            finally:
-                remote.close()
+            yield partial(_serve, channel, remote)
         return
     channel = Channel(world, 0)
     allreduce = world.each(lambda: gradient_allreduce(workers, parts.config))

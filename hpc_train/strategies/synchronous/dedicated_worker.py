@@ -164,14 +164,14 @@ class Lead:
         """The chief learns that training has ended, and by which signal."""
         self._channel.send({"kind": "end", "outcome": asdict(outcome), "signal": signal})
         self._context.watchdog.at("waiting for the chief to take the last checkpoint", outcome.step)
-        self._channel.wait_until_sent(lambda: None)
+        self._channel.wait_until_sent()
 
     def send_state(self, step: int, rng: Sequence[np.ndarray]) -> None:
         """The chief gets the state after `step`, once it has taken the one before."""
         watchdog, state = self._context.watchdog, self._context.state
         begun = time.monotonic()
         watchdog.at("waiting for the chief to take the checkpoint before", step)
-        self._channel.wait_until_sent(lambda: None)
+        self._channel.wait_until_sent()
         if (waited := time.monotonic() - begun) > LONG_WAIT_SECS:
             text = f"waited {waited:.1f} s for the chief to take the checkpoint before; save less often"
             self.log(logging.WARNING, text)

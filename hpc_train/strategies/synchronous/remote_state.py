@@ -15,8 +15,6 @@ from hpc_train.engine.checkpointing import Read
 from hpc_train.model import rng_state
 from hpc_train.model.model_state import ModelState
 
-POLL_SECS = 0.5
-
 
 def snapshot_message(step: int, data: Read, time: float) -> dict[str, Any]:
     """What goes with the arrays of a snapshot."""
@@ -33,7 +31,7 @@ def snapshot_message(step: int, data: Read, time: float) -> dict[str, Any]:
 class RemoteState:
     """The last snapshot received, as Checkpointing wants a state and its data.
 
-    The channel's thread asks for `room`, and gets it once nobody reads the snapshot before.
+    The channel's thread asks for `room` until it gets it, which is once nobody reads the snapshot before.
 
     Args:
         readers: Ranks that train; each sends the states of its random generators and of its stateful layers.
@@ -43,29 +41,23 @@ class RemoteState:
 
     def __init__(self, state: ModelState, readers: int) -> None:
         self._state, self._rng = state, rng_state.room(readers, state.layers)
-        self._condition = threading.Condition()
-        self._readers, self._receiving, self._closed = 0, False, False
+        self._lock = threading.Lock()
+        self._readers, self._receiving = 0, False
         self._progress: DataProgress | None = None
         self.order: DataOrder | None = None
         self._time = 0.0
         self._made: Snapshot | None = None
 
-    def room(self) -> list[np.ndarray]:
+    def room(self) -> list[np.ndarray] | None:
         """The memory that the next snapshot is received into; for the channel's thread.
 
-        Waits until the snapshot before has been taken, and nobody reads it any more.
+        None until the snapshot before has been taken, and nobody reads it any more.
         """
-        with self._condition:
-            while (self._readers or self._receiving) and not self._closed:
-                self._condition.wait(POLL_SECS)
+        with self._lock:
+            if self._readers or self._receiving:
+                return None
             self._receiving = True
         return [*self._state.room, *self._rng.values()]
-
-    def close(self) -> None:
-        """Nobody takes snapshots any more."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
 
     def take(self, message: dict[str, Any]) -> int:
         """A snapshot has come, with `message`; returns its step. Somebody reads it until `give_back`."""
@@ -73,13 +65,13 @@ class RemoteState:
         self._progress = DataProgress(step, rows_read, tuple((int(r), int(n)) for r, n in sizes))
         self.order = DataOrder(**message["order"]) if message["order"] else None
         self._time = message["time"]
-        with self._condition:
+        with self._lock:
             self._receiving, self._readers = False, self._readers + 1
         return int(message["step"])
 
     def borrow(self, step: int) -> Snapshot | None:
         """See background_evaluation.SnapshotSource."""
-        with self._condition:
+        with self._lock:
             if self._made is None or self._made.step != step or self._receiving:
                 return None
             self._readers += 1
@@ -87,9 +79,8 @@ class RemoteState:
 
     def give_back(self) -> None:
         """One reader less."""
-        with self._condition:
+        with self._lock:
             self._readers -= 1
-            self._condition.notify_all()
 
     def progress_at(self, step: int) -> DataProgress:
         """How far the data was read; of the snapshot's step alone."""

@@ -165,7 +165,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_inputs_that_are_none_and_nan_are_refused(data: dict[str, np.ndarray], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"adapt: source: 'x\.h5' is not allowed; allowed: an ht\.HDF5Input"):
+    with pytest.raises(UserError, match=r"adapt: source: 'x\.h5' is not allowed; allowed: ht\.HDF5Input"):
         ht.adapt(L.Normalization(), "x.h5")
     with pytest.raises(UserError, match="its map_fn is for batches of TensorFlow; leave it out"):
         ht.adapt(L.Normalization(), ht.HDF5Input("x.h5", map_fn=lambda x, y: (x, y)))

@@ -64,7 +64,7 @@ def found(folder: Path) -> dict[str, Any]:
 
 
 def test_numbers(folder: Path, found: dict[str, Any]) -> None:
-    assert (found["rows"], found["shards"]) == (2 * ROWS, 2)
+    assert (found["rows"], found["files"]) == (2 * ROWS, 2)
     x = column(folder, "x")
     finite = x[np.isfinite(x)].astype(np.float64)
     ours = found["columns"]["x"]
@@ -115,7 +115,7 @@ def test_the_terminal_the_page_and_the_files_of_a_job(folder: Path, found: dict[
 
 
 def test_a_page_of_columns_without_numbers() -> None:
-    bare = {"rows": 1, "shards": 1, "columns": {"z": {"dtype": "complex64", "shape": [], "values": 1}}}
+    bare = {"rows": 1, "files": 1, "columns": {"z": {"dtype": "complex64", "shape": [], "values": 1}}}
     page = statistics_page(bare, ["<x>.h5"])
     assert "1 row in 1 file" in page and "&lt;x&gt;" in page and "Histograms" not in page
 
@@ -155,7 +155,12 @@ def test_map_fn_gets_plain_arrays(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("map_fn", "reducer", "source", "said"),
     [
-        (None, ht.reducers.Mean(), "train.h5", r"source: 'train\.h5' is not allowed; allowed: an ht\.HDF5Input"),
+        (
+            None,
+            ht.reducers.Mean(),
+            "train.h5",
+            r"source: 'train\.h5' is not allowed; allowed: ht\.HDF5In",
+        ),
         (3, ht.reducers.Mean(), None, "map_fn: 3 is not allowed; allowed: a function of the rows"),
         (None, np.mean, None, r"is not allowed; allowed: one of ht\.reducers"),
         (None, {}, None, r"reducer: \{\} is not allowed"),

@@ -1,0 +1,1 @@
+"""Tables: what their columns are found to be, and how they are to be used."""
