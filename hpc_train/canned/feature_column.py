@@ -48,6 +48,8 @@ __all__ = [
 MOST_BUCKETS = 2**31 - 1
 MOST_NUMBERS = 1 << 24
 """Of a row, in one column."""
+MOST_LISTED, MOST_LISTED_CHARACTERS = 1 << 16, 1 << 22
+"""Values of a vocabulary that is part of the job's params, and so of its job.yaml."""
 _MOST_KEY = 2**63
 _CATEGORICAL = "a categorical column, as in ht.feature_column.categorical_column_with_identity('day', 7)"
 
@@ -137,7 +139,7 @@ def categorical_column_with_vocabulary_list(
 
     Args:
         key: The feature, of texts or whole numbers, one or several a row: `[B]` or `[B, n]`.
-        vocabulary_list: Texts, or whole numbers; each once.
+        vocabulary_list: Texts, or whole numbers; each once, 65,536 at most: it is part of the job's description.
         dtype: "string", or a type of whole numbers; None: that of the vocabulary.
         default_value: The number of all other values; -1: they have none.
         num_oov_buckets: Other values get, by their hashes, one of so many numbers behind the list's.
@@ -147,19 +149,20 @@ def categorical_column_with_vocabulary_list(
     """
     where = "categorical_column_with_vocabulary_list"
     _check_key(where, key)
-    allowed = "a list of texts, or of whole numbers, each once"
+    allowed = f"a list of texts, or of whole numbers, each once, {MOST_LISTED:,} at most; of more give a file"
     if isinstance(vocabulary_list, str | bytes) or not isinstance(vocabulary_list, Sequence | np.ndarray):
         raise not_allowed(where, "vocabulary_list", vocabulary_list, allowed)
     values = [value.item() if isinstance(value, np.generic) else value for value in vocabulary_list]
     are_texts = all(isinstance(value, str) for value in values)
     are_numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
-    if not values or len(set(map(str, values))) < len(values) or not (are_texts or are_numbers):
+    texts = tuple(map(str, values)) if (are_texts or are_numbers) and len(values) <= MOST_LISTED else ()
+    if not texts or len(set(texts)) < len(texts) or sum(map(len, texts)) > MOST_LISTED_CHARACTERS:
         raise not_allowed(where, "vocabulary_list", vocabulary_list, allowed)
     if dtype is not None and _is_text(where, dtype) != are_texts:
         kind = "'string'" if are_texts else "a type of whole numbers, as 'int64'"
         raise not_allowed(where, "dtype", dtype, f"that of the vocabulary, {kind}, or None")
     _check_others(where, default_value, num_oov_buckets, len(values))
-    return VocabularyColumn(key, tuple(map(str, values)), len(values), are_texts, default_value, num_oov_buckets)
+    return VocabularyColumn(key, texts, len(texts), are_texts, default_value, num_oov_buckets)
 
 
 @_refused

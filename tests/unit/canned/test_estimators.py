@@ -12,6 +12,7 @@ import pytest
 import hpc_train as ht
 from hpc_train.canned.arguments import Canned, UserFunction, as_plain, from_plain
 from hpc_train.canned.model_fn import canned_model
+from hpc_train.model.builder import sparse_classes
 
 C: Any = ht.feature_column
 AGE, DAY = C.numeric_column("age"), C.categorical_column_with_identity("day", 7)
@@ -227,5 +228,8 @@ def test_labels_that_do_not_fit_are_named() -> None:
     ):
         with pytest.raises(ht.UserError, match=said):
             loss(estimator, labels)
+    whole = canned_model(ht.LinearClassifier([AGE], n_classes=3).params)
+    assert sparse_classes(whole, ["answer"]) == {"answer": (3, None)}, "labels of shards are looked at before"
+    assert sparse_classes(canned_model(ht.LinearClassifier([AGE], **texts).params), ["answer"]) == {}
     assert bool(tf.math.is_nan(loss(ht.LinearClassifier([AGE], **texts), ["no", "never"]))), "nothing is learnt from it"
     assert float(loss(ht.LinearClassifier([AGE], **texts), ["no", "yes"])) == pytest.approx(0.6931472)

@@ -210,6 +210,10 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         (lambda: OURS.crossed_column([city(OURS), "a"], 5), "crossed_column: keys: a hashed column would be hashed "),
         (lambda: OURS.embedding_column(city(OURS), 2, ckpt_to_load_from="x"), "embedding_column: ckpt_to_load_from: "),
         (
+            lambda: OURS.categorical_column_with_vocabulary_list("a", range(2**16 + 1)),
+            "categorical_column_with_vocabulary_list: vocabulary_list: range(0, 65537) is not allowed; allowed: a list ",
+        ),
+        (
             lambda: OURS.categorical_column_with_vocabulary_list("a", ["b"], dtype="int64"),
             "categorical_column_with_vocabulary_list: dtype: 'int64' is not allowed; allowed: that of the vocabulary, ",
         ),
