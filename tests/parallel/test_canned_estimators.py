@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from hpc_train.data.writing.writer import write_shards
 from tests.ranks import hpc_train
-from tests.support import records_of, run_ranks, variables
+from tests.support import REPOSITORY, records_of, run_ranks, variables
 
 PROGRAM = Path(__file__).parent / "programs" / "canned_estimators.py"
 METRICS = {
@@ -20,6 +21,8 @@ METRICS = {
     *("precision", "prediction/mean", "recall"),
 }
 ROWS = 50
+KEPT = REPOSITORY / "tests/data/estimator_2_15"
+"""What TensorFlow 2.15 left."""
 
 
 def rows(count: int, seed: int) -> dict[str, Any]:
@@ -45,6 +48,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_shards(folder / "data" / part, data, shards=2)
         data["answer"][count - 3] = "perhaps"
         write_shards(folder / "more/data" / part, data, shards=2)
+    with np.load(KEPT / "inputs.npz", allow_pickle=False) as inputs:
+        kept = {name: inputs[name] for name in ("age", "size", "colour", "city", "value")}
+    write_shards(folder / "kept", kept, shards=2)
+    shutil.copytree(KEPT / "linear_regressor", folder / "model_dir")
     done = run_ranks(2, [PROGRAM, folder, "sync"], folder)
     assert done.returncode == 0, done.stderr
     return folder
@@ -83,6 +90,14 @@ def test_a_label_that_is_unknown_is_named_before_anything_is_written(folder: Pat
         "has not; it has 'no', 'yes'"
     )
     assert not (folder / "unknown").exists()
+
+
+def test_a_checkpoint_of_tensorflow_is_gone_on_from(folder: Path) -> None:
+    recorded = json.loads((KEPT / "linear_regressor/evaluation.json").read_text())
+    before, after = (records_of(folder / job, "eval")[-1] for job in ("as_it_was", "trained_on"))
+    for name in ("average_loss", "label/mean", "prediction/mean"):
+        assert before[name] == pytest.approx(recorded[name], rel=1e-5)
+    assert after["average_loss"] < 0.9 * recorded["average_loss"], "weights are not lost, and learn on"
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -47,6 +47,12 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.001)
 
 
+def sgd(rate: float) -> Any:
+    import keras
+
+    return keras.optimizers.SGD(rate)
+
+
 def specs(folder: Path, max_steps: int, batch_size: int = 16) -> tuple[ht.TrainSpec, ht.EvalSpec]:
     def source(part: str) -> ht.HDF5Input:
         shards = str(folder / f"data/{part}-*.h5")
@@ -61,6 +67,26 @@ def run(estimator: ht.Estimator, folder: Path, max_steps: int) -> None:
     ht.train_and_evaluate(estimator, *specs(folder, max_steps))
 
 
+def started(folder: Path, name: str, optimizer: Any) -> None:
+    """A linear regressor that begins with the checkpoint that TensorFlow 2.15 left of the same."""
+    column = ht.feature_column
+    age, size = column.numeric_column("age"), column.numeric_column("size", shape=2)
+    ages = column.bucketized_column(age, [-1.0, 0.0, 1.0])
+    colour = column.categorical_column_with_vocabulary_list("colour", ["red", "green", "blue"], num_oov_buckets=1)
+    city = column.categorical_column_with_hash_bucket("city", 5)
+    made = ht.LinearRegressor(
+        [age, size, ages, colour, city, column.crossed_column([ages, "colour"], 7)],
+        model_dir=folder / name,
+        optimizer=optimizer,
+        config=ht.RunConfig(save_checkpoints_steps=10, report=False),
+        warm_start_from=folder / "model_dir",
+    )
+    rows = str(folder / "kept-*.h5")
+    source = ht.HDF5Input(rows, batch_size=4, features=["age", "size", "colour", "city"], label="value", seed=1)
+    evaluation = ht.EvalSpec(source, steps=None, start_delay_secs=0, throttle_secs=0)
+    ht.train_and_evaluate(made, ht.TrainSpec(source, max_steps=10), evaluation)
+
+
 def main() -> None:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     if mode == "sync":
@@ -69,6 +95,8 @@ def main() -> None:
         run(estimator(folder / "resumed"), folder, 20)
         for precision in ("bfloat16", "float16"):
             run(estimator(folder / precision, mixed_precision=precision), folder, 10)
+        started(folder, "as_it_was", sgd(0.0))
+        started(folder, "trained_on", "Ftrl")
         more = folder / "more"
         try:
             run(estimator(folder / "unknown"), more, 10)
