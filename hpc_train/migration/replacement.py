@@ -178,7 +178,7 @@ class Translator(ast.NodeTransformer):
             template = _expression(row.code)
             while isinstance(template, ast.Call):
                 template = template.func
-            if isinstance(template, ast.Attribute | ast.Name):
+            if isinstance(template, ast.Attribute | ast.Name | ast.Constant):
                 return template
         if name.startswith("keras."):
             return _expression(name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hpc_train.config.estimator_arguments import (
     BEST_EXPORTER,
+    CANNED,
     EARLY_STOPPING,
     ESTIMATOR,
     EVAL_SPEC,
     EXPORTERS,
+    FEATURE_COLUMN,
     METHODS,
     NAMES,
     RUN_CONFIG,
@@ -22,20 +24,14 @@ _CONFIG = (
     "checkpoint_save_graph_def?"
 )
 _RULE = "min_steps? run_every_secs? run_every_steps?"
-_CANNED_GONE = {"loss_reduction": "losses are averaged over the batch of all ranks; leave it out"}
-_LINEAR = "feature_columns model_dir? n_classes? weight_column? label_vocabulary? optimizer? config?"
-_LINEAR_REGRESSOR = "feature_columns model_dir? label_dimension? weight_column? optimizer? config?"
-_DNN = (
-    "hidden_units feature_columns model_dir? n_classes? weight_column? label_vocabulary? optimizer? activation_fn? "
-    "dropout? config?"
-)
-_DNN_REGRESSOR = (
-    "hidden_units feature_columns model_dir? label_dimension? weight_column? optimizer? activation_fn? dropout? config?"
-)
+_LINEAR = "weight_column? {label}optimizer? config? warm_start_from? loss_reduction? sparse_combiner?"
+_DNN = "weight_column? {label}optimizer? activation_fn? dropout? config? warm_start_from? loss_reduction? batch_norm?"
 _BOTH = (
     "model_dir? linear_feature_columns? linear_optimizer? dnn_feature_columns? dnn_optimizer? dnn_hidden_units? "
-    "dnn_activation_fn? dnn_dropout?"
+    "dnn_activation_fn? dnn_dropout? {units}? weight_column? {label}config? warm_start_from? loss_reduction? "
+    "batch_norm? linear_sparse_combiner?"
 )
+_VOCABULARY = "label_vocabulary? "
 _TREES = (
     "hpc_train has no boosted trees: train them by XGBoost, as a job of its own program (`module:` in job.yaml); "
     "examples/xgboost does, on any number of ranks. n_trees is XGBoost's rounds, max_depth its max_depth, "
@@ -168,16 +164,18 @@ _EXPERIMENTAL = (
     missing("tf.estimator.experimental.*", "the package does not know this name of tf.estimator.experimental"),
 )  # fmt: skip
 _CANNED = (
-    write("tf.estimator.LinearClassifier", "ht.LinearClassifier(feature_columns, *rest)", _LINEAR, gone=_CANNED_GONE),
-    write("tf.estimator.LinearRegressor", "ht.LinearRegressor(feature_columns, *rest)", _LINEAR_REGRESSOR,
-          gone=_CANNED_GONE),
-    write("tf.estimator.DNNClassifier", "ht.DNNClassifier(hidden_units, feature_columns, *rest)", _DNN,
-          gone=_CANNED_GONE),
-    write("tf.estimator.DNNRegressor", "ht.DNNRegressor(hidden_units, feature_columns, *rest)", _DNN_REGRESSOR,
-          gone=_CANNED_GONE),
-    write("tf.estimator.DNNLinearCombinedClassifier", "ht.DNNLinearCombinedClassifier(*rest)", _BOTH,
-          gone=_CANNED_GONE),
-    write("tf.estimator.DNNLinearCombinedRegressor", "ht.DNNLinearCombinedRegressor(*rest)", _BOTH, gone=_CANNED_GONE),
+    write("tf.estimator.LinearClassifier", "ht.LinearClassifier(feature_columns, *rest)",
+          "feature_columns model_dir? n_classes? " + _LINEAR.format(label=_VOCABULARY), gone=CANNED),
+    write("tf.estimator.LinearRegressor", "ht.LinearRegressor(feature_columns, *rest)",
+          "feature_columns model_dir? label_dimension? " + _LINEAR.format(label=""), gone=CANNED),
+    write("tf.estimator.DNNClassifier", "ht.DNNClassifier(hidden_units, feature_columns, *rest)",
+          "hidden_units feature_columns model_dir? n_classes? " + _DNN.format(label=_VOCABULARY), gone=CANNED),
+    write("tf.estimator.DNNRegressor", "ht.DNNRegressor(hidden_units, feature_columns, *rest)",
+          "hidden_units feature_columns model_dir? label_dimension? " + _DNN.format(label=""), gone=CANNED),
+    write("tf.estimator.DNNLinearCombinedClassifier", "ht.DNNLinearCombinedClassifier(*rest)",
+          _BOTH.format(units="n_classes", label=_VOCABULARY), gone=CANNED),
+    write("tf.estimator.DNNLinearCombinedRegressor", "ht.DNNLinearCombinedRegressor(*rest)",
+          _BOTH.format(units="label_dimension", label=""), gone=CANNED),
     missing("tf.estimator.LinearEstimator", f"take ht.LinearClassifier or ht.LinearRegressor: {_HEADS}"),
     missing("tf.estimator.DNNEstimator", f"take ht.DNNClassifier or ht.DNNRegressor: {_HEADS}"),
     missing("tf.estimator.DNNLinearCombinedEstimator",
@@ -201,7 +199,7 @@ _CANNED = (
 )  # fmt: skip
 _COLUMNS = (
     *(
-        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature,
+        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature, gone=FEATURE_COLUMN,
               renamed={"dimension": "shape"} if name == "numeric_column" else {})
         for name, needed, signature in (
             ("numeric_column", "key", "key shape? default_value? dtype? normalizer_fn?"),
@@ -209,7 +207,7 @@ _COLUMNS = (
             ("categorical_column_with_vocabulary_list", "key, vocabulary_list",
              "key vocabulary_list dtype? default_value? num_oov_buckets?"),
             ("categorical_column_with_vocabulary_file", "key, vocabulary_file",
-             "key vocabulary_file vocabulary_size? num_oov_buckets? default_value? dtype?"),
+             "key vocabulary_file vocabulary_size? dtype? default_value? num_oov_buckets? file_format?"),
             ("categorical_column_with_hash_bucket", "key, hash_bucket_size", "key hash_bucket_size dtype?"),
             ("categorical_column_with_identity", "key, num_buckets", "key num_buckets default_value?"),
             ("crossed_column", "keys, hash_bucket_size", "keys hash_bucket_size hash_key?"),

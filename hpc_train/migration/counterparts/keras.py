@@ -49,6 +49,8 @@ _LOSSES = (
     write("tf.losses.absolute_difference", "keras.losses.MeanAbsoluteError()", "*", _LOSS),
     write("tf.losses.huber_loss", "keras.losses.Huber()", "*", _LOSS),
     write("tf.losses.log_loss", "keras.losses.BinaryCrossentropy()", "*", _LOSS),
+    write("keras.losses.Reduction.SUM", "'sum'"),
+    write("keras.losses.Reduction.SUM_OVER_BATCH_SIZE", "'sum_over_batch_size'"),
     leave_out("tf.losses.get_regularization_loss", "Keras adds the layers' regularisation to the loss"),
     leave_out("tf.losses.get_total_loss", "Keras adds the layers' regularisation to the loss"),
     missing("tf.losses.*", "take the loss of the same kind in keras.losses"),

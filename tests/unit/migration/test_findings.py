@@ -90,6 +90,11 @@ def flat(code: str) -> str:
         ),
         ("est.LinearRegressor(feature_columns=c)", "ht.LinearRegressor(c)", []),
         (
+            "est.LinearClassifier(c, partitioner=p, loss_reduction=tf.losses.Reduction.SUM)",
+            "ht.LinearClassifier(c, loss_reduction='sum')",
+            ["partitioner: with `strategy`"],
+        ),
+        (
             "tf.feature_column.embedding_column(tf.feature_column.categorical_column_with_identity('a', 9), 3)",
             "ht.feature_column.embedding_column(ht.feature_column.categorical_column_with_identity('a', 9), 3)",
             [],
