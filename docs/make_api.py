@@ -32,8 +32,28 @@ written here.
 <!-- Made from the docstrings by `make docs-api`. -->
 """
 REDUCERS = ("Sum", "Mean", "Moments", "MinMax", "Histogram", "Quantiles", "Vocabulary", "TopK", "Custom", "Reducer")
+COLUMNS = (
+    "numeric_column",
+    "bucketized_column",
+    "categorical_column_with_vocabulary_list",
+    "categorical_column_with_vocabulary_file",
+    "categorical_column_with_hash_bucket",
+    "categorical_column_with_identity",
+    "crossed_column",
+    "indicator_column",
+    "embedding_column",
+)
 GROUPS = {
     "Training": ["train_and_evaluate", "Estimator", "RunConfig", "TrainSpec", "EvalSpec"],
+    "Canned estimators": [
+        "LinearClassifier",
+        "LinearRegressor",
+        "DNNClassifier",
+        "DNNRegressor",
+        "DNNLinearCombinedClassifier",
+        "DNNLinearCombinedRegressor",
+    ],
+    "Feature columns": [f"feature_column.{name}" for name in COLUMNS],
     "In a model": ["all_gather"],
     "Built-in models": ["builtin_model"],
     "Data": ["HDF5Input", "InputContext"],
@@ -55,7 +75,8 @@ def page() -> str:
     import hpc_train as ht
 
     named = [name for names in GROUPS.values() for name in names]
-    public = {*ht.__all__, *(f"reducers.{name}" for name in ht.reducers.__all__)} - {"reducers"}
+    modules = ("feature_column", "reducers")
+    public = {*ht.__all__, *(f"{m}.{name}" for m in modules for name in getattr(ht, m).__all__)} - {*modules}
     assert set(named) == public, set(named) ^ public
     parts = [HEAD, *(_wrapped(f"{title}: {', '.join(map(_link, names))}") for title, names in GROUPS.items()), ""]
     for title, names in GROUPS.items():

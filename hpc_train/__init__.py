@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpc_train.callbacks.hook import Hook, HookContext, SavingListener
+    from hpc_train.canned import feature_column
+    from hpc_train.canned.estimators import (
+        DNNClassifier,
+        DNNLinearCombinedClassifier,
+        DNNLinearCombinedRegressor,
+        DNNRegressor,
+        LinearClassifier,
+        LinearRegressor,
+    )
     from hpc_train.config.early_stopping import stop_if_higher, stop_if_lower, stop_if_no_decrease, stop_if_no_increase
     from hpc_train.config.estimator import Estimator
     from hpc_train.config.exporters import BestExporter, FinalExporter, LatestExporter
@@ -36,6 +45,14 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "hpc_train.callbacks.hook": ("Hook", "HookContext", "SavingListener"),
+    "hpc_train.canned.estimators": (
+        "DNNClassifier",
+        "DNNLinearCombinedClassifier",
+        "DNNLinearCombinedRegressor",
+        "DNNRegressor",
+        "LinearClassifier",
+        "LinearRegressor",
+    ),
     "hpc_train.config.early_stopping": (
         "stop_if_higher",
         "stop_if_lower",
@@ -62,10 +79,14 @@ _NAMES = {
     "hpc_train.training.trainer": ("train_and_evaluate",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"reducers": "hpc_train.mapreduce.reducers"}
+_MODULES = {"feature_column": "hpc_train.canned.feature_column", "reducers": "hpc_train.mapreduce.reducers"}
 
 __all__ = [
     "BestExporter",
+    "DNNClassifier",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor",
+    "DNNRegressor",
     "Estimator",
     "EvalSpec",
     "FinalExporter",
@@ -78,6 +99,8 @@ __all__ = [
     "JobEndedError",
     "LARS",
     "LatestExporter",
+    "LinearClassifier",
+    "LinearRegressor",
     "RankError",
     "RunConfig",
     "SavingListener",
@@ -90,6 +113,7 @@ __all__ = [
     "adapt",
     "all_gather",
     "builtin_model",
+    "feature_column",
     "is_chief",
     "launched_ranks",
     "load_job",

@@ -44,15 +44,16 @@ class Estimator:
             object.__setattr__(self, "config", RunConfig())
         if self.params is None:
             object.__setattr__(self, "params", {})
-        check_type("Estimator", "config", self.config, RunConfig, "an ht.RunConfig, as in ht.RunConfig('runs/mine')")
-        check_type("Estimator", "params", self.params, Mapping, "a dict")
+        where = type(self).__name__
+        check_type(where, "config", self.config, RunConfig, "an ht.RunConfig, as in ht.RunConfig('runs/mine')")
+        check_type(where, "params", self.params, Mapping, "a dict")
         warm = self.warm_start_from
         if not (is_path(warm) or isinstance(warm, WarmStartSettings | None)):
-            raise not_allowed("Estimator", "warm_start_from", warm, "a path, an ht.WarmStartSettings, or None")
+            raise not_allowed(where, "warm_start_from", warm, "a path, an ht.WarmStartSettings, or None")
         try:
             check_model(self.model_fn, self.params)
         except ValueError as error:
-            raise UserError(f"Estimator: model_fn: {error}") from None
+            raise UserError(f"{where}: model_fn: {error}") from None
 
     def __getattr__(self, name: str) -> Any:
         if name in METHODS:

@@ -52,6 +52,15 @@ EARLY_STOPPING = {
 HDF5_INPUT = {
     "num_epochs": "it is `epochs`",
 }
+CANNED = {
+    "input_layer_partitioner": 'with `strategy` "async" large tables are cut among parameter servers by themselves',
+    "partitioner": 'with `strategy` "async" large tables are cut among parameter servers by themselves',
+    "head": "the head is that of the class; for another one give ht.Estimator a model_fn",
+}
+FEATURE_COLUMN = {
+    "sparse_combiner": "it is the estimator's `sparse_combiner`",
+    "shared_embedding_collection_name": "embeddings are not shared; give each column its own",
+}
 METHODS = {
     "train": "call ht.train_and_evaluate(estimator, train_spec, eval_spec)",
     "evaluate": "call ht.train_and_evaluate, or run `hpc-train evaluate JOBDIR`",
@@ -75,9 +84,32 @@ NAMES = {
     "StopAtStepHook": "TrainSpec's max_steps",
     "LoggingTensorHook": "losses and metrics are logged; see RunConfig's log_step_count_steps",
     "SummarySaverHook": "RunConfig's save_summary_steps",
+    "BaselineClassifier": "ht.LinearClassifier reports accuracy_baseline",
+    "BaselineRegressor": "ht.LinearRegressor reports label/mean",
+    "BoostedTreesClassifier": "train trees with a library of their own, such as ydf",
+    "BoostedTreesRegressor": "train trees with a library of their own, such as ydf",
+    "DNNEstimator": "ht.DNNClassifier or ht.DNNRegressor, or ht.Estimator with a model_fn for a head of your own",
+    "LinearEstimator": "ht.LinearClassifier or ht.LinearRegressor, or ht.Estimator with a model_fn",
+    "DNNLinearCombinedEstimator": "ht.DNNLinearCombinedClassifier or its Regressor, or ht.Estimator with a model_fn",
     "stop_if_no_decrease_hook": "ht.stop_if_no_decrease",
     "stop_if_no_increase_hook": "ht.stop_if_no_increase",
     "stop_if_lower_hook": "ht.stop_if_lower",
     "stop_if_higher_hook": "ht.stop_if_higher",
 }
 """Names of tf.estimator and tf.estimator.experimental."""
+FEATURE_COLUMNS = {
+    "weighted_categorical_column": "rows count by the estimator's `weight_column`, values of a row count alike",
+    "shared_embeddings": "give each column an embedding_column of its own, or write a model_fn with one Embedding",
+    "make_parse_example_spec": "rows are datasets of shards; `hpc-train shard` writes them from tf.Example files",
+}
+"""Names of tf.feature_column; those of sequences have one answer."""
+FEATURE_COLUMNS |= dict.fromkeys(
+    (
+        "sequence_numeric_column",
+        "sequence_categorical_column_with_identity",
+        "sequence_categorical_column_with_hash_bucket",
+        "sequence_categorical_column_with_vocabulary_list",
+        "sequence_categorical_column_with_vocabulary_file",
+    ),
+    "canned estimators take no sequences; write a model_fn, whose layers are recurrent",
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from hpc_train.arguments import shown
@@ -132,3 +133,24 @@ def _called(function: Callable[..., Any]) -> str:
         return f"{name}()"
     bare = [p.replace(annotation=p.empty, default=p.empty) for p in signature.parameters.values()]
     return f"{name}{signature.replace(parameters=bare, return_annotation=signature.empty)}"
+
+
+def name_of(function: Any) -> str:
+    """What another process imports a function, or the class of an object, by: `module:name`, or `file.py:name`."""
+    if isinstance(function, str):
+        return function
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{_place_of(kind.__module__)}:{kind.__qualname__}"
+
+
+def _place_of(module: str) -> str:
+    """Where another process finds a module: the program itself, and what lies beside it, by their files."""
+    program, found = sys.modules.get("__main__"), sys.modules.get(module)
+    if found is program and (spec := getattr(program, "__spec__", None)) is not None:  # python -m package.module
+        return str(spec.name)
+    file, main = (getattr(each, "__file__", None) for each in (found, program))
+    if not file or not main or not file.endswith(".py"):
+        return module
+    path = Path(file).absolute()
+    is_beside = "." not in module and path.parent == Path(main).absolute().parent
+    return str(path) if found is program or is_beside else module

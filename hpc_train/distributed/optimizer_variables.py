@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,22 +25,51 @@ class OptimizerVariables:
     common: list[Any]
 
 
+def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that update variables: itself, or those among which a MultiOptimizer divides them."""
+    inner = getattr(optimizer, "optimizers", None)
+    return list(inner) if inner else [optimizer]
+
+
+def of_parts(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> list[tuple[Any, list[int]]]:
+    """Each of `parts_of` with the places of its `variables`, which it has been built on."""
+    parts = parts_of(optimizer)
+    if parts == [optimizer]:
+        return [(optimizer, list(range(len(variables))))]
+    numbers = [optimizer._var_to_optimizer_idx[optimizer._var_key(variable)] for variable in variables]
+    return [(part, [place for place, own in enumerate(numbers) if own == number]) for number, part in enumerate(parts)]
+
+
+def clipped(optimizer: keras.optimizers.Optimizer, values: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Gradients of `variables` as the optimizers that apply them clip them, each its own."""
+    found = list(values)
+    for part, places in of_parts(optimizer, variables):
+        for place, value in zip(places, part._clip_gradients([found[place] for place in places]), strict=True):
+            found[place] = value
+    return found
+
+
 def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> OptimizerVariables:
     """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
-    add = optimizer.add_variable_from_reference
+    parts = parts_of(optimizer)
 
-    def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        slot = add(reference_variable, *args, **kwargs)
-        slots[numbers[id(reference_variable)]].append(slot)
-        return slot
+    def noting(add: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+            slot = add(reference_variable, *args, **kwargs)
+            slots[numbers[id(reference_variable)]].append(slot)
+            return slot
 
-    optimizer.add_variable_from_reference = noted
+        return noted
+
+    for part in parts:
+        part.add_variable_from_reference = noting(part.add_variable_from_reference)
     try:
         optimizer.build(variables)
     finally:
-        del optimizer.add_variable_from_reference
+        for part in parts:
+            del part.add_variable_from_reference
     known = {id(slot) for own in slots for slot in own}
     return OptimizerVariables(slots, [v for v in optimizer.variables if id(v) not in known])
 
@@ -62,6 +92,11 @@ def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -
     Args:
         names: Of the variables that are cut.
     """
+    for part in parts_of(optimizer):
+        _refuse_uncuttable(part, names)
+
+
+def _refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -> None:
     kind = type(optimizer).__name__
     try:
         whole, parts = _updated(optimizer, [(8, 6)]), _updated(optimizer, [(24,), (24,)])
@@ -84,6 +119,10 @@ def takes_rows(optimizer: keras.optimizers.Optimizer) -> bool:
 
     It is tried out, too; otherwise rows have to be put into a gradient that is zero elsewhere.
     """
+    return all(map(_takes_rows, parts_of(optimizer)))
+
+
+def _takes_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     try:
         whole, rows = _updated(optimizer, [(8, 6)]), _updated(optimizer, [(8, 6)], as_rows=True)
     except Exception:

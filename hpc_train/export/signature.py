@@ -48,12 +48,16 @@ def signature_of(
             inputs of a model that takes a list of as many.
         datasets: The dataset of each input, where the job gives inputs other names than datasets have.
 
-    A dict of inputs keeps its names; else Keras's names of the inputs are taken.
+    A dict of inputs keeps its names; else Keras's names of the inputs are taken. A model that has `serving_features`
+    takes these alone of a dict.
 
     Raises:
         UserError: An input is not a dense tensor of rows.
     """
     x = element_spec[0] if isinstance(element_spec, tuple) else element_spec
+    served = getattr(model, "serving_features", None)
+    if served is not None and isinstance(x, dict):
+        x = {name: spec for name, spec in x.items() if name in served}
     flat = tf.nest.flatten(x)
     names = _names(model, x, len(flat), feature_names)
     inputs, others = {}, {}

@@ -199,10 +199,11 @@ def _losses_noted(model: keras.Model) -> Iterator[list[Any]]:
 def sparse_classes(model: keras.Model, labels: list[str]) -> dict[str, tuple[int, int | None]]:
     """Of the labels that Keras's sparse cross-entropy compares with an output: classes, and the label it leaves out.
 
-    Known for models with one output, and with outputs and losses by name.
+    Known for models with one output, and with outputs and losses by name; and for those that have `label_classes`.
     """
     if type(model).compute_loss is not keras.Model.compute_loss:
-        return {}
+        classes = getattr(model, "label_classes", None)
+        return {labels[0]: (classes, None)} if classes is not None and len(labels) == 1 else {}
     outputs, named, loss = getattr(model, "outputs", None), getattr(model, "output", None), model.loss
     if isinstance(loss, dict) and isinstance(named, dict):
         compared = [(label, loss.get(label), named[label]) for label in labels if label in named]

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from hpc_train.checkpoint.format import COUNTER
+from hpc_train.distributed.optimizer_variables import parts_of
 from hpc_train.lazy import keras
 
 LEARNING_RATE = "optimizer.learning_rate"
 """The key of the learning rate among settings; those of a schedule have dots after it."""
+_RATES = re.compile(r"optimizer\.(.+\.)?learning_rate")
 _NAME = re.compile(r"(^|/)learning_rate(#\d+)?$")
 _NOT_SETTINGS = ("name", "module", "registered_name", "build_config")
 
@@ -29,7 +31,7 @@ def optimizer_settings(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
         config = {}
     rate = constant_rate(optimizer)
     if rate is not None:
-        config["learning_rate"] = float(str(np.float32(rate.numpy())))  # 0.001, not what float32 makes of it
+        config["learning_rate"] = float(rate.numpy())
     return {"class": type(inner).__name__, **_without_names(config), **scaling}
 
 
@@ -39,10 +41,22 @@ def constant_rate(optimizer: keras.optimizers.Optimizer) -> Any | None:
     return rate if isinstance(rate, keras.Variable) else None
 
 
+def constant_rates(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The variables of the learning rates of several optimizers (MultiOptimizer); none of a single one."""
+    parts = parts_of(getattr(optimizer, "inner_optimizer", optimizer))
+    rates = [constant_rate(part) for part in parts] if len(parts) > 1 else []
+    return [rate for rate in rates if rate is not None]
+
+
 def rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     """The learning rate of the next update; None of an optimizer that has several (MultiOptimizer)."""
     rate = getattr(optimizer, "learning_rate", None)
     return None if rate is None else float(rate)
+
+
+def are_rates(key: str) -> bool:
+    """Whether a setting is the constant learning rate of an optimizer, or of one among several."""
+    return _RATES.fullmatch(key) is not None
 
 
 def with_rate(
@@ -66,6 +80,14 @@ def with_rate(
     return dict(fitted)
 
 
+def with_rates(saved: Mapping[str, np.ndarray], rates: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
+    """A checkpoint's variables of an optimizer that has several rates, with those at these places in it. Pure."""
+    return {
+        name: rates[place].astype(array.dtype) if place in rates and is_rate(name) else array
+        for place, (name, array) in enumerate(saved.items())
+    }
+
+
 def is_rate(name: str) -> bool:
     """Whether a variable of this path is a learning rate."""
     return _NAME.search(name) is not None
@@ -75,7 +97,9 @@ def _bare(name: str) -> str:
     return re.sub(COUNTER, "", name)
 
 
-def _without_names(config: Any) -> Any:
+def _without_names(config: Any, key: str = "") -> Any:
     if isinstance(config, Mapping):
-        return {key: _without_names(value) for key, value in config.items() if key not in _NOT_SETTINGS}
+        return {key: _without_names(value, key) for key, value in config.items() if key not in _NOT_SETTINGS}
+    if key == "learning_rate" and isinstance(config, float):
+        return float(str(np.float32(config)))  # 0.001, not what float32 makes of it
     return config

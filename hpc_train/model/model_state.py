@@ -25,7 +25,15 @@ from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import keras, tf
 from hpc_train.model.layer_states import stateful_variables
-from hpc_train.model.learning_rate import LEARNING_RATE, constant_rate, is_rate, with_rate
+from hpc_train.model.learning_rate import (
+    LEARNING_RATE,
+    are_rates,
+    constant_rate,
+    constant_rates,
+    is_rate,
+    with_rate,
+    with_rates,
+)
 from hpc_train.model.own_steps import Updates
 from hpc_train.outcome import EXIT_NOT_FINITE
 
@@ -56,6 +64,8 @@ class ModelState:
         rate = constant_rate(updates.first) if updates.optimizers else None
         names = [name for name, variable in self._optimizer.items() if variable is rate]
         self._rate = (names[0], _numpy(rate)) if names else None
+        rates = {id(variable) for variable in constant_rates(updates.first)} if updates.optimizers else set()
+        self._rates = {place: _numpy(v) for place, v in enumerate(self._optimizer.values()) if id(v) in rates}
         self._all = {f"{kind}/{path}": variable for kind, own in both for path, variable in own.items()}
         self._metrics = list(model.metrics_variables)
         self._trainable = {id(v) for v in model.trainable_variables}
@@ -118,6 +128,8 @@ class ModelState:
                     f"this run, {self._rate[1]:g}, and not with the checkpoint's, {saved[0]:g}; ask for that to keep it"
                 )
         snapshot = replace(snapshot, optimizer=with_rate(snapshot.optimizer, self._optimizer, self._rate, renewed))
+        if any(are_rates(change.key) for change in changed):
+            snapshot = replace(snapshot, optimizer=with_rates(snapshot.optimizer, self._rates))
         self._check(snapshot, where, [change for change in changed if change.key.startswith(OF_THE_MODEL)])
         return snapshot
 

@@ -12,7 +12,14 @@ from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
-from hpc_train.data.loading.label_check import LabelRange, check_classes, label_ranges
+from hpc_train.data.loading.label_check import (
+    LabelRange,
+    UnknownText,
+    check_classes,
+    check_texts,
+    label_ranges,
+    unknown_texts,
+)
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
@@ -123,11 +130,12 @@ def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalS
     """Looks at labels that a sparse cross-entropy takes as they are stored, each rank at its part. Collective.
 
     Raises:
-        UserError: A label is not the number of one of the model's classes.
+        UserError: A label is not the number of one of the model's classes, or none of its `label_vocabulary`.
     """
     for found, source in zip(shards, [spec.input_fn for spec in specs], strict=True):
         if found is None or not isinstance(source, HDF5Input) or source.map_fn is not None:
             continue
+        _check_texts(world, found, model)
         classes_of = sparse_classes(model, [column.key for column in found.labels])
         wanted = {column.name: classes_of[column.key] for column in found.labels if column.key in classes_of}
         ignored = {dataset: ignore for dataset, (_, ignore) in wanted.items()}
@@ -142,3 +150,15 @@ def check_labels(world: World, shards: Shards, specs: Sequence[TrainSpec | EvalS
                 check_classes(ranges, dataset, classes)
 
         world.on_chief(check)
+
+
+def _check_texts(world: World, shards: ShardSet, model: keras.Model) -> None:
+    """The same of labels that are texts, where the model has a `label_vocabulary`."""
+    vocabulary = getattr(model, "label_vocabulary", None)
+    if vocabulary is None or len(shards.labels) != 1 or not shards.labels[0].is_text:
+        return
+    dataset = shards.labels[0].name
+    own = world.each(lambda: unknown_texts(shards, dataset, vocabulary, world.rank, world.size, world.cores))
+    gathered = world.gather([astuple(found) for found in own]) or []
+    unknown = [UnknownText(*found) for part in gathered for found in part]
+    world.on_chief(lambda: check_texts(unknown, dataset, vocabulary))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -15,6 +14,7 @@ from hpc_train.config.builtin_model import BuiltinModel
 from hpc_train.config.early_stopping import as_mapping
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.exporters import exporters_as_mapping
+from hpc_train.config.functions import name_of
 from hpc_train.config.specs import EvalSpec, EvalTimes, HDF5Input, TrainSpec
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.models.function import BuiltinModelFunction
@@ -31,8 +31,8 @@ def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[E
         "train": {
             "max_steps": train_spec.max_steps,
             "early_stopping": as_mapping(train_spec.early_stopping),
-            "hooks": [_name_of(hook) for hook in train_spec.hooks],
-            "saving_listeners": [_name_of(listener) for listener in train_spec.saving_listeners],
+            "hooks": [name_of(hook) for hook in train_spec.hooks],
+            "saving_listeners": [name_of(listener) for listener in train_spec.saving_listeners],
         },
         "eval": {"name": first.name, **_evaluation(first)},
     }
@@ -46,44 +46,24 @@ def describe(estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[E
 def _model(function: Any) -> Any:
     if isinstance(function, BuiltinModelFunction):
         return TypeAdapter(BuiltinModel).dump_python(function.settings, mode="json")
-    return _name_of(function)
+    return name_of(function)
 
 
 def _evaluation(spec: EvalSpec) -> dict[str, Any]:
     options = {field.name: getattr(spec, field.name) for field in fields(EvalTimes)}
     exporters = {
-        name: {key: _name_of(value) if callable(value) else value for key, value in values.items()}
+        name: {key: name_of(value) if callable(value) else value for key, value in values.items()}
         for name, values in exporters_as_mapping(spec.exporters).items()
     }
-    return {**options, "hooks": [_name_of(hook) for hook in spec.hooks], "exporters": exporters}
+    return {**options, "hooks": [name_of(hook) for hook in spec.hooks], "exporters": exporters}
 
 
 def _source(source: Any) -> Any:
     if not isinstance(source, HDF5Input):
-        return f"function {_name_of(source)}"
+        return f"function {name_of(source)}"
     values = {field.name: getattr(source, field.name) for field in fields(source)}
     files = {name: [str(Path(path).absolute()) for path in values[name]] for name in ("shards", "external")}
-    return {**values, **files, "map_fn": source.map_fn and _name_of(source.map_fn)}
-
-
-def _name_of(function: Any) -> str:
-    if isinstance(function, str):
-        return function
-    kind = function if hasattr(function, "__qualname__") else type(function)
-    return f"{_place_of(kind.__module__)}:{kind.__qualname__}"
-
-
-def _place_of(module: str) -> str:
-    """Where another process finds a module: the program itself, and what lies beside it, by their files."""
-    program, found = sys.modules.get("__main__"), sys.modules.get(module)
-    if found is program and (spec := getattr(program, "__spec__", None)) is not None:  # python -m package.module
-        return str(spec.name)
-    file, main = (getattr(each, "__file__", None) for each in (found, program))
-    if not file or not main or not file.endswith(".py"):
-        return module
-    path = Path(file).absolute()
-    is_beside = "." not in module and path.parent == Path(main).absolute().parent
-    return str(path) if found is program or is_beside else module
+    return {**values, **files, "map_fn": source.map_fn and name_of(source.map_fn)}
 
 
 def first_line(job: TrainingJob, plan: RunPlan) -> str:

@@ -62,7 +62,8 @@ HOSTILE: list[Any] = [
 
 def valid() -> dict[str, dict[str, Any]]:
     """What makes each, of arguments without defaults; and what keeps those that act from acting."""
-    data = ht.HDF5Input("no-such-*.h5")
+    data, column = ht.HDF5Input("no-such-*.h5"), ht.feature_column
+    age, day = column.numeric_column("age"), column.categorical_column_with_identity("day", 7)
     return {
         "train_and_evaluate": {
             "estimator": ht.Estimator(lambda params: None),
@@ -70,6 +71,19 @@ def valid() -> dict[str, dict[str, Any]]:
             "eval_spec": ht.EvalSpec(data),
         },
         "Estimator": {"model_fn": lambda params: None},
+        **{name: {"feature_columns": [age]} for name in ("LinearClassifier", "LinearRegressor")},
+        **{name: {"hidden_units": [3], "feature_columns": [age]} for name in ("DNNClassifier", "DNNRegressor")},
+        "DNNLinearCombinedClassifier": {"linear_feature_columns": [age]},
+        "DNNLinearCombinedRegressor": {"dnn_feature_columns": [age], "dnn_hidden_units": [3]},
+        "feature_column.numeric_column": {"key": "age"},
+        "feature_column.bucketized_column": {"source_column": age, "boundaries": [1]},
+        "feature_column.categorical_column_with_vocabulary_list": {"key": "a", "vocabulary_list": ["b"]},
+        "feature_column.categorical_column_with_vocabulary_file": {"key": "a", "vocabulary_file": __file__},
+        "feature_column.categorical_column_with_hash_bucket": {"key": "a", "hash_bucket_size": 3},
+        "feature_column.categorical_column_with_identity": {"key": "day", "num_buckets": 7},
+        "feature_column.crossed_column": {"keys": ["a", "b"], "hash_bucket_size": 3},
+        "feature_column.indicator_column": {"categorical_column": day},
+        "feature_column.embedding_column": {"categorical_column": day, "dimension": 3},
         "TrainSpec": {"input_fn": data, "max_steps": 1},
         "EvalSpec": {"input_fn": data},
         "HDF5Input": {"shards": "a"},

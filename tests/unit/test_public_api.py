@@ -22,7 +22,8 @@ from hpc_train.model.job_model import JobModel
 from tests.support import LIMIT_SECS, REPOSITORY, make_job_in
 from tests.unit import hostile_arguments
 
-PUBLIC = sorted({*ht.__all__, *(f"reducers.{name}" for name in ht.reducers.__all__)} - {"reducers"})
+MODULES = ("feature_column", "reducers")
+PUBLIC = sorted({*ht.__all__, *(f"{m}.{name}" for m in MODULES for name in getattr(ht, m).__all__)} - {*MODULES})
 IMPORTING = {"LARS", "WarmUp", "adapt"}
 """Keras objects: TensorFlow starts with them."""
 NOT_CALLED = {"Hook", "reducers.Reducer", "SavingListener", "UserError", "RankError", "JobEndedError", "SchedulerError"}
@@ -57,6 +58,31 @@ OF_ESTIMATOR = {
     "LatestExporter": "name serving_input_receiver_fn assets_extra as_text exports_to_keep",
     "BestExporter": "name serving_input_receiver_fn event_file_pattern compare_fn assets_extra as_text exports_to_keep",
     "WarmStartSettings": "ckpt_to_initialize_from vars_to_warm_start var_name_to_prev_var_name",
+    "LinearClassifier": "feature_columns model_dir n_classes weight_column label_vocabulary optimizer config "
+    "warm_start_from loss_reduction sparse_combiner partitioner",
+    "LinearRegressor": "feature_columns model_dir label_dimension weight_column optimizer config warm_start_from "
+    "loss_reduction sparse_combiner partitioner",
+    "DNNClassifier": "hidden_units feature_columns model_dir n_classes weight_column label_vocabulary optimizer "
+    "activation_fn dropout config warm_start_from loss_reduction batch_norm input_layer_partitioner",
+    "DNNRegressor": "hidden_units feature_columns model_dir label_dimension weight_column optimizer activation_fn "
+    "dropout config warm_start_from loss_reduction batch_norm input_layer_partitioner",
+    "DNNLinearCombinedClassifier": "model_dir linear_feature_columns linear_optimizer dnn_feature_columns "
+    "dnn_optimizer dnn_hidden_units dnn_activation_fn dnn_dropout n_classes weight_column label_vocabulary config "
+    "warm_start_from loss_reduction batch_norm linear_sparse_combiner input_layer_partitioner",
+    "DNNLinearCombinedRegressor": "model_dir linear_feature_columns linear_optimizer dnn_feature_columns dnn_optimizer "
+    "dnn_hidden_units dnn_activation_fn dnn_dropout label_dimension weight_column config warm_start_from "
+    "loss_reduction batch_norm linear_sparse_combiner input_layer_partitioner",
+    "feature_column.numeric_column": "key shape default_value dtype normalizer_fn",
+    "feature_column.bucketized_column": "source_column boundaries",
+    "feature_column.categorical_column_with_vocabulary_list": "key vocabulary_list dtype default_value num_oov_buckets",
+    "feature_column.categorical_column_with_vocabulary_file": "key vocabulary_file vocabulary_size dtype default_value "
+    "num_oov_buckets file_format",
+    "feature_column.categorical_column_with_hash_bucket": "key hash_bucket_size dtype",
+    "feature_column.categorical_column_with_identity": "key num_buckets default_value",
+    "feature_column.crossed_column": "keys hash_bucket_size hash_key",
+    "feature_column.indicator_column": "categorical_column",
+    "feature_column.embedding_column": "categorical_column dimension combiner initializer ckpt_to_load_from "
+    "tensor_name_in_ckpt max_norm trainable use_safe_embedding_lookup",
     "stop_if_no_decrease": "estimator metric_name max_steps_without_decrease eval_dir min_steps run_every_secs "
     "run_every_steps",
     "stop_if_lower": "estimator metric_name threshold eval_dir min_steps run_every_secs run_every_steps",
@@ -68,11 +94,13 @@ OF_ESTIMATOR = {
 def test_every_argument_of_estimator_is_taken_or_refused_with_what_replaces_it(name: str) -> None:
     for argument in OF_ESTIMATOR[name].split():
         with pytest.raises(ht.UserError) as caught:
-            getattr(ht, name)(no_such=1, **{argument: 1})
-        (about,) = [line for line in str(caught.value).splitlines() if f"{argument}: " in line] or [""]
+            attrgetter(name)(ht)(no_such=1, **{argument: 1})
+        lines = [line.partition(": ")[::2] for line in str(caught.value).splitlines()]
+        (about,) = [": ".join(line) for line in lines if f"{argument}: " in line[1]] or [""]
         assert "unknown" not in about, about
         if about:
-            assert about.startswith(f"{name}: {argument}: ") and len(about) > len(f"{name}: {argument}: ") + 10
+            own = name.rpartition(".")[2]
+            assert about.startswith(f"{own}: {argument}: ") and len(about) > len(f"{own}: {argument}: ") + 10
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
+from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
+from hpc_train.text import listed, visible
 
 PIECE_ROWS = 1 << 18
 
@@ -24,6 +26,15 @@ class LabelRange:
     low: float
     high: float
     broken: float | None
+
+
+@dataclass(frozen=True)
+class UnknownText:
+    """A label that is a text, and none of the classes."""
+
+    path: str
+    row: int
+    text: str
 
 
 def label_ranges(
@@ -59,6 +70,40 @@ def label_ranges(
                         broken = float(fractions.flat[0]) if fractions.size else broken
                 found.append(LabelRange(shards.paths[shard], column.name, low, high, broken))
     return found
+
+
+def unknown_texts(
+    shards: ShardSet, dataset: str, vocabulary: Sequence[str], rank: int, size: int, threads: int
+) -> list[UnknownText]:
+    """Of labels that are texts the first in each shard of this rank that `vocabulary` has not. Local.
+
+    Raises:
+        OSError: A shard cannot be read.
+    """
+    found = []
+    known = {text.encode() for text in vocabulary}
+    (number,) = [number for number, column in enumerate(shards.labels) if column.name == dataset]
+    only = shards.only(len(shards.features) + number)
+    with Reader(only, threads, 2 * PIECE_ROWS, 2) as reader:
+        for shard in range(rank, len(shards.paths), size):
+            first, end = int(shards.starts[shard]), int(shards.starts[shard]) + shards.shard_rows[shard]
+            for start in range(first, end, PIECE_ROWS):
+                rows = reader.read(np.arange(start, min(start + PIECE_ROWS, end)))[0]
+                texts = (rows.texts() if isinstance(rows, Ragged) else rows).reshape(-1).tolist()
+                if others := [(place, text) for place, text in enumerate(texts) if text not in known]:
+                    place, text = others[0]
+                    found.append(UnknownText(shards.paths[shard], start - first + place, text.decode()))
+                    break
+    return found
+
+
+def check_texts(unknown: Sequence[UnknownText], dataset: str, vocabulary: Sequence[str]) -> None:
+    """UserError where there is an `unknown` label of texts."""
+    for found in unknown[:1]:
+        raise UserError(
+            f"{found.path}: dataset {dataset!r} has the text {visible(repr(found.text))} in row {found.row:,}, which "
+            f"label_vocabulary has not; it has {visible(listed(map(repr, vocabulary)))}"
+        )
 
 
 def check_classes(ranges: list[LabelRange], dataset: str, classes: int) -> None:

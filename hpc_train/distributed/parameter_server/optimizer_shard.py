@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, takes_rows
+from hpc_train.distributed.optimizer_variables import OptimizerVariables, build, of_parts, parts_of, takes_rows
 from hpc_train.distributed.parameter_server import window_layout as at
 from hpc_train.distributed.parameter_server.partition import Partition, Piece
 from hpc_train.distributed.parameter_server.window_layout import Mailbox, Rows
@@ -50,17 +51,22 @@ class OptimizerShard:
         self._as_rows = rows and not mean and takes_rows(optimizer)
         with on_host():
             self.variables = [_variable_of(variables[piece.variable], piece) for piece in self.pieces]
-            _exclude_alike(optimizer, variables, self)
+            for part in parts_of(optimizer):
+                _exclude_alike(part, variables, self)
             self.optimizer_variables: OptimizerVariables = build(optimizer, self.variables)
         self._optimizer = optimizer
         optimizer.loss_scale_factor = None  # workers send gradients of the loss itself
-        if not mean:
-            optimizer.clipnorm = optimizer.global_clipnorm = optimizer.clipvalue = None
         self._weights = tf.Variable(1.0, trainable=False, dtype=tf.float64)
         self._rate = tf.Variable(1.0, trainable=False) if scale else None
-        self._learning_rate = optimizer._get_current_learning_rate
-        if self._rate is not None:
-            optimizer._get_current_learning_rate = self._scaled_learning_rate
+        parts = of_parts(optimizer, self.variables)
+        self._learning_rate = parts[0][0]._get_current_learning_rate if len(parts) == 1 else None
+        for part, _ in parts:
+            if not mean:
+                part.clipnorm = part.global_clipnorm = part.clipvalue = None
+            if self._rate is not None:
+                part._get_current_learning_rate = partial(self._scaled, part._get_current_learning_rate)
+        used = set(self._used)
+        self._idle = [part for part, places in parts if part is not optimizer and not used.intersection(places)]
         self._apply = tf.function(self._update, reduce_retracing=True, autograph=False)
         self._tensors: dict[int, list[Any]] = {}
         self._checked_copies = self._copies = False
@@ -143,6 +149,8 @@ class OptimizerShard:
                 self._optimizer.apply(gradients, [self.variables[number] for number in self._used])
         else:
             self._optimizer._iterations.assign_add(1)
+        for idle in self._idle:  # it counts steps all the same, as on the other servers
+            idle._iterations.assign_add(1)
 
     def write_parameters(self, into: np.ndarray) -> None:
         """Copies the parameters into `into` (uint8), laid out as the server's range of the arena."""
@@ -155,20 +163,22 @@ class OptimizerShard:
             flat = np.ravel(view_of(tensor)).view(np.uint8)
             into[place : place + flat.size] = flat
 
-    def _scaled_learning_rate(self) -> Any:
-        """Every learning rate of the optimizer, times that part of it which `apply` is asked for."""
-        return tf.cast(tf.convert_to_tensor(self._learning_rate()), tf.float32) * self._rate
+    def _scaled(self, rate: Callable[[], Any]) -> Any:
+        """A learning rate of the optimizer, times that part of it which `apply` is asked for."""
+        return tf.cast(tf.convert_to_tensor(rate()), tf.float32) * self._rate
 
     @property
-    def learning_rate(self) -> float:
-        """That of the next update, were its gradient fresh."""
-        return float(self._learning_rate())
+    def learning_rate(self) -> float | None:
+        """That of the next update, were its gradient fresh; None of several optimizers (MultiOptimizer)."""
+        return None if self._learning_rate is None else float(self._learning_rate())
 
 
 def _variable_of(variable: Any, piece: Piece) -> Any:
     if piece.shape == tuple(variable.shape):
         return variable
-    return keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
+    held = keras.Variable(np.zeros(piece.shape, piece.dtype), dtype=variable.dtype, name=variable.name)
+    held._path = variable.path  # by which some optimizers choose how to update it
+    return held
 
 
 def _exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], shard: OptimizerShard) -> None:

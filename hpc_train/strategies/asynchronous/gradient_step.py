@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_train.distributed.exchange import alone
+from hpc_train.distributed.optimizer_variables import clipped
 from hpc_train.distributed.tensors import on_host, view_of
 from hpc_train.engine.step_report import now_that
 from hpc_train.lazy import keras, tf
@@ -108,7 +109,8 @@ class GradientStep:
 
             finite = tf.cond(finite, lambda: finite, leave)
             if clip:
-                values = [tf.convert_to_tensor(v) for v in optimizer._clip_gradients(values)]
+                known = [v for v, g in zip(model.trainable_variables, gradients, strict=True) if g is not None]
+                values = [tf.convert_to_tensor(v) for v in clipped(optimizer, values, known)]
             report = tf.stack([tf.cast(loss, tf.float32), tf.cast(finite, tf.float32), weight])
             with on_host():  # as part of the step: what is read later would wait for the next step, too
                 report = tf.identity(report)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hpc_train.config.specs import HDF5Input, RunConfig, RunOptions
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.distributed.optimizer_variables import refuse_loss_scale, refuse_uncuttable
+from hpc_train.distributed.optimizer_variables import parts_of, refuse_loss_scale, refuse_uncuttable
 from hpc_train.distributed.parameter_server.open_window import opened_window
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
@@ -260,7 +260,8 @@ def _check_model(model: keras.Model) -> None:
 
 def _check_optimizer(optimizer: keras.optimizers.Optimizer, config: RunConfig) -> None:
     refuse_loss_scale(optimizer)
-    if config.max_staleness == 0 and config.parameter_servers > 1 and (optimizer.clipnorm or optimizer.global_clipnorm):
+    by_norm = any(part.clipnorm or part.global_clipnorm for part in parts_of(optimizer))
+    if config.max_staleness == 0 and config.parameter_servers > 1 and by_norm:
         raise UserError(
             "run.max_staleness: 0 clips the mean of all workers' gradients, but each of several servers has only its "
             "part, whose norm is another; set parameter_servers: 1, take clipvalue, or max_staleness: 1 or more"

@@ -31,7 +31,12 @@ def build_model(params):
     rate = params["learning_rate"]
     if rate == SCHEDULE:
         rate = keras.optimizers.schedules.PiecewiseConstantDecay([params.get("at", 100)], [0.5, 0.25])
-    optimizer = {"Adam": keras.optimizers.Adam, "SGD": keras.optimizers.SGD}[params.get("optimizer", "Adam")](rate)
+    if params.get("several"):
+        biases = {".*bias": keras.optimizers.SGD(0.1)}
+        several = keras.optimizers.OptimizerMap(keras.optimizers.Adam(rate), biases)
+        optimizer = keras.optimizers.MultiOptimizer(several)
+    else:
+        optimizer = {"Adam": keras.optimizers.Adam, "SGD": keras.optimizers.SGD}[params.get("optimizer", "Adam")](rate)
     if params.get("scaled"):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -50,7 +55,10 @@ class Rates(ht.Hook):
             self.model.optimizer.learning_rate = self.lower_to
 
     def before_step(self, step):
-        self.rates[step] = round(float(self.model.optimizer.learning_rate), 6)
+        optimizer = self.model.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        last = getattr(optimizer, "optimizers", [optimizer])[-1]
+        self.rates[step] = round(float(last.learning_rate), 6)
         if step == self.spoil_once_at:
             self.spoil_once_at = None
             self.model.layers[0].kernel.assign(np.full((8, 4), np.nan, np.float32))
@@ -121,6 +129,14 @@ def test_a_constant_and_a_schedule_take_each_others_place():
     keys = [(step, key) for step, key, *_ in changed("schedule") if key.startswith("optimizer.learning_rate")]
     assert ("2", "optimizer.learning_rate") in keys and ("2", "optimizer.learning_rate.class_name") in keys
     assert ("4", "optimizer.learning_rate.config.boundaries") in keys and ("6", "optimizer.learning_rate") in keys
+
+
+def test_of_several_optimizers():
+    for scaled in (False, True):
+        how = {"several": True, "scaled": scaled}
+        assert run(f"several-{scaled}", 2, 0.01, **how) == {1: 0.01, 2: 0.01}
+        assert run(f"several-{scaled}", 4, 0.02, **how) == {3: 0.02, 4: 0.02}
+        assert [row[2:4] for row in changed(f"several-{scaled}")] == [("0.01", "0.02")] * 2
 
 
 def test_with_loss_scaling():

@@ -123,8 +123,8 @@ def build(params): ...
 
 @pytest.mark.parametrize("how", [["train.py"], ["-m", "train"]])
 def test_the_functions_of_a_program_are_named_by_their_files(tmp_path: Path, how: list[str]) -> None:
-    names = "print(json.dumps([_name_of(f) for f in (build, beside, ht.train_and_evaluate, json.dumps)]))"
-    tail = f"from hpc_train.training.job_description import _name_of\n{names}"
+    names = "print(json.dumps([name_of(f) for f in (build, beside, ht.train_and_evaluate, json.dumps)]))"
+    tail = f"from hpc_train.config.functions import name_of\n{names}"
     (tmp_path / "train.py").write_text(PROGRAM.format(site=str(REPOSITORY), tail=tail))
     (tmp_path / "beside.py").write_text("def build(params): ...\n")
     done = run_program([sys.executable, *how], tmp_path)

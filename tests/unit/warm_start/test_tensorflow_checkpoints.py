@@ -145,7 +145,8 @@ def test_the_kept_checkpoints_have_what_their_estimators_had(
     last = [variable for variable in found if variable.role in ("kernel", "weights")][-1]
     if last.place in ("size", "logits"):
         assert source.arrays[last.name].shape == shape
-    assert all(np.isfinite(array).all() for array in (*source.arrays.values(), *predictions(name).values()))
+    arrays = (*source.arrays.values(), *predictions(name).values())
+    assert all(np.isfinite(array).all() for array in arrays if array.dtype.kind in "fi")
     size = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
     assert size < 100_000
 

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_train.distributed.optimizer_variables import build, refuse_loss_scale, refuse_uncuttable, takes_rows
+from hpc_train.distributed.optimizer_variables import (
+    build,
+    clipped,
+    parts_of,
+    refuse_loss_scale,
+    refuse_uncuttable,
+    takes_rows,
+)
 from hpc_train.distributed.parameter_server.optimizer_shard import OptimizerShard
 from hpc_train.distributed.parameter_server.partition import Partition, VariableSpec, partition
 from hpc_train.distributed.parameter_server.window_layout import (
@@ -142,7 +149,13 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "ftrl": lambda: o.Ftrl(0.1),
     "lion": lambda: o.Lion(0.01),
     "accumulating": lambda: o.SGD(0.1, gradient_accumulation_steps=2),
+    "several": lambda: several(excluding(lambda: o.AdamW(0.1, weight_decay=0.05))(), o.Ftrl(0.1)),
 }
+
+
+def several(others: Any, embeddings: Any) -> Any:
+    """The embeddings are updated by an optimizer of their own."""
+    return o.MultiOptimizer(o.OptimizerMap(others, {"embeddings": embeddings}))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -160,7 +173,29 @@ def test_pieces_on_three_servers_change_as_the_whole(name: str) -> None:
         with fused_updates(optimizer):
             optimizer.apply([as_tensor(g, as_rows) for g in gradients], whole)
     assert_alike(served, whole)
-    assert all(int(shard._optimizer.iterations) == int(optimizer.iterations) for shard in served.shards)
+    common = build(make(), variables(0)).common
+    for shard in served.shards:
+        assert int(shard._optimizer.iterations) == int(optimizer.iterations)
+        for part, whole_part in zip(parts_of(shard._optimizer), parts_of(optimizer), strict=True):
+            assert int(part.iterations) == int(whole_part.iterations), "also where it has no piece"
+        assert len(shard.optimizer_variables.common) == len(common)
+
+
+def test_several_optimizers_clip_each_its_own() -> None:
+    def make() -> Any:
+        return several(o.SGD(1.0, global_clipnorm=0.5), o.SGD(1.0, clipvalue=0.1))
+
+    whole, optimizer = variables(0), make()
+    build(optimizer, whole)
+    before = [variable.numpy() for variable in whole]
+    found = clipped(optimizer, [keras.ops.convert_to_tensor(g) for g in values(1)], whole)
+    optimizer.apply([keras.ops.convert_to_tensor(g) for g in values(1)], whole)
+    for gradient, variable, first in zip(found, whole, before, strict=True):
+        np.testing.assert_allclose(first - np.asarray(gradient), variable.numpy(), rtol=1e-5, atol=1e-6)
+    served = Served(make, servers=3)
+    served.put([np.asarray(gradient) for gradient in found])
+    served.apply()
+    assert_alike(served, whole)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
