@@ -41,9 +41,8 @@ def with_schema(job: JobConfig, schema: TableSchema) -> JobConfig:
     """
     model: Any = job.model
     model = dataclasses.replace(model, schema=schema)
-    data = job.data.model_copy(
-        update={"train": _reading(job.data.train, schema), "eval": _reading(job.data.eval, schema)}
-    )
+    inputs = {"train": _reading(job.data.train, schema), "eval": _reading(job.data.eval, schema)}
+    data = job.data.model_copy(update=inputs)
     evals = {name: dataclasses.replace(e, data=_reading(e.data, schema)) for name, e in job.evals.items()}
     train = job.train
     if train.class_weight == "balanced":
@@ -67,8 +66,8 @@ def mistakes_of_schema(job: JobConfig, schema: TableSchema) -> Iterator[Found]:
     for place, source in inputs.items():
         if source.map_fn is None:
             yield from _mistakes_of(source, schema, place)
-    if job.train.class_weight == "balanced" and not (counts := _counts(schema)):
-        why = "counts no classes" if schema.classes or counts else "has no classes"
+    if job.train.class_weight == "balanced" and not _counts(schema):
+        why = "counts no classes" if schema.classes else "has no classes"
         yield ("train", "class_weight"), f"'balanced' is not allowed: the schema {why}; give a mapping, or leave it out"
     if isinstance(model, WideDeepModel):
         categorical = [name for name, column in schema.features.items() if column.role == "categorical"]

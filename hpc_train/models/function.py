@@ -48,8 +48,8 @@ class BuiltinModelFunction:
 def builtin_model(name: str, schema: str | Path | None = None, **options: Any) -> BuiltinModelFunction:
     """The model function of a built-in model, for an Estimator without params. Local.
 
-    The model takes a dict by column, of raw values; an HDF5Input gives it with `features={"age": "age", …}` of all
-    columns that the schema gives a model, and `label` that of the schema.
+    The model takes raw values, a dict by column, as an HDF5Input gives them whose `features` are all columns that the
+    schema gives a model, and whose `label` is that of the schema; see docs/builtin_models.md.
 
     Args:
         name: `linear`, `dnn`, `wide_deep` or `image`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from hpc_train.errors import UserError
 from hpc_train.jobdir.folder_identity import FolderIdentity
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.model.job_model import job_in_job_dir
 from tests.hostile.commands import contents_of, faults_of, run_commands
 from tests.support import run_program, wait_for
 from tests.unit.jobs.submissions import a_submission
@@ -241,6 +245,27 @@ def test_no_command_breaks_on_a_bad_job_dir(tmp_path: Path, stubs: dict[str, str
             assert said[name, "cancel"].code == 2, said[name, "cancel"].err
             assert "is no record of a job" in said[name, "cancel"].err
     assert not [one for one in done if "of the victim" in one.out + one.err], "a link was followed"
+
+
+BUILTIN_JOB = """\
+name: a
+model: {builtin: linear, schema: schema.yaml}
+data: {train: {shards: a.h5}, eval: {shards: b.h5}}
+train: {max_steps: 1}
+"""
+
+
+@pytest.mark.parametrize("maker", (NO_FILES | NO_JSON).values(), ids=NO_FILES | NO_JSON)
+def test_a_schema_that_was_prepared_is_no_schema(tmp_path: Path, maker: Maker) -> None:
+    """That of a built-in model, which evaluate and export read beside job.yaml."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/victim.json").write_text('{"secret": "of the victim"}')
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/job.yaml").write_text(BUILTIN_JOB)
+    put(tmp_path / "outside", tmp_path / "job/schema.yaml", maker)
+    with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/job/schema\.yaml") as caught:
+        job_in_job_dir(JobDir(tmp_path / "job").job())
+    assert "secret" not in str(caught.value) and len(str(caught.value)) < 5000
 
 
 def test_an_option_for_a_number_cancels_nothing(tmp_path: Path, stubs: dict[str, str]) -> None:
