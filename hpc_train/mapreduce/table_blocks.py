@@ -106,17 +106,20 @@ def table_blocks(world: World, table: Table, look: bool = False) -> TableBlocks:
     """
     files = cut_files(world, files_from_json(world.on_chief(lambda: files_to_json(open_files(table)))))
     names = world.each(lambda: _chosen(table, files))
-    if not any(file.blocks for file in files):
-        raise UserError(f"{files[0].path}: has no rows")
+    world.each(lambda: _check_rows(files, any(file.blocks for file in files)))
     if table.schema is not None and not look:
         return TableBlocks(files, {name: table.schema.columns[name] for name in names})
     said = {name: files[0].types[name] for name in names}
     if None not in said.values() and not look:
         return TableBlocks(files, {name: _column(ColumnType(cast(Type, kind))) for name, kind in said.items()})
     types = ColumnTypes.find(world, FileBlocks(files, dict.fromkeys(names)), said)
-    if not types.by_column:
-        raise UserError(f"{files[0].path}: has no rows")
+    world.each(lambda: _check_rows(files, bool(types.by_column)))
     return TableBlocks(files, {name: _column(types.by_column[name]) for name in names}, types)
+
+
+def _check_rows(files: Sequence[TableFile], has_some: bool) -> None:
+    if not has_some:
+        raise UserError(f"{files[0].path}: has no rows; give a table with some")
 
 
 def _column(found: ColumnType) -> ColumnSchema:

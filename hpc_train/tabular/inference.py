@@ -68,14 +68,18 @@ def infer_schema(
     blocks = table_blocks(world, table, look=True)
     assert blocks.types is not None
     types = blocks.types
+    world.each(lambda: _check_label(label, blocks))
+    training = world.each(lambda: None if split is None else split.is_training(types.rows))
+    facts = _facts(world, blocks, label, training, most_values)
+    return world.each(lambda: _schema(table, blocks, facts, label, task, training, most_values))
+
+
+def _check_label(label: str | None, blocks: TableBlocks) -> None:
     if label is not None and label not in blocks.columns:
         raise UserError(
             f"--label {label}: {blocks.files[0].path} has no such column; {did_you_mean(label, blocks.columns)}it has "
             f"{listed(blocks.columns)}"
         )
-    training = world.each(lambda: None if split is None else split.is_training(types.rows))
-    facts = _facts(world, blocks, label, training, most_values)
-    return world.each(lambda: _schema(table, blocks, facts, label, task, training, most_values))
 
 
 def _facts(

@@ -1,0 +1,1 @@
+"""What replaces names of tf.estimator, Keras and Horovod: a row a name."""

@@ -1,0 +1,119 @@
+"""Counterparts in Keras 3 of what model functions of TensorFlow 1 are made of: layers, losses, metrics, optimizers."""
+
+from __future__ import annotations
+
+from hpc_train.migration.counterparts.row import Counterpart, leave_out, missing, table, write
+
+_LAYER = "activation? use_bias? kernel_initializer? bias_initializer? kernel_regularizer? bias_regularizer? " \
+    "activity_regularizer? kernel_constraint? bias_constraint? trainable? name? reuse?"  # fmt: skip
+_GONE = {"reuse": "call one layer twice to share its variables; leave it out"}
+_LOSS = "a loss of model.compile, which averages it over the batch of all ranks"
+_METRIC = "a metric of model.compile"
+_OPTIMIZER = "the optimizer of model.compile; nothing else applies gradients"
+_LOCKS = {"use_locking": "leave it out"}
+_SUMMARY = "losses, rates and metrics are in metrics.jsonl and TensorBoard by themselves; docs/tensorboard.md"
+
+_LAYERS = (
+    write("tf.layers.dense", "keras.layers.Dense(units, *rest)(inputs)", f"inputs units {_LAYER}", gone=_GONE),
+    write("tf.layers.conv2d", "keras.layers.Conv2D(filters, kernel_size, *rest)(inputs)",
+          f"inputs filters kernel_size strides? padding? data_format? dilation_rate? {_LAYER}", gone=_GONE),
+    write("tf.layers.conv1d", "keras.layers.Conv1D(filters, kernel_size, *rest)(inputs)",
+          f"inputs filters kernel_size strides? padding? data_format? dilation_rate? {_LAYER}", gone=_GONE),
+    write("tf.layers.max_pooling2d", "keras.layers.MaxPooling2D(pool_size, strides, *rest)(inputs)",
+          "inputs pool_size strides padding? data_format? name?"),
+    write("tf.layers.average_pooling2d", "keras.layers.AveragePooling2D(pool_size, strides, *rest)(inputs)",
+          "inputs pool_size strides padding? data_format? name?"),
+    write("tf.layers.max_pooling1d", "keras.layers.MaxPooling1D(pool_size, strides, *rest)(inputs)",
+          "inputs pool_size strides padding? data_format? name?"),
+    write("tf.layers.flatten", "keras.layers.Flatten(*rest)(inputs)", "inputs name? data_format?"),
+    write("tf.layers.dropout", "keras.layers.Dropout(rate, *rest)(inputs)",
+          "inputs rate=0.5 noise_shape? seed? training? name?", gone={"training": "Keras says whether it trains"}),
+    write("tf.layers.batch_normalization", "keras.layers.BatchNormalization(*rest)(inputs)",
+          "inputs axis? momentum? epsilon? center? scale? training?",
+          "averages are updated by Keras; UPDATE_OPS are none", {"training": "Keras says whether it trains", **_GONE}),
+    missing("tf.layers.*", "take the layer of the same kind in keras.layers"),
+)  # fmt: skip
+_LOSSES = (
+    write("tf.losses.sparse_softmax_cross_entropy", "keras.losses.SparseCategoricalCrossentropy(from_logits=True)", "*",
+          _LOSS),
+    write("tf.nn.sparse_softmax_cross_entropy_with_logits",
+          "keras.losses.SparseCategoricalCrossentropy(from_logits=True)", "*", _LOSS),
+    write("tf.losses.softmax_cross_entropy", "keras.losses.CategoricalCrossentropy(from_logits=True)", "*", _LOSS),
+    write("tf.nn.softmax_cross_entropy_with_logits", "keras.losses.CategoricalCrossentropy(from_logits=True)", "*",
+          _LOSS),
+    write("tf.nn.softmax_cross_entropy_with_logits_v2", "keras.losses.CategoricalCrossentropy(from_logits=True)", "*",
+          _LOSS),
+    write("tf.losses.sigmoid_cross_entropy", "keras.losses.BinaryCrossentropy(from_logits=True)", "*", _LOSS),
+    write("tf.nn.sigmoid_cross_entropy_with_logits", "keras.losses.BinaryCrossentropy(from_logits=True)", "*", _LOSS),
+    write("tf.losses.mean_squared_error", "keras.losses.MeanSquaredError()", "*", _LOSS),
+    write("tf.losses.absolute_difference", "keras.losses.MeanAbsoluteError()", "*", _LOSS),
+    write("tf.losses.huber_loss", "keras.losses.Huber()", "*", _LOSS),
+    write("tf.losses.log_loss", "keras.losses.BinaryCrossentropy()", "*", _LOSS),
+    leave_out("tf.losses.get_regularization_loss", "Keras adds the layers' regularisation to the loss"),
+    leave_out("tf.losses.get_total_loss", "Keras adds the layers' regularisation to the loss"),
+    missing("tf.losses.*", "take the loss of the same kind in keras.losses"),
+)  # fmt: skip
+_METRICS = (
+    write("tf.metrics.accuracy", "'accuracy'", "*", _METRIC),
+    write("tf.metrics.auc", "keras.metrics.AUC()", "*", _METRIC),
+    write("tf.metrics.precision", "keras.metrics.Precision()", "*", _METRIC),
+    write("tf.metrics.recall", "keras.metrics.Recall()", "*", _METRIC),
+    write("tf.metrics.mean_squared_error", "keras.metrics.MeanSquaredError()", "*", _METRIC),
+    write("tf.metrics.root_mean_squared_error", "keras.metrics.RootMeanSquaredError()", "*", _METRIC),
+    write("tf.metrics.mean_absolute_error", "keras.metrics.MeanAbsoluteError()", "*", _METRIC),
+    missing("tf.metrics.*", "take the metric of the same kind in keras.metrics"),
+)  # fmt: skip
+_RATE = "global_step is the optimizer's own"
+_OPTIMIZERS = (
+    write("tf.train.AdamOptimizer", "keras.optimizers.Adam(learning_rate, *rest)",
+          "learning_rate=0.001 beta1? beta2? epsilon? use_locking? name?", _OPTIMIZER, _LOCKS,
+          {"beta1": "beta_1", "beta2": "beta_2"}),
+    write("tf.train.GradientDescentOptimizer", "keras.optimizers.SGD(learning_rate, *rest)",
+          "learning_rate use_locking? name?", _OPTIMIZER, _LOCKS),
+    write("tf.train.MomentumOptimizer", "keras.optimizers.SGD(learning_rate, momentum=momentum, *rest)",
+          "learning_rate momentum use_locking? name? use_nesterov?", _OPTIMIZER, _LOCKS, {"use_nesterov": "nesterov"}),
+    write("tf.train.AdagradOptimizer", "keras.optimizers.Adagrad(learning_rate, *rest)",
+          "learning_rate initial_accumulator_value? use_locking? name?", _OPTIMIZER, _LOCKS),
+    write("tf.train.FtrlOptimizer", "keras.optimizers.Ftrl(learning_rate, *rest)",
+          "learning_rate learning_rate_power? initial_accumulator_value? l1_regularization_strength? "
+          "l2_regularization_strength? use_locking? name?", _OPTIMIZER, _LOCKS),
+    write("tf.train.RMSPropOptimizer", "keras.optimizers.RMSprop(learning_rate, *rest)",
+          "learning_rate decay? momentum? epsilon? use_locking? centered? name?", _OPTIMIZER, _LOCKS, {"decay": "rho"}),
+    write("tf.train.AdadeltaOptimizer", "keras.optimizers.Adadelta(learning_rate, *rest)",
+          "learning_rate=0.001 rho? epsilon? use_locking? name?", _OPTIMIZER, _LOCKS),
+    missing("tf.train.ProximalAdagradOptimizer", "keras.optimizers.Adagrad and kernel_regularizer of the layers"),
+    write("tf.train.exponential_decay",
+          "keras.optimizers.schedules.ExponentialDecay(learning_rate, decay_steps, decay_rate, *rest)",
+          "learning_rate global_step? decay_steps decay_rate staircase? name?", gone={"global_step": _RATE}),
+    write("tf.train.piecewise_constant", "keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, values)",
+          "x? boundaries values name?", _RATE),
+    write("tf.train.polynomial_decay",
+          "keras.optimizers.schedules.PolynomialDecay(learning_rate, decay_steps, *rest)",
+          "learning_rate global_step? decay_steps end_learning_rate? power? cycle? name?", gone={"global_step": _RATE}),
+    write("tf.train.cosine_decay", "keras.optimizers.schedules.CosineDecay(learning_rate, decay_steps, *rest)",
+          "learning_rate global_step? decay_steps alpha? name?", gone={"global_step": _RATE}),
+)  # fmt: skip
+_COLLECTIONS = (
+    leave_out("tf.variable_scope", "layers have names; leave it out"),
+    missing("tf.get_variable", "a variable belongs to a layer: self.add_weight in a keras.layers.Layer of one's own"),
+    leave_out("tf.get_collection", "layers know their updates and regularisation losses; there are no collections"),
+)
+_OPERATIONS = (
+    write("tf.reshape", "keras.ops.reshape(tensor, shape)", "tensor shape name?"),
+    write("tf.concat", "keras.ops.concatenate(values, axis=axis)", "values axis name?"),
+    write("tf.cast", "keras.ops.cast(x, dtype)", "x dtype name?"),
+    write("tf.squeeze", "keras.ops.squeeze(input, axis=axis)", "input axis? name?"),
+    write("tf.nn.relu", "keras.activations.relu(features)", "features name?"),
+    write("tf.nn.softmax", "keras.activations.softmax(logits)", "logits name?"),
+    write("tf.nn.sigmoid", "keras.activations.sigmoid(x)", "x name?"),
+    write("tf.nn.tanh", "keras.activations.tanh(x)", "x name?"),
+    write("tf.nn.dropout", "keras.layers.Dropout(rate)(x)", "x rate=0.5 name?"),
+    leave_out("tf.summary.*", _SUMMARY),
+    leave_out("tf.name_scope", "layers have names; leave it out"),
+    leave_out("tf.control_dependencies", "TensorFlow 2 runs a function's operations in their order"),
+)  # fmt: skip
+
+KERAS_TABLE: dict[str, Counterpart] = table((*_LAYERS, *_LOSSES, *_METRICS, *_OPTIMIZERS, *_COLLECTIONS))
+"""By full name (hpc_train.migration.names)."""
+OPERATIONS_TABLE: dict[str, Counterpart] = table(_OPERATIONS)
+"""The same of what a model function has, and only there is replaced: elsewhere, as in tf.data, it works as before."""
