@@ -61,7 +61,6 @@ class _MakeUnlessNamed(TyperGroup):
 app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
 _EXAMPLES = examples(
     "hpc-train shard data/train train.npz --shards 16 --shuffle",
-    "hpc-train shard data/ mnist.npz --split --columns image=x,label=y",
     "hpc-train shard data/ table.csv --schema schema.yaml --split 0.1",
     "hpc-train shard data/ 'part-*.csv' --split 0.1 --stack image=pixel1..pixel784 --dtype 'image=uint8[28,28]'",
 )

@@ -155,7 +155,6 @@ COMMANDS = (
         place=6,
         examples=(
             "hpc-train stats 'data/train-*.h5'",
-            "hpc-train stats 'data/train-*.h5' --columns image,label --html stats.html",
             "hpc-train stats 'data/*.csv'",
             "mpirun -np 4 hpc-train stats 'data/train-*.h5' --json",
         ),
