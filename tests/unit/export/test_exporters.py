@@ -210,7 +210,8 @@ def test_an_exporter_of_ones_own_is_a_class_and_its_name(exporting, monkeypatch)
     assert done == [{}, {"each_20th": True}, {}, {"each_20th": True}]
     package = Path(hpc_train.__file__).parent
     knowing = [path for path in package.rglob("*.py") if "LatestExporter" in path.read_text()]
-    assert sorted(str(path.relative_to(package)) for path in knowing) == ["__init__.py", "config/exporters.py"]
+    named = sorted(str(path.relative_to(package)) for path in knowing)
+    assert [path for path in named if not path.startswith("migration/")] == ["__init__.py", "config/exporters.py"]
 
 
 def test_best_is_remembered_over_restarts_crashes_and_a_return_to_an_earlier_step(exporting, tmp_path):
