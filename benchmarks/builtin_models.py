@@ -16,11 +16,14 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 from support.records import Found
 from support.results import open_results
 from support.usage import make_parser, run_main, tell
-from tables.comparison import BENCHMARK, KINDS, NAMES, Settings, make_page, measure
+
+BENCHMARK = "builtin_models"
 
 
 def main() -> int:
     args = make_parser(__doc__, BENCHMARK).parse_args()
+    from tables.comparison import KINDS, NAMES, Settings, make_page, measure  # and so TensorFlow
+
     settings = Settings(folds=2, steps=dict.fromkeys(KINDS, 5)) if args.quick else Settings()
     with open_results(args, BENCHMARK, asdict(settings)) as results:
         for name in NAMES:

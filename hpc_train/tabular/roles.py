@@ -15,6 +15,8 @@ NEARLY_ALL = 0.9
 """Of the rows have a value of their own where a column is an id."""
 FEW_ROWS = 20
 """Of fewer, nothing is judged by how many values differ."""
+GAPS = 1.5
+"""So many times as many whole numbers lie between the first and the last where they number rows."""
 FEW_VALUES = 20
 """Whole numbers of so few different values may be codes."""
 MANY_WORDS = 3.0
@@ -136,7 +138,8 @@ def _role(name: str, facts: ColumnFacts, remarks: list[str]) -> Role:
         return "ignored"
     differ = distinct is not None and distinct >= NEARLY_ALL * facts.count and facts.count >= FEW_ROWS
     if facts.type == "integer" and differ:
-        counted = facts.max is not None and facts.min is not None and facts.max - facts.min + 1 == facts.count
+        span = 1 + (facts.max or 0.0) - (facts.min or 0.0)
+        counted = span <= GAPS * facts.count  # rows may have been left out
         if counted or NAMES_OF_IDS.search(name):
             remarks.append("whole numbers that count the rows" if counted else "each row has a number of its own")
             return "id"

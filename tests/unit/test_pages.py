@@ -14,6 +14,7 @@ import yaml
 
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig
+from hpc_train.config.table_schema import TableSchema
 from hpc_train.jobs.tiers import load_tiers
 from tests.pages import Block, blocks_of, calls_of, is_output, is_whole, pages, parse
 from tests.support import REPOSITORY, merge
@@ -64,7 +65,9 @@ def test_job_files_are_valid(block: Block, tmp_path: Path) -> None:
         (tmp_path / "tiers.yaml").write_text(block.text)
         load_tiers({"HPC_TRAIN_TIERS": str(tmp_path / "tiers.yaml")}, tmp_path)
         return
-    if "module" in given:
+    if "columns" in given:
+        TableSchema.model_validate(given)
+    elif "module" in given:
         ProgramConfig.model_validate({"name": "base", **given})
     else:
         assert set(given) <= set(JobConfig.model_fields), f"{block}: of no job file"
