@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpc_train.config.specs import EvalSpec, HDF5Input, TrainSpec
+from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.columns import Column
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import training_sampler
@@ -16,6 +17,7 @@ from hpc_train.data.loading.label_check import (
     LabelRange,
     UnknownText,
     check_classes,
+    check_kept_classes,
     check_texts,
     label_ranges,
     unknown_texts,
@@ -54,6 +56,17 @@ def checked_shards(
         if train is not None and evaluation is not None and _map_fn(source) == _map_fn(train_spec.input_fn):
             _check_alike(train, evaluation)
     return [train, *evaluations]
+
+
+def check_schema(shards: Shards, specs: Sequence[TrainSpec | EvalSpec], schema: TableSchema) -> None:
+    """Whether the labels of shards are numbers of the classes that a built-in model's `schema` has. Local.
+
+    Raises:
+        UserError: They stand for other classes.
+    """
+    for found, spec in zip(shards, specs, strict=True):
+        if found is not None and _map_fn(spec.input_fn) is None:
+            check_kept_classes(found, schema.classes)
 
 
 def _map_fn(source: Any) -> Any:

@@ -22,7 +22,7 @@ from hpc_train.evaluation.early_stopping import Decision, read_decision, still_h
 from hpc_train.jobdir.paths import DATA_FILE, SCHEMA_FILE
 from hpc_train.telemetry.json_files import UnreadableError, load_json
 from hpc_train.text import listed
-from hpc_train.training.data_check import checked_shards, parts_of
+from hpc_train.training.data_check import check_schema, checked_shards, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,10 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
 
     def find() -> list[dict[str, Any] | None]:
         found = checked_shards(readers, job.train_spec, job.eval_specs, job.config.accumulate_steps)
+        if job.schema is not None:
+            check_schema(found, (job.train_spec, *job.eval_specs), job.schema)
         if step > 0:
-            _check_schema(job)
+            _check_same_schema(job)
             record = job.job_dir / DATA_FILE
             _check_unchanged(record, dict(zip(parts_of(job.eval_specs), found, strict=True)))
         return [shards.to_json() if shards is not None else None for shards in found]
@@ -80,7 +82,7 @@ def _find_shards(world: World, readers: int, job: TrainingJob, step: int) -> tup
     return tuple(None if found is None else ShardSet.from_json(found) for found in world.on_chief(find))
 
 
-def _check_schema(job: TrainingJob) -> None:
+def _check_same_schema(job: TrainingJob) -> None:
     """UserError where the job-dir's checkpoints were trained with another schema: its numbers mean something else."""
     path = job.job_dir / SCHEMA_FILE
     if job.schema is None or not path.is_file():

@@ -157,6 +157,20 @@ def test_a_job_dir_is_not_trained_further_with_another_schema(tmp_path: Path) ->
     assert f"{job.job_dir}: was trained with another schema (comment changed), which schema.yaml there" in done.stderr
 
 
+def test_shards_of_other_classes_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    job = make_job(tmp_path, "job", 20, {"builtin": "linear"})
+    assert train_in_turn([job], 2).returncode == 0
+    named = {"columns": {"liked": {"classes": ["yes", "no"]}}}
+    with h5py.File(tmp_path / "data/test-00001.h5", "a") as file:
+        file.attrs["hpc_train_schema"] = json.dumps(named)
+    evaluated = hpc_train(["evaluate", str(job.job_dir), "--out", str(tmp_path / "evaluated")], 2, tmp_path)
+    for done in (train_in_turn([job], 2), evaluated):
+        assert done.returncode == 2
+        assert "data/test-00001.h5: labels 'liked' are numbers of the classes 'yes', 'no', but the sch" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 PROGRAM = """
 import hpc_train as ht
 

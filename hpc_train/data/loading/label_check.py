@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_train.data.hdf5.reader import Reader
+from hpc_train.data.hdf5.shard_schema import Classes, kept_classes
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
-from hpc_train.text import listed, visible
+from hpc_train.text import NAMED, listed, visible
 
 PIECE_ROWS = 1 << 18
 
@@ -104,6 +105,30 @@ def check_texts(unknown: Sequence[UnknownText], dataset: str, vocabulary: Sequen
             f"{found.path}: dataset {dataset!r} has the text {visible(repr(found.text))} in row {found.row:,}, which "
             f"label_vocabulary has not; it has {visible(listed(map(repr, vocabulary)))}"
         )
+
+
+def check_kept_classes(shards: ShardSet, classes: Classes) -> None:
+    """Compares the `classes` of a schema, in their order, with those that shards name for their only label. Local.
+
+    Shards name them that `hpc-train shard --schema` has written; others are taken as they are.
+
+    Raises:
+        UserError: They are others, or in another order: numbers in the shards stand for other classes.
+        OSError: A shard cannot be read.
+    """
+    if len(shards.labels) != 1:
+        return
+    dataset = shards.labels[0].name
+    for path in shards.paths:
+        kept = kept_classes(path, dataset)
+        if kept and kept != classes:
+            there, here = (visible(listed(map(repr, each), most=NAMED)) for each in (kept, classes))
+            number = next((n for n, (a, b) in enumerate(zip(kept, classes, strict=False)) if a != b), None)
+            first = "" if number is None else visible(f"; {number} is {kept[number]!r} there, {classes[number]!r} here")
+            raise UserError(
+                f"{path}: labels {dataset!r} are numbers of the classes {there}, but the schema has {here}{first}; put "
+                "the label's vocabulary in the order of the shards, or write the shards again with this schema"
+            )
 
 
 def check_classes(ranges: list[LabelRange], dataset: str, classes: int) -> None:

@@ -279,7 +279,8 @@ class PreparedTable(Table):
                 f"{self.name}: column {output.name!r} has rows of {largest.row_bytes:,} bytes, too large for "
                 f"{available_bytes():,} bytes of free memory"
             )
-        return Field(output.name, dtype, shape)
+        classes = () if output.stacked or output.target is not None else fields[0].classes
+        return Field(output.name, dtype, shape, classes=classes)
 
     def _checked(self, found: Ragged, output: Output, rows: Numbers) -> Rows:
         """Rows of different lengths, in the type asked for, or texts that are UTF-8."""

@@ -81,13 +81,16 @@ class Spool(Table):
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, without the path."""
-        fields = [[f.name, f.dtype.str, list(f.shape), f.ragged, f.mean_bytes] for f in self.fields.values()]
+        fields = [
+            [f.name, f.dtype.str, list(f.shape), f.ragged, f.mean_bytes, list(f.classes)] for f in self.fields.values()
+        ]
         return {"name": self.name, "rows": self.rows, "fields": fields}
 
     @classmethod
     def from_json(cls, path: Path, value: dict[str, Any]) -> Spool:
         fields = {
-            name: Field(name, np.dtype(dtype), tuple(shape), *how) for name, dtype, shape, *how in value["fields"]
+            name: Field(name, np.dtype(dtype), tuple(shape), *how, tuple(classes))
+            for name, dtype, shape, *how, classes in value["fields"]
         }
         return cls(path, value["name"], fields, value["rows"])
 

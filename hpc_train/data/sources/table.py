@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from hpc_train.data.hdf5.shard_schema import Classes
 from hpc_train.data.ragged import TEXT, Ragged
 from hpc_train.errors import UserError
 from hpc_train.files import open_to_read
@@ -42,6 +43,7 @@ class Field:
     Attributes:
         ragged: Rows have different lengths, each `[length, *shape]`; or are texts of `shape`, and `dtype` is TEXT.
         mean_bytes: What such a row takes, about, on average.
+        classes: What the numbers of a label stand for, in their order; empty where that is not known.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Field:
     shape: tuple[int, ...] = ()
     ragged: bool = False
     mean_bytes: int = field(default=0, compare=False)
+    classes: Classes = ()
 
     @property
     def is_text(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpc_train.config.table import Table
 from hpc_train.config.table_schema import TableSchema
+from hpc_train.data.hdf5.shard_schema import MOST_CLASSES
 from hpc_train.data.ragged import TEXT
 from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.table import Block, Field
@@ -41,7 +42,9 @@ class TablePart(Part):
 
     def _field(self, name: str) -> Field:
         if name == self._schema.label:
-            return Field(name, np.dtype(np.int64 if self._schema.classes else np.float64))
+            classes = self._schema.classes
+            kept = classes if len(classes) <= MOST_CLASSES else ()
+            return Field(name, np.dtype(np.int64 if classes else np.float64), classes=kept)
         if self._schema.columns[name].type == "text":
             return Field(name, TEXT, (), True, TEXT_BYTES)
         return Field(name, np.dtype(np.float64))

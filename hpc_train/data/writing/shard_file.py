@@ -16,6 +16,7 @@ import numpy as np
 from hpc_train.data.hdf5.data_file import HDF5_ERRORS
 from hpc_train.data.hdf5.file_table import describe
 from hpc_train.data.hdf5.input_file import InputFile
+from hpc_train.data.hdf5.shard_schema import SCHEMA_ATTRIBUTE
 from hpc_train.data.ragged import Ragged
 from hpc_train.data.sources.spool import writing
 from hpc_train.data.sources.table import Cursor, Field
@@ -25,7 +26,6 @@ from hpc_train.errors import UserError
 from hpc_train.files import open_to_read, unforeseen
 from hpc_train.folders import held, remove, rename
 
-SCHEMA_ATTRIBUTE = "hpc_train_schema"
 ALIGNMENT_BYTES = 4096
 
 
@@ -103,7 +103,10 @@ def write_shard(
 def _schema(field: Field) -> dict[str, Any]:
     """What the attribute SCHEMA_ATTRIBUTE says of a column."""
     dtype = "text" if field.is_text else field.dtype.name
-    return {"shape": list(field.shape), "dtype": dtype, **({"ragged": True} if field.ragged else {})}
+    more: dict[str, Any] = {"ragged": True} if field.ragged else {}
+    if field.classes:
+        more["classes"] = list(field.classes)
+    return {"shape": list(field.shape), "dtype": dtype, **more}
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from typing import Any
 
 from hpc_train.config.job import JobConfig
 from hpc_train.config.specs import EvalSpec, HDF5Input
+from hpc_train.config.table_schema import TableSchema
 from hpc_train.data.hdf5.shards import ShardSet, find_shards
 from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.loading.label_check import check_kept_classes
 from hpc_train.data.loading.tf_dataset import context_for
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
@@ -127,7 +129,7 @@ class LoadedJob:
         else:
             specs = _named(config.eval_specs(), request.name)
         names = list(input_names(config))
-        found = [world.on_chief(lambda spec=spec: _shards_of(spec, names)) for spec in specs]  # type: ignore[misc]
+        found = [world.on_chief(lambda spec=spec: _shards_of(spec, names, job.schema)) for spec in specs]  # type: ignore[misc]
         shards = [None if json is None else ShardSet.from_json(json) for json in found]
         set_up_tensorflow(world)
         resources = world.each(lambda: share_of_node(world.cores, world.local_size))
@@ -160,10 +162,13 @@ def _named(specs: list[EvalSpec], name: str | None) -> list[EvalSpec]:
     raise UserError(f"--name: the job has no evaluation set {name!r}; it has: {there}")
 
 
-def _shards_of(spec: EvalSpec, names: Sequence[str]) -> dict[str, Any] | None:
+def _shards_of(spec: EvalSpec, names: Sequence[str], schema: TableSchema | None) -> dict[str, Any] | None:
     if not isinstance(spec.input_fn, HDF5Input):
         return None
     try:
-        return find_shards(spec.input_fn).to_json()
+        found = find_shards(spec.input_fn)
+        if schema is not None and spec.input_fn.map_fn is None:
+            check_kept_classes(found, schema.classes)
+        return found.to_json()
     except UserError as error:
         raise UserError(f"{error}{elsewhere(spec.input_fn, spec.name or names[0], names)}") from None

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import hpc_train as ht
-from hpc_train.training.data_check import checked_shards, notes_on_types
+from hpc_train.config.table_schema import read_schema
+from hpc_train.data.writing.convert import Options, convert
+from hpc_train.training.data_check import check_schema, checked_shards, notes_on_types
 
 ROWS = 16
 
@@ -86,3 +88,40 @@ def test_a_map_fn_of_its_own_may_make_up_for_other_shapes(folder: Path) -> None:
     assert checked(folder, {"features": "image"}, {"features": "wide", "map_fn": crop}, "odd") == []
     with pytest.raises(ht.UserError, match="feature 'wide' is uint8"):
         checked(folder, {"features": "image", "map_fn": crop}, {"features": "wide", "map_fn": crop}, "odd")
+
+
+CLASSES_SCHEMA = """\
+task: classes
+columns:
+  city: {type: text, role: categorical, vocabulary: [Bern]}
+  size: {type: text, role: label, vocabulary: [small, large, "odd\\e"]}
+"""
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_shards_keep_the_classes_that_their_labels_are_numbers_of(tmp_path: Path, shuffle: bool) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(CLASSES_SCHEMA)
+    (tmp_path / "a.csv").write_text("city,size\nBern,small\nBern,large\n")
+    convert(tmp_path / "s", [str(tmp_path / "a.csv")], Options(shards=2, shuffle=shuffle, schema=path))
+    data = ht.HDF5Input(str(tmp_path / "s-*.h5"), batch_size=1, features={"city": "city"}, label="size")
+    specs = ht.TrainSpec(data, max_steps=1), ht.EvalSpec(data)
+    shards = checked_shards(1, specs[0], specs[1:], 1)
+    check_schema(shards, specs, read_schema(path))
+    path.write_text(CLASSES_SCHEMA.replace("[small, large", "[large, small"))
+    with pytest.raises(ht.UserError) as error:
+        check_schema(shards, specs, read_schema(path))
+    assert str(error.value) == (
+        f"{tmp_path}/s-00000.h5: labels 'size' are numbers of the classes 'small', 'large', 'odd\\x1b', but the schema "
+        "has 'large', 'small', 'odd\\x1b'; 0 is 'small' there, 'large' here; put the label's vocabulary in the order "
+        "of the shards, or write the shards again with this schema"
+    )
+    path.write_text(CLASSES_SCHEMA.replace(', "odd\\e"', ""))
+    with pytest.raises(ht.UserError, match=r"but the schema has 'small', 'large'; put the"):
+        check_schema(shards, specs, read_schema(path))
+    for kept in ('{"columns": {"size": {}}}', '{"columns": {"size": {"classes": [[]]}}}', "[" * 9999, None):
+        for shard in tmp_path.glob("s-*.h5"):
+            with h5py.File(shard, "a") as file:
+                del file.attrs["hpc_train_schema"]
+                file.attrs["hpc_train_schema"] = 1 if kept is None else kept
+        check_schema(shards, specs, read_schema(path))
