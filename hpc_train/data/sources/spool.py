@@ -89,8 +89,8 @@ class Spool(Table):
     @classmethod
     def from_json(cls, path: Path, value: dict[str, Any]) -> Spool:
         fields = {
-            name: Field(name, np.dtype(dtype), tuple(shape), *how, tuple(classes))
-            for name, dtype, shape, *how, classes in value["fields"]
+            name: Field(name, np.dtype(dtype), tuple(shape), ragged, mean_bytes, tuple(classes))
+            for name, dtype, shape, ragged, mean_bytes, classes in value["fields"]
         }
         return cls(path, value["name"], fields, value["rows"])
 
