@@ -20,9 +20,10 @@ from hpc_train.canned.columns import (
     NumericColumn,
     keys_of,
 )
-from hpc_train.canned.feature_column import MOST_BUCKETS, check_combiner
+from hpc_train.canned.feature_column import check_combiner
 from hpc_train.canned.keras_objects import serialized
 from hpc_train.config.functions import name_of
+from hpc_train.config.types import MOST_BUCKETS, MOST_UNITS
 from hpc_train.errors import UserError
 
 Reduction = Literal["sum_over_batch_size", "sum"]
@@ -37,7 +38,6 @@ LINEAR_RATE, DNN_RATE = 0.2, 0.05
 """Learning rates of optimizers that are given by name: of a LinearClassifier, a DNNClassifier, and their regressors."""
 COMBINED_LINEAR_RATE, COMBINED_DNN_RATE = 0.005, 0.001
 """Those of a DNNLinearCombinedClassifier and its regressor; that of the linear part is 1 / sqrt(columns) at most."""
-MOST_UNITS = 1 << 20
 
 
 @dataclass(frozen=True)

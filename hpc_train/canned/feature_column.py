@@ -31,6 +31,7 @@ from hpc_train.canned.columns import (
 from hpc_train.canned.keras_objects import serialized
 from hpc_train.canned.vocabulary import read_vocabulary
 from hpc_train.config.estimator_arguments import FEATURE_COLUMN, FEATURE_COLUMNS
+from hpc_train.config.types import MOST_BUCKETS
 from hpc_train.errors import UserError, did_you_mean
 
 __all__ = [
@@ -45,7 +46,6 @@ __all__ = [
     "numeric_column",
 ]
 
-MOST_BUCKETS = 2**31 - 1
 MOST_NUMBERS = 1 << 24
 """Of a row, in one column."""
 MOST_LISTED, MOST_LISTED_CHARACTERS = 1 << 16, 1 << 22

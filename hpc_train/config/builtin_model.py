@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hpc_train.arguments import shown
 from hpc_train.config.table_schema import TableSchema
-from hpc_train.config.types import FUNCTION_PATTERN, MAX_CLASSES, STRICT, Count
-from hpc_train.config.validation import unknown_key
+from hpc_train.config.types import FUNCTION_PATTERN, MAX_CLASSES, MOST_BUCKETS, MOST_UNITS, STRICT, Count
+from hpc_train.config.validation import unknown_key, wrong_at
 from hpc_train.errors import did_you_mean
 
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad", "ftrl", "lion"]
@@ -36,6 +35,7 @@ Backbone = Literal[
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Width = Annotated[int, Field(ge=1, le=MOST_UNITS, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -84,12 +84,27 @@ class DNNModel(_Tabular):
     """
 
     builtin: Literal["dnn"] = "dnn"
-    hidden_units: Annotated[tuple[Count, ...], Field(min_length=1)] = (100,)
+    hidden_units: Annotated[tuple[Width, ...], Field(min_length=1)] = (100,)
     activation: Activation = "relu"
     dropout: Share = 0.0
     batch_norm: bool = False
     l1: Penalty = 0.0
     l2: Penalty = 0.0
+
+
+def _are_different(crosses: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """`crosses`; ValidationError where one has a column twice, or the columns of another."""
+    seen: dict[frozenset[str], int] = {}
+    for number, names in enumerate(crosses):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise wrong_at((number,), names, f"{shown(twice)} is named twice; cross different columns")
+        if (first := seen.setdefault(frozenset(names), number)) != number:
+            raise wrong_at((number,), names, f"has the same columns as crosses.{first}; leave one of them out")
+    return crosses
+
+
+Cross = Annotated[tuple[str, ...], Field(min_length=2)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -104,8 +119,8 @@ class WideDeepModel(DNNModel):
     """
 
     builtin: Literal["wide_deep"] = "wide_deep"  # type: ignore[assignment]
-    crosses: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
-    hash_buckets: Count = 10_000
+    crosses: Annotated[tuple[Cross, ...], AfterValidator(_are_different)] = ()
+    hash_buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS, strict=True)] = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -174,17 +189,12 @@ def model_from(value: Any) -> Any:
         raise ValueError(f"`builtin` is missing, and it has no default; allowed: {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
-        raise _mistake("builtin", kind, f"{shown(kind)} is not allowed; {hint}allowed: {', '.join(KINDS)}")
+        raise wrong_at(("builtin",), kind, f"{shown(kind)} is not allowed; {hint}allowed: {', '.join(KINDS)}")
     allowed = options_of(KINDS[kind])
     for key in value:
         if key not in allowed:
-            raise _mistake(str(key), value[key], unknown_key(str(key), allowed))
+            raise wrong_at((str(key),), value[key], unknown_key(str(key), allowed))
     return TypeAdapter(KINDS[kind]).validate_python(dict(value))
-
-
-def _mistake(option: str, given: Any, text: str) -> ValidationError:
-    error = PydanticCustomError("value_error", "{error}", {"error": text})
-    return ValidationError.from_exception_data("model", [InitErrorDetails(type=error, loc=(option,), input=given)])
 
 
 ModelSection = Annotated[str | BuiltinModel, BeforeValidator(model_from)]

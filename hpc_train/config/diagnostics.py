@@ -88,13 +88,17 @@ def explain(
 
 
 def _describe(
-    document: Document, error: Mapping[str, Any], location: Location, kind: Any, patterns: Mapping[Location, str]
+    document: Document,
+    error: Mapping[str, Any],
+    location: Location,
+    kind: type[BaseModel],
+    patterns: Mapping[Location, str],
 ) -> str:
     if error["type"] in ("missing", "missing_argument"):
         location = tuple(error["loc"])
     one_of_many = bool(location) and (isinstance(location[-1], int) or error["loc"][-1] == "[key]")
     allowed = patterns.get(location) or (patterns.get(location[:-1]) if one_of_many else None)
-    dotted = ".".join(str(part) for part in location) or "the job file"
+    dotted = ".".join(str(part) for part in location) or kind.model_config.get("title") or "the job file"
     return f"{dotted}: {said_of(error, location, kind, allowed)}"
 
 

@@ -18,7 +18,7 @@ from hpc_train.arguments import shown
 from hpc_train.config.estimator_arguments import BEST_EXPORTER, EXPORTERS
 from hpc_train.config.functions import COMPARE_FN, SERVING_FN
 from hpc_train.config.types import STRICT, Count, Name, as_sequence, as_tuple, function_of
-from hpc_train.config.validation import specification, unknown_key
+from hpc_train.config.validation import specification, unknown_key, wrong_at
 from hpc_train.errors import did_you_mean
 
 ServingFunction = Annotated[Any, function_of(*SERVING_FN)]
@@ -158,25 +158,20 @@ def _again(error: Mapping[str, Any]) -> InitErrorDetails:
 
 def _exporter(name: str, options: Any) -> Exporter:
     if not isinstance(options, Mapping):
-        raise _mistake((), options, f"{options!r} is not allowed; allowed: a mapping of options")
+        raise wrong_at((), options, f"{options!r} is not allowed; allowed: a mapping of options")
     kind = options.get("type", name)
     if not isinstance(kind, str) or kind not in KINDS:
         if "type" not in options:
-            raise _mistake((), name, f"{unknown_key(kind, KINDS)}, or another name with a `type`")
+            raise wrong_at((), name, f"{unknown_key(kind, KINDS)}, or another name with a `type`")
         hint = did_you_mean(str(kind), KINDS)
-        raise _mistake(("type",), kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
+        raise wrong_at(("type",), kind, f"{kind!r} is not allowed; {hint}allowed: {', '.join(KINDS)}")
     allowed = ["type", *(f.name for f in dataclasses.fields(KINDS[kind]) if f.name != "name")]
     for key in options:
         if key not in allowed:
-            raise _mistake((key,), options[key], unknown_key(str(key), allowed, KINDS[kind].retired))
+            raise wrong_at((key,), options[key], unknown_key(str(key), allowed, KINDS[kind].retired))
     own = {key: option for key, option in options.items() if key != "type"}
     made: Exporter = TypeAdapter(KINDS[kind]).validate_python({**own, "name": name})
     return made
-
-
-def _mistake(location: tuple[str, ...], given: Any, text: str) -> ValidationError:
-    error = PydanticCustomError("value_error", "{error}", {"error": text})
-    return ValidationError.from_exception_data("exporters", [InitErrorDetails(type=error, loc=location, input=given)])
 
 
 def exporters_as_mapping(exporters: Iterable[Exporter]) -> dict[str, dict[str, Any]]:

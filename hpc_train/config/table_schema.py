@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hpc_train.config.diagnostics import validated
-from hpc_train.config.validation import specification
+from hpc_train.config.validation import specification, wrong_at
 from hpc_train.config.yaml_loader import dump_yaml, read_yaml
 from hpc_train.errors import UserError
 
@@ -81,7 +81,7 @@ class ColumnSummary(_Section):
     missing: int = Field(default=0, ge=0)
     distinct: int | None = None
     mean: float | None = None
-    std: float | None = None
+    std: float | None = Field(default=None, ge=0)
     min: float | None = None
     max: float | None = None
     quantiles: tuple[float, ...] = ()
@@ -100,7 +100,8 @@ class ColumnSchema(_Section):
             role's first.
         format: Of a date that is written otherwise than 2026-01-31 or 2026-01-31 23:59:59, as strptime has it.
         vocabulary: Of a categorical column its values, of a text its words, the most frequent first; of a label with
-            classes these, in their order. What is not in it is one value more, out of the vocabulary.
+            classes these, in their order. What is not in it is one value more, out of the vocabulary. A categorical
+            column of booleans has both where none is given.
         out_of_vocabulary: How many rows (of a text: words) have a value that is not in it.
         statistics: None: not known.
         remarks: What was noticed; for people.
@@ -114,6 +115,14 @@ class ColumnSchema(_Section):
     out_of_vocabulary: int = Field(default=0, ge=0)
     statistics: ColumnSummary | None = None
     remarks: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_both_values(cls, given: Any) -> Any:
+        """A categorical column of booleans has both of them as its vocabulary, where none is given."""
+        if isinstance(given, Mapping) and (given.get("type"), given.get("role")) == ("boolean", "categorical"):
+            return {**given, "vocabulary": given.get("vocabulary") or (False, True)}
+        return given
 
     @model_validator(mode="after")
     def _fits(self) -> ColumnSchema:
@@ -159,6 +168,8 @@ class TableSchema(_Section):
         UserError: With every mistake.
     """
 
+    model_config = ConfigDict(title="the schema")
+
     task: Task | None = None
     rows: int | None = None
     separator: str | None = None
@@ -174,23 +185,26 @@ class TableSchema(_Section):
     def _has_a_label(self) -> TableSchema:
         labels = [name for name, column in self.columns.items() if column.role == "label"]
         if len(labels) > 1:
-            raise ValueError(f"columns {labels[0]!r} and {labels[1]!r} have role label; give it to one")
+            raise wrong_at(("columns", labels[1]), "label", f"column {labels[0]!r} has role label, too; give it to one")
         if (self.task is None) != (not labels):
-            raise ValueError("give `task` where a column has role label, and only there")
-        if labels:
-            classes, kind = self.columns[labels[0]].vocabulary, self.columns[labels[0]].type
-            if self.task in ("binary", "classes") and len(classes) < 2:
-                raise ValueError(f"column {labels[0]!r}: task {self.task} needs a vocabulary of 2 classes at least")
-            if self.task == "binary" and len(classes) != 2:
-                raise ValueError(f"column {labels[0]!r}: task binary needs 2 classes; it has {len(classes)}")
-            statistics = self.columns[labels[0]].statistics
-            if statistics is not None and len(statistics.counts) not in (0, len(classes)):
-                raise ValueError(
-                    f"column {labels[0]!r}: statistics.counts needs a number for each of {len(classes)} classes"
-                )
-            if self.task in ("regression", "counts") and kind not in ("integer", "number"):
-                raise ValueError(f"column {labels[0]!r}: task {self.task} needs numbers, not {kind}")
+            place = ("columns", labels[0]) if labels else ("task",)
+            raise wrong_at(place, self.task, "give `task` where a column has role label, and only there")
+        if labels and (why_not := self._why_not(self.columns[labels[0]])):
+            raise wrong_at(("columns", labels[0]), "label", why_not)
         return self
+
+    def _why_not(self, label: ColumnSchema) -> str:
+        """Why `label` cannot be learnt as the task says; "" where it can."""
+        classes, summary = label.vocabulary, label.statistics
+        if self.task in ("binary", "classes") and len(classes) < 2:
+            return f"task {self.task} needs a vocabulary of 2 classes at least"
+        if self.task == "binary" and len(classes) != 2:
+            return f"task binary needs 2 classes; it has {len(classes)}"
+        if summary is not None and len(summary.counts) not in (0, len(classes)):
+            return f"statistics.counts needs a number for each of {len(classes)} classes"
+        if self.task in ("regression", "counts") and label.type not in ("integer", "number"):
+            return f"task {self.task} needs numbers, not {label.type}"
+        return ""
 
     @property
     def label(self) -> str | None:

@@ -137,6 +137,10 @@ def _are_class_weights(value: Any) -> Any:
 
 
 MAX_CLASSES = 1 << 24
+MOST_UNITS = 1 << 20
+"""Of a layer."""
+MOST_BUCKETS = 2**31 - 1
+"""Into which values are hashed."""
 ClassWeight = Annotated[dict[int, float], BeforeValidator(_are_class_weights)]
 ClassWeightOption = Annotated[
     dict[int, float] | Literal["balanced"],

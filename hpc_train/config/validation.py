@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hpc_train.arguments import checked_arguments, shown
 from hpc_train.config.secrets import MASK
@@ -101,6 +102,12 @@ def said_of(error: Mapping[str, Any], location: Location, kind: Any, allowed: st
     if what == "string_pattern_mismatch":
         return f"{value} is not allowed; allowed: {allowed or _PATTERNS.get(about['pattern'], about['pattern'])}"
     return f"{value} is not allowed; it should be {_SHOULD_BE.get(what, 'of another kind').format(**about)}"
+
+
+def wrong_at(location: Location, given: Any, text: str) -> ValidationError:
+    """For a validator: that `given`, at `location` below what it validates, is wrong, and `text` says how."""
+    error = PydanticCustomError("value_error", "{error}", {"error": text})
+    return ValidationError.from_exception_data("mistake", [InitErrorDetails(type=error, loc=location, input=given)])
 
 
 def unknown_key(name: str, allowed: Collection[str], retired: Mapping[str, str] | None = None) -> str:

@@ -86,7 +86,7 @@ class _Loader(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml
             raise UserError(f"{where}: an alias (*name); write the value out")
         self._values += 1
         if self._values > self._max_values:
-            raise UserError(f"{where}: more than {self._max_values:,} keys and values, which no job file needs")
+            raise UserError(f"{where}: more than {self._max_values:,} keys and values, which no such file needs")
         if self._depth > MAX_DEPTH:
             raise UserError(f"{where}: nested deeper than {MAX_DEPTH} levels")
         self._depth += 1
@@ -103,7 +103,7 @@ class Document:
     value: Any
     lines: dict[Location, int]
     mistakes: tuple[tuple[int, str], ...]
-    """Lines and descriptions of what YAML allows but a job file does not: keys given twice, strange tags."""
+    """Lines and descriptions of what YAML allows but such a file does not: keys given twice, strange tags."""
     overrides: tuple[tuple[Location, str], ...] = ()
     """What was laid over the file, in order: where, and the option that set it."""
 
@@ -149,7 +149,7 @@ def read_yaml(path: Path, max_bytes: int = MAX_BYTES, max_values: int = MAX_VALU
         raw = read_bytes(path, max_bytes, follow)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no job file needs") from None
+            raise UserError(f"{path}: larger than {max_bytes // 1024} KiB, which no such file needs") from None
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         node = _Loader(raw.decode("utf-8"), path, max_values).get_single_node()

@@ -11,7 +11,7 @@ from hpc_train.config.builtin_model import DNNModel, ImageModel, WideDeepModel
 from hpc_train.config.job import JobConfig
 from hpc_train.config.job_schema import with_schema_named
 from hpc_train.config.references import names_of, renamed
-from hpc_train.config.table_schema import read_schema
+from hpc_train.config.table_schema import ColumnSchema, read_schema
 from hpc_train.jobdir.code_paths import absolute_in, relative_to
 from hpc_train.jobs.checks import code_files
 
@@ -49,6 +49,12 @@ def mistakes(folder: Path, text: str, schema: str = SCHEMA) -> list[str]:
     with pytest.raises(UserError) as caught:
         load_job(path)
     return str(caught.value).replace(f"{folder}/", "").splitlines()
+
+
+def test_a_categorical_column_of_booleans_has_both_as_its_vocabulary():
+    assert ColumnSchema(type="boolean", role="categorical").vocabulary == (False, True)
+    assert ColumnSchema(type="boolean", role="categorical", vocabulary=(True,)).vocabulary == (True,)
+    assert ColumnSchema(type="boolean", role="numeric").vocabulary == ()
 
 
 def test_the_schema_is_read_and_says_what_is_read_of_the_shards(tmp_path):
@@ -157,6 +163,21 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
         ),
         (
             "{builtin: dnn, schema: schema.yaml, hidden_units: [8]}",
+            "{builtin: wide_deep, schema: schema.yaml, crosses: [[city, code], [code, city]]}",
+            "job.yaml:2: model.crosses.1: has the same columns as crosses.0; leave one of them out",
+        ),
+        (
+            "{builtin: dnn, schema: schema.yaml, hidden_units: [8]}",
+            "{builtin: wide_deep, schema: schema.yaml, crosses: [[city, code, city]]}",
+            "job.yaml:2: model.crosses.0: 'city' is named twice; cross different columns",
+        ),
+        (
+            "hidden_units: [8]",
+            "hidden_units: [8, 2000000000]",
+            "job.yaml:2: model.hidden_units.1: 2000000000 is not allowed; it should be less than or equal to 1048576",
+        ),
+        (
+            "{builtin: dnn, schema: schema.yaml, hidden_units: [8]}",
             "a.py:f\nparams: {a: 1}",
             "",
         ),
@@ -178,11 +199,23 @@ def test_mistakes_are_said_in_one_sentence(tmp_path, there, instead, said):
 
 
 def test_mistakes_of_the_schema_are_said_of_its_file(tmp_path):
-    (line,) = mistakes(tmp_path, JOB, SCHEMA.replace("vocabulary: [low, high]", "vocabulary: [low]"))
-    assert (
-        line == "schema.yaml:1: the job file: column 'income': task binary needs a vocabulary of 2 classes at least"
-        or (line.startswith("schema.yaml:") and "needs a vocabulary of 2 classes at least" in line)
-    )
+    for there, instead, said in (
+        ("[low, high]", "[low]", "8: columns.income: task binary needs a vocabulary of 2 classes at least"),
+        ("[low, high]", "[low, a, b]", "8: columns.income: task binary needs 2 classes; it has 3"),
+        ("[8, 2]", "[8]", "8: columns.income: statistics.counts needs a number for each of 2 classes"),
+        ("task: binary", "task: counts", "8: columns.income: task counts needs numbers, not text"),
+        ("task: binary\n", "", "7: columns.income: give `task` where a column has role label, and only there"),
+        ("role: label", "role: categorical", "1: task: give `task` where a column has role label, and only there"),
+        ("role: id", "role: label", "8: columns.income: column 'id' has role label, too; give it to one"),
+        (
+            "std: 2",
+            "std: -2",
+            "5: columns.age.statistics.std: -2 is not allowed; it should be greater than or equal to 0",
+        ),
+    ):
+        assert there in SCHEMA
+        (line,) = mistakes(tmp_path, JOB, SCHEMA.replace(there, instead))
+        assert line.startswith(f"schema.yaml:{said}"), line
     label = "  income: {type: text, role: label, vocabulary: [low, high], statistics: {count: 10, counts: [8, 2]}}\n"
     unlabelled = SCHEMA.replace(label, "").replace("task: binary\n", "")
     lines = mistakes(tmp_path, JOB.replace(", label: income", ""), unlabelled)
