@@ -14,7 +14,7 @@ from typing import Any
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
-from hpc_train.models.categories import Category, categories, cross
+from hpc_train.models.categories import Category, categories, cross, layer_name
 from hpc_train.models.numbers import calendar, standardised
 from hpc_train.models.words import Words, words
 
@@ -39,16 +39,23 @@ class Features:
     inputs: dict[str, Any]
 
     @classmethod
-    def of(cls, schema: TableSchema) -> Features:
+    def of(cls, schema: TableSchema, layers_as_columns: bool = True) -> Features:
         """New inputs for the columns that `schema` gives a model.
+
+        Args:
+            layers_as_columns: Whether their layers are called as the columns are, or as no other layer is.
 
         Raises:
             UserError: There are none.
         """
         if not schema.features:
             raise UserError("schema: no column has a role that a model takes: numeric, categorical, text or date")
-        kinds = {name: "string" if column.type == "text" else "float64" for name, column in schema.features.items()}
-        return cls(schema, {name: keras.Input((), dtype=kind, name=name) for name, kind in kinds.items()})
+        inputs = {}
+        for place, (name, column) in enumerate(schema.features.items()):
+            tensor = keras.KerasTensor((None,), dtype="string" if column.type == "text" else "float64", name=name)
+            layer = name if layers_as_columns else f"column_{layer_name(place, name)}"
+            inputs[name] = keras.Input(tensor=tensor, name=layer)
+        return cls(schema, inputs)
 
     @cached_property
     def numbers(self) -> list[Any]:

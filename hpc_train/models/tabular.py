@@ -12,6 +12,9 @@ from hpc_train.lazy import keras
 from hpc_train.models.features import Features
 from hpc_train.models.heads import Head, head_of
 
+_NAME_TWICE = "All operation names should be unique"
+"""What Keras says where a column is called as it calls another layer."""
+
 
 def tabular_model(settings: TabularModel) -> tuple[keras.Model, Head]:
     """The model that `settings`, whose schema has been read, describe; not compiled.
@@ -22,7 +25,16 @@ def tabular_model(settings: TabularModel) -> tuple[keras.Model, Head]:
         UserError: The schema lacks what the model needs.
     """
     assert isinstance(settings.schema, TableSchema), "read"
-    features, head = Features.of(settings.schema), head_of(settings.schema)
+    head = head_of(settings.schema)
+    try:
+        return _model(settings, Features.of(settings.schema), head), head
+    except ValueError as error:
+        if _NAME_TWICE not in str(error):
+            raise
+    return _model(settings, Features.of(settings.schema, layers_as_columns=False), head), head
+
+
+def _model(settings: TabularModel, features: Features, head: Head) -> keras.Model:
     if isinstance(settings, LinearModel):
         logits = _linear(settings, features, head)
     else:
@@ -30,7 +42,7 @@ def tabular_model(settings: TabularModel) -> tuple[keras.Model, Head]:
     if isinstance(settings, WideDeepModel):
         crosses = features.crosses(settings.crosses, settings.hash_buckets)
         logits = _sum([logits, *features.weighted(head.units, None, crosses)])
-    return keras.Model(features.inputs, head.outputs(logits), name=settings.builtin), head
+    return keras.Model(features.inputs, head.outputs(logits), name=settings.builtin)
 
 
 def _linear(settings: LinearModel, features: Features, head: Head) -> Any:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import hpc_train as ht
 from hpc_train.config.builtin_model import model_from
+from hpc_train.export.signature import default_serving, signature_of_inputs
 from hpc_train.models.function import BuiltinModelFunction, builtin_model
 from hpc_train.models.optimizer import optimizer_of
 from tests.support import LIMIT_SECS
@@ -50,6 +51,21 @@ def test_models_of_tables_learn_and_are_saved_with_their_preprocessing(kind, tas
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras", compile=False)
     np.testing.assert_array_equal(again(rows), model(rows))
+
+
+@pytest.mark.parametrize("kind", ["linear", "wide_deep"])
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_columns_may_be_called_as_layers_are(kind, task):
+    names = ["probability", "prediction", "logits", "string_lookup", "hidden_1", "add", "concatenate"]
+    columns = dict(zip(names, COLUMNS.values(), strict=True))
+    rows = dict(zip(names, batch(WHOLE).values(), strict=True))
+    crosses = {"crosses": [["hidden_1", "add"]]} if kind == "wide_deep" else {}
+    model = made(kind, task, columns, **crosses)
+    assert model.fit(rows, tf.constant(LABEL[task]), verbose=0).history["loss"][0] > 0
+    signature = signature_of_inputs(model)
+    assert sorted(signature.inputs) == sorted(names)
+    (served,) = default_serving(model, signature)(rows).values()
+    assert served.shape == (3, 1)
 
 
 def test_a_linear_model_knows_at_first_what_the_statistics_of_the_label_say():
