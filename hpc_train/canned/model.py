@@ -13,6 +13,7 @@ import tensorflow as tf
 from hpc_train.canned.arguments import Canned, Optimizer, as_plain, from_plain
 from hpc_train.canned.head import head_of
 from hpc_train.canned.keras_objects import deserialized
+from hpc_train.canned.refusal import allowed_alone
 from hpc_train.canned.towers import DeepTower, LinearTower
 from hpc_train.canned.transformation import Batch, lookups_of
 from hpc_train.errors import UserError
@@ -93,12 +94,20 @@ class CannedModel(keras.Model):  # type: ignore[misc]
         """The weight of each row, float32 `[B]`: the column's, times what the batch has; None where all count alike.
 
         That of a label which is unknown is NaN, so that nothing is learnt from it.
+
+        Raises:
+            UserError: The column has a negative one.
         """
         found = [self.head.known(labels)]
         if given is not None:
             found.append(tf.cast(tf.reshape(given, [-1]), tf.float32))
         if (column := self._canned.task.weight_column) is not None:
-            found.append(tf.reshape(Batch(self._by_name(features), {}).numbers(column), [-1]))
+            given = tf.reshape(Batch(self._by_name(features), {}).numbers(column), [-1])
+            what = (
+                f"weight_column {column.key!r} has a negative number, by which no row can count; write numbers from 0 "
+                "on into the data"
+            )
+            found.append(allowed_alone(given, given < 0, what))
         weights = [each for each in found if each is not None]
         return math.prod(weights[1:], start=weights[0]) if weights else None
 

@@ -26,6 +26,7 @@ from hpc_train.canned.columns import (
     VocabularyColumn,
     vocabularies_of,
 )
+from hpc_train.canned.refusal import allowed_alone
 from hpc_train.canned.vocabulary import vocabulary_of
 from hpc_train.errors import UserError
 from hpc_train.text import listed
@@ -215,13 +216,11 @@ def _identical(column: IdentityColumn, values: Any, there: Any) -> Ids:
     beyond = there & ((values < 0) | (values >= column.num_buckets))
     if column.default_value is not None:
         return Ids(tf.where(beyond, tf.constant(column.default_value, tf.int64), values), there)
-    about = (
-        f"feature {column.key!r} has a number that is not from 0 to {column.num_buckets - 1}, as its column needs it"
+    what = (
+        f"feature column {column.name!r}: feature {column.key!r} has a number that is not from 0 to "
+        f"{column.num_buckets - 1}; give the column more num_buckets, or a default_value"
     )
-    with tf.control_dependencies(
-        [tf.debugging.Assert(~tf.reduce_any(beyond), [about, tf.boolean_mask(values, beyond)])]
-    ):
-        return Ids(tf.identity(values), there)
+    return Ids(allowed_alone(values, beyond, what), there)
 
 
 def _sparse(ids: Ids) -> Any:

@@ -19,7 +19,7 @@ from hpc_train.model import rng_state
 from hpc_train.model.backward import loss_of
 from hpc_train.model.batch import example, left_alone
 from hpc_train.model.layer_states import from_zero
-from hpc_train.model.mismatch import failed_metric, in_own_code, mismatch
+from hpc_train.model.mismatch import as_raised, failed_metric, in_own_code, mismatch
 from hpc_train.model.notes import xla_asked_for
 from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
 
@@ -132,6 +132,9 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> bool:
 
     The batch is one of zeros where the shapes are known, else the first of the dataset; see model.batch.example. States
     of stateful layers are left as they were.
+
+    Raises:
+        UserError: As the model's own code has raised it. Whatever else the model raises.
     """
     own_alone = has_own_train_step(model) and not has_own_test_step(model)
     if own_alone and type(model).call is keras.Model.call:  # Keras would warn of what it cannot build
@@ -139,6 +142,8 @@ def try_out(model: keras.Model, dataset: tf.data.Dataset) -> bool:
     with from_zero(model):
         try:
             model.test_step(example(dataset, model))
+        except UserError as error:
+            raise as_raised(error) from None
         except (NotImplementedError, ValueError) as error:
             if not own_alone or not _LACKING.search(str(error)):
                 raise

@@ -7,14 +7,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hpc_train.errors import did_you_mean
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.lazy import keras, tf
 from hpc_train.text import listed
 
 _PACKAGE = str(Path(__file__).parents[1])
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OF_TENSORFLOW = re.compile(r"\{\{.*?\}\} ?|\[Op:\w+\].*")
-_OF_KERAS = re.compile(r"Exception encountered when calling .*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
+_WRAPPED = "Exception encountered when calling "
+_OF_KERAS = re.compile(rf"{_WRAPPED}.*?\n\n(.*?)\n\nArguments received by ", re.DOTALL)
 _UNKNOWN = re.compile(r"Could not interpret (metric|loss) identifier: (\w+)")
 _PLURALS = {"metric": "metrics", "loss": "losses"}
 
@@ -40,6 +41,13 @@ def failed_metric(error: BaseException) -> str | None:
         return None
     what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
     return f"a metric raises {_COLOURS.sub('', what)} ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})"
+
+
+def as_raised(error: UserError) -> UserError:
+    """The error that a layer has raised, without what Keras wraps around its message."""
+    while _COLOURS.sub("", str(error)).startswith(_WRAPPED) and isinstance(error.__context__, UserError):
+        error = error.__context__
+    return error
 
 
 def mismatch(name: str, model: keras.Model, dataset: tf.data.Dataset, error: Exception) -> str:

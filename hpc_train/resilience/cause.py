@@ -60,7 +60,7 @@ def cause_of(error: BaseException) -> Cause:
         text = _OPERATION.sub("", _FUNCTION_NODE.sub("", text)).strip()
         where = _users(_frames_in(text)) or where
         text = text[max((match.end() for match in _FRAME.finditer(text)), default=0) :]
-        text = text.removeprefix("Graph execution error:").strip()
+        text = text.removeprefix("Graph execution error:").strip().replace("\\'", "'")  # escaped by its Assert
     if not text and (line := _line_of(error)):
         text = line
     return Cause(f"{kind}: {text}" if text else kind, where)

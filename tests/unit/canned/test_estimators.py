@@ -12,7 +12,8 @@ import pytest
 import hpc_train as ht
 from hpc_train.canned.arguments import Canned, UserFunction, as_plain, from_plain
 from hpc_train.canned.model_fn import canned_model
-from hpc_train.model.builder import sparse_classes
+from hpc_train.model.builder import build_model, sparse_classes
+from hpc_train.resilience.cause import cause_of
 
 C: Any = ht.feature_column
 AGE, DAY = C.numeric_column("age"), C.categorical_column_with_identity("day", 7)
@@ -233,3 +234,34 @@ def test_labels_that_do_not_fit_are_named() -> None:
     assert sparse_classes(canned_model(ht.LinearClassifier([AGE], **texts).params), ["answer"]) == {}
     assert bool(tf.math.is_nan(loss(ht.LinearClassifier([AGE], **texts), ["no", "never"]))), "nothing is learnt from it"
     assert float(loss(ht.LinearClassifier([AGE], **texts), ["no", "yes"])) == pytest.approx(0.6931472)
+
+
+def test_rows_do_not_count_less_than_nothing() -> None:
+    import tensorflow as tf
+
+    model = canned_model(ht.LinearRegressor([AGE], weight_column="w").params)
+
+    def loss(weights: Any) -> Any:
+        x = {"age": tf.zeros([2]), "w": weights}
+        return model.compute_loss(x, tf.constant([1.0, 3.0]), model(x))
+
+    assert float(loss(tf.constant([1.0, 0.0]))) == pytest.approx(0.5)
+    said = "weight_column 'w' has a negative number, by which no row can count; write numbers from 0 on into the data"
+    with pytest.raises(ht.UserError, match=f"^{said}: -0.5$"):
+        loss(tf.constant([1.0, -0.5]))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tf.function(loss)(tf.constant([1.0, -0.5]))
+    assert cause_of(caught.value).message == f"InvalidArgumentError: assertion failed: [{said}:] [-0.5]"
+
+
+def test_what_is_wrong_with_a_feature_is_said_without_the_words_of_keras() -> None:
+    import tensorflow as tf
+
+    for features, said in (
+        ({"years": tf.zeros([4])}, "feature column 'age' takes the feature 'age', which the input has not; it has 'y"),
+        ({"age": tf.constant(["a"] * 4)}, "feature column 'age': feature 'age' is of texts, and not of numbers"),
+    ):
+        data = tf.data.Dataset.from_tensor_slices((features, tf.zeros([4]))).batch(2)
+        with pytest.raises(ht.UserError) as caught:
+            build_model(ht.LinearRegressor([AGE]), data)
+        assert str(caught.value).startswith(said)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpc_train as ht
+from hpc_train.resilience.cause import cause_of
 
 OURS: Any = ht.feature_column
 Make = Callable[[Any], Any]
@@ -258,8 +259,22 @@ def test_features_that_do_not_fit_are_named(make: Make, said: str) -> None:
 def test_a_number_beyond_the_buckets_is_not_learnt_from_in_silence() -> None:
     import tensorflow as tf
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'day' has a number that is not from 0 to 3"):
-        of_ours(lambda c: c.categorical_column_with_identity("day", 4), linear=True)
+    from hpc_train.canned.transformation import Batch
+
+    column = OURS.categorical_column_with_identity("day", 4)
+
+    def numbers(day: Any) -> Any:
+        return Batch({"day": day}, {}).ids(column).numbers
+
+    said = "feature column 'day': feature 'day' has a number that is not from 0 to 3; give the column more num_buckets"
+    assert numbers(tf.constant([3, -1, 0])).numpy().ravel().tolist() == [3, -1, 0]
+    with pytest.raises(ht.UserError, match=f"^{said}, or a default_value: 4, -2$"):
+        numbers(tf.constant([4, 0, -2]))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tf.function(numbers)(tf.constant([4, 0, -2]))
+    assert cause_of(caught.value).message == (
+        f"InvalidArgumentError: assertion failed: [{said}, or a default_value:] [4 -2]"
+    )
 
 
 def test_a_large_table_is_looked_up() -> None:
