@@ -58,19 +58,23 @@ def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
     if isinstance(call.func, ast.Attribute):
         values["self"] = call.func.value
     missing: set[str] = set()
-    defaults: dict[str, str] = {}
+    defaults: dict[str, ast.expr] = {}
     for token in row.signature.split():
         name, _, default = token.partition("=")
-        if name == "*" or name.rstrip("?") in values:
+        value = _expression(default or "...")
+        if name == "*" or (name.rstrip("?") in values and not (_is_none(values.get(name)) and _has_names(value))):
             continue
         if default:
-            defaults[name] = default
+            defaults[name] = value
         elif name.endswith("?"):
             missing.add(name.rstrip("?"))
         else:
             values[name] = ast.Constant(...)
     for name, default in defaults.items():
-        values[name] = _Template(values, missing).visit(_expression(default))
+        if isinstance(default, ast.Name) and default.id in missing:
+            missing.add(name)
+            continue
+        values[name] = _Template(values, missing).visit(default)
     template = _expression(row.code)
     used = {node.id for node in ast.walk(template) if isinstance(node, ast.Name)}
     unnamed: list[ast.expr] = []
@@ -201,6 +205,14 @@ def is_shard_of_rank(node: ast.AST, names: Names) -> bool:
     found = {names.called(inner) for arg in given for inner in ast.walk(arg)}
     words = {getattr(inner, "id", getattr(inner, "attr", "")) for arg in given for inner in ast.walk(arg)}
     return len(given) == 2 and bool(found & _RANKS or words & _SHARDS)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _has_names(node: ast.expr) -> bool:
+    return any(isinstance(inner, ast.Name) for inner in ast.walk(node))
 
 
 def _is_emptied(before: ast.expr, after: ast.expr) -> bool:

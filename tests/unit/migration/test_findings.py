@@ -43,6 +43,7 @@ def flat(code: str) -> str:
         ("est.Estimator(f, '/m')", "ht.Estimator(f, ht.RunConfig('/m'))", ["model_dir: it is the RunConfig's"]),
         ("est.Estimator(model_fn=f, config=c, params=p)", "ht.Estimator(f, c, params=p)", []),
         ("est.Estimator(f)", "ht.Estimator(f, ht.RunConfig())", []),
+        ("est.Estimator(f, '/m', config=None)", "ht.Estimator(f, ht.RunConfig('/m'))", []),
         (
             "est.TrainSpec(input_fn=lambda: read(1), max_steps=FLAGS.steps, hooks=[h])",
             "ht.TrainSpec(lambda: read(1), max_steps=FLAGS.steps, hooks=[h])",
@@ -218,6 +219,23 @@ def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
     """
     names = {(finding.line, finding.name) for finding in source_of(code, tmp_path).findings}
     assert names == {(4, "model_fn"), (4, "tf.reshape")}
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("tf.nn.dropout(x, 0.8)", "keras.layers.Dropout(1 - 0.8)(x)"),
+        ("tf.nn.dropout(x, keep_prob=FLAGS.keep, seed=1)", "keras.layers.Dropout(1 - FLAGS.keep, seed=1)(x)"),
+        ("tf.nn.dropout(x, rate=0.2)", "keras.layers.Dropout(0.2)(x)"),
+        (
+            "tf.nn.dropout(x, None, None, None, 'd', 0.2)",
+            "keras.layers.Dropout(0.2, noise_shape=None, seed=None, name='d')(x)",
+        ),
+    ],
+)
+def test_operations_of_a_model_function(tmp_path: Path, code: str, written: str) -> None:
+    found = source_of(f"{PREAMBLE}def f(features, labels, mode):\n    {code}\n", tmp_path).findings
+    assert flat(found[1].code) == flat(written)
 
 
 @pytest.mark.parametrize(
