@@ -70,11 +70,11 @@ def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
             missing.add(name.rstrip("?"))
         else:
             values[name] = ast.Constant(...)
-    for name, default in defaults.items():
-        if isinstance(default, ast.Name) and default.id in missing:
+    for name, standard in defaults.items():
+        if isinstance(standard, ast.Name) and standard.id in missing:
             missing.add(name)
             continue
-        values[name] = _Template(values, missing).visit(default)
+        values[name] = _Template(values, missing).visit(standard)
     template = _expression(row.code)
     used = {node.id for node in ast.walk(template) if isinstance(node, ast.Name)}
     unnamed: list[ast.expr] = []
