@@ -59,7 +59,6 @@ _ONE_CALL = (
     "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` began anew "
     "each time"
 )
-_CONTRIB = "tf.contrib is gone since TensorFlow 2.0"
 
 _ESTIMATORS = (
     write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)",
@@ -291,7 +290,6 @@ _DISTRIBUTION = (
     write("tf.distribute.InputContext", "ht.InputContext", why="the argument of an input_fn, with input_pipeline_id "
           "and num_input_pipelines"),
     leave_out("tf.distribute.*", _STRATEGY),
-    leave_out("tf.contrib.distribute.*", f"{_CONTRIB}: {_STRATEGY}"),
     leave_out("tf.ConfigProto", _SESSION),
     leave_out("tf.GPUOptions", "each rank gets a GPU of its own, and memory as it needs it with "
               "TF_FORCE_GPU_ALLOW_GROWTH=true"),
@@ -305,10 +303,6 @@ _DISTRIBUTION = (
     leave_out("tf.app.run", "call main() by itself; absl.app.run works as before"),
     keep("tf.logging.*", "it is tf.compat.v1.logging; hpc_train logs by Python's logging, and `hpc-train --log-level` "
          "says how much"),
-    write("tf.contrib.training.HParams", "dict(*rest)", why="hyper-parameters are `params:` of job.yaml"),
-    write("tf.contrib.learn.Experiment", "ht.train_and_evaluate(estimator, train_spec, eval_spec)", "estimator *",
-          "its input functions and steps are those of ht.TrainSpec and ht.EvalSpec"),
-    missing("tf.contrib.*", _CONTRIB),
 )  # fmt: skip
 
 ESTIMATOR_TABLE: dict[str, Counterpart] = table(

@@ -11,7 +11,7 @@ import pytest
 
 import hpc_train as ht
 from hpc_train.horovod.names import KERAS, NOT_OFFERED, TENSORFLOW
-from hpc_train.migration.counterparts.contrib import out_of_contrib
+from hpc_train.migration.counterparts.contrib import CONTRIB_TABLE, out_of_contrib
 from hpc_train.migration.counterparts.estimator import ESTIMATOR_TABLE
 from hpc_train.migration.counterparts.horovod import HOROVOD_TABLE
 from hpc_train.migration.counterparts.keras import KERAS_TABLE, OPERATIONS_TABLE
@@ -19,7 +19,13 @@ from hpc_train.migration.counterparts.row import Counterpart, Tables, Verdict, t
 from hpc_train.migration.counterparts.tables import row_of
 from tests.support import REPOSITORY
 
-ROWS = [*ESTIMATOR_TABLE.values(), *KERAS_TABLE.values(), *OPERATIONS_TABLE.values(), *HOROVOD_TABLE.values()]
+ROWS = [
+    *ESTIMATOR_TABLE.values(),
+    *CONTRIB_TABLE.values(),
+    *KERAS_TABLE.values(),
+    *OPERATIONS_TABLE.values(),
+    *HOROVOD_TABLE.values(),
+]
 ESTIMATOR = """
 BaselineClassifier BaselineEstimator BaselineRegressor BestExporter BinaryClassHead BoostedTreesClassifier
 BoostedTreesEstimator BoostedTreesRegressor CheckpointSaverHook CheckpointSaverListener DNNClassifier DNNEstimator
@@ -128,9 +134,10 @@ def test_the_longest_beginning_counts_and_names_are_not_cut_in_two() -> None:
 
 
 def test_what_was_in_contrib_is_found_where_it_went() -> None:
-    tables = Tables(ESTIMATOR_TABLE, KERAS_TABLE)
+    tables = Tables(ESTIMATOR_TABLE, CONTRIB_TABLE, KERAS_TABLE)
     assert out_of_contrib("tf.contrib.learn.RunConfig", tables) == "tf.estimator.RunConfig"
     stop = "stop_if_no_decrease_hook"
     assert out_of_contrib(f"tf.contrib.estimator.{stop}", tables) == f"tf.estimator.experimental.{stop}"
-    assert out_of_contrib("tf.contrib.layers.fully_connected", tables) == "tf.layers.dense"
+    assert out_of_contrib("tf.contrib.slim.convolution2d", tables) == "tf.contrib.layers.conv2d"
+    assert out_of_contrib("tf.contrib.layers.dense", tables) == "tf.contrib.layers.dense"
     assert out_of_contrib("tf.contrib.crf.decode", tables) == "tf.contrib.crf.decode"

@@ -143,6 +143,9 @@ def test_calls_are_written_with_the_users_arguments(
         ("tf.distribute.MirroredStrategy()", Verdict.DROPPED, "ranks are what the launcher starts"),
         ("tf.train.ProfilerHook(5)", Verdict.DROPPED, "profile_steps"),
         ("tf.compat.v1.train.NanTensorHook(loss)", Verdict.DROPPED, "on_nan"),
+        ("tf.contrib.layers.batch_norm(x)", Verdict.MISSING, "defaults of their own"),
+        ("tf.contrib.slim.separable_conv2d(x, 3)", Verdict.MISSING, "defaults of their own"),
+        ("tf.contrib.estimator.clip_gradients_by_norm(o, 1.0)", Verdict.MISSING, "global_clipnorm"),
         ("tf.contrib.crf.decode(x)", Verdict.MISSING, "gone since TensorFlow 2.0"),
         ("x = os.environ['TF_CONFIG']", Verdict.DROPPED, "hpc_train ignores TF_CONFIG"),
         ("os.environ.get('TF_CONFIG', '{}')", Verdict.DROPPED, "hpc_train ignores TF_CONFIG"),
@@ -226,6 +229,21 @@ def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
     [
         ("tf.nn.dropout(x, 0.8)", "keras.layers.Dropout(1 - 0.8)(x)"),
         ("tf.nn.dropout(x, keep_prob=FLAGS.keep, seed=1)", "keras.layers.Dropout(1 - FLAGS.keep, seed=1)(x)"),
+        ("tf.contrib.layers.fully_connected(x, 3)", "keras.layers.Dense(3, activation='relu')(x)"),
+        (
+            "tf.contrib.layers.fully_connected(x, 3, activation_fn=None, scope='a', weights_regularizer=r)",
+            "keras.layers.Dense(3, activation=None, name='a', kernel_regularizer=r)(x)",
+        ),
+        (
+            "tf.contrib.slim.conv2d(x, 3, 5, 2)",
+            "keras.layers.Conv2D(3, 5, strides=2, padding='same', activation='relu')(x)",
+        ),
+        (
+            "tf.contrib.layers.max_pool2d(x, [2, 2], padding='SAME')",
+            "keras.layers.MaxPooling2D([2, 2], strides=2, padding='SAME')(x)",
+        ),
+        ("tf.contrib.layers.dropout(x, 0.9, is_training=t)", "keras.layers.Dropout(1 - 0.9)(x)"),
+        ("tf.contrib.layers.l2_regularizer(0.1)", "keras.regularizers.L2(0.1 / 2)"),
         ("tf.nn.dropout(x, rate=0.2)", "keras.layers.Dropout(0.2)(x)"),
         (
             "tf.nn.dropout(x, None, None, None, 'd', 0.2)",
@@ -233,7 +251,7 @@ def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_operations_of_a_model_function(tmp_path: Path, code: str, written: str) -> None:
+def test_operations_and_layers_of_a_model_function(tmp_path: Path, code: str, written: str) -> None:
     found = source_of(f"{PREAMBLE}def f(features, labels, mode):\n    {code}\n", tmp_path).findings
     assert flat(found[-1].code) == flat(written)
 
