@@ -57,6 +57,69 @@ def test_a_model_function_becomes_a_compiled_model(tmp_path: Path) -> None:
     assert job.train.max_steps == 20_000
 
 
+def test_blocks_of_a_mode_are_opened(tmp_path: Path) -> None:
+    code = """
+    import tensorflow.compat.v1 as tf
+    Modes = tf.estimator.ModeKeys
+    def model_fn(features, labels, mode, params):
+        training = mode == Modes.TRAIN
+        with tf.variable_scope("net"):
+            net = tf.layers.dense(features["a"], 8)
+            if training:
+                net = tf.layers.dropout(net, 0.4)
+            logits = tf.layers.dense(net, 2)
+        if mode == Modes.PREDICT:
+            logits = tf.nn.softmax(logits)
+            return tf.estimator.EstimatorSpec(mode, predictions=logits)
+        elif mode == Modes.TRAIN:
+            loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+            rate = tf.train.exponential_decay(0.1, tf.train.get_global_step(), 100, 0.9)
+            train_op = tf.train.AdamOptimizer(rate).minimize(loss, global_step=tf.train.get_global_step())
+            return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+        else:
+            return tf.estimator.EstimatorSpec(mode, loss=loss)
+    """
+    _, text = skeleton(source_of(code, tmp_path), tmp_path)
+    assert [line.strip() for line in text.partition("import keras\n")[2].split("\n") if line][:-1] == [
+        "# TODO: the shape of a row of a: (1,) is a guess",
+        'features = {"a": keras.Input((1,), name="a")}',
+        'net = keras.layers.Dense(8)(features["a"])',
+        "net = keras.layers.Dropout(0.4)(net)",
+        "logits = keras.layers.Dense(2)(net)",
+        "rate = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)",
+        "model = keras.Model(features, logits)",
+        "model.compile(",
+        "optimizer=keras.optimizers.Adam(rate),",
+        "loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),",
+        "metrics=[],",
+        ")",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"),
+    [
+        ("if mode == Modes.TRAIN: net = net * 2", "net = net * 2"),
+        ("if mode != Modes.TRAIN: net = net * 3", None),
+        ("if not mode == Modes.TRAIN: net = net * 3\n    else: net = net * 2", "net = net * 2"),
+        ("if mode in (Modes.TRAIN, Modes.EVAL): net = net * 2\n    else: net = net * 3", "net = net * 2"),
+    ],
+)
+def test_what_differs_by_the_mode_is_to_do(tmp_path: Path, choice: str, kept: str | None) -> None:
+    code = f"""
+import tensorflow as tf
+Modes = tf.estimator.ModeKeys
+def model_fn(features, labels, mode):
+    net = tf.layers.dense(features["a"], 8)
+    {choice}
+    logits = tf.layers.dense(net, 2)
+    return tf.estimator.EstimatorSpec(mode, loss=tf.losses.mean_squared_error(labels, logits))
+"""
+    _, text = skeleton(source_of(code, tmp_path), tmp_path)
+    assert "# TODO: net depends on the mode in line 6 of the program; here it is as in training\n" in text
+    assert "net * 3" not in text and (kept is None or f"    {kept}\n" in text)
+
+
 def test_a_canned_estimator_becomes_layers(tmp_path: Path) -> None:
     job, text = skeleton(read_source(PROGRAMS / "wide_and_deep.py"), tmp_path)
     assert '"school": keras.Input((1,), dtype="string", name="school")' in text
