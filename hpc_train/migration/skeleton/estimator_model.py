@@ -49,6 +49,7 @@ def model_of_function(source: Source) -> ModelCode | None:
     if any((source.names.called(call) or "").endswith(".arg_scope") for call in calls):
         remarks.append("give each layer the arguments that arg_scope sets in the program")
     remarks += modes.remarks({name for statement in body for name in bound_by(statement)})
+    remarks += translator.remarks
     inputs = ast.parse("\n".join(features.lines())).body
     free -= {"features", "labels", "mode", logits}
     return model_code(source, [*inputs, *body, *end], free, around, features, remarks)

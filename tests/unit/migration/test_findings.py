@@ -218,10 +218,11 @@ def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
     code = """
     import tensorflow as tf
     def parse(row): return tf.cast(tf.reshape(row, [2]), tf.float32)
-    def model_fn(features, labels, mode): return tf.reshape(features, [2])
+    def means(row): return tf.reduce_mean(row), tf.nn.elu(row)
+    def model_fn(features, labels, mode): return tf.reshape(tf.math.erf(features), [2])
     """
     names = {(finding.line, finding.name) for finding in source_of(code, tmp_path).findings}
-    assert names == {(4, "model_fn"), (4, "tf.reshape")}
+    assert names == {(5, "model_fn"), (5, "tf.reshape"), (5, "tf.math.erf")}
 
 
 @pytest.mark.parametrize(

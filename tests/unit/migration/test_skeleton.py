@@ -120,6 +120,45 @@ def model_fn(features, labels, mode):
     assert "net * 3" not in text and (kept is None or f"    {kept}\n" in text)
 
 
+def test_what_a_model_function_has_without_a_counterpart_is_to_do(tmp_path: Path) -> None:
+    code = """
+    import tensorflow.compat.v1 as tf
+    def model_fn(features, labels, mode):
+        net = tf.layers.dense(tf.reduce_mean(features["a"], axis=1), 8, activation=tf.nn.elu, reuse=True)
+        with tf.contrib.slim.arg_scope([f], activation_fn=None):
+            net = tf.contrib.layers.conv2d(net, 3, 5, normalizer_fn=tf.contrib.layers.batch_norm)
+        logits = tf.nn.dropout(net, 0.9)
+        loss = tf.losses.softmax_cross_entropy(labels, logits, weights=w, label_smoothing=0.1)
+        metrics = {"auc": tf.metrics.auc(labels, logits, weights=w, curve="PR")}
+        return tf.estimator.EstimatorSpec(mode, loss=tf.reduce_sum(loss), eval_metric_ops=metrics)
+    """
+    _, text = skeleton(source_of(code, tmp_path), tmp_path)
+    remarks = [line.partition("# TODO: ")[2] for line in text.split("\n") if "# TODO: " in line]
+    for begin in (
+        "weights of tf.losses.softmax_cross_entropy: ",
+        "weights of tf.metrics.auc: ",
+        "keep_prob of tf.nn.dropout: the rate is 1 - keep_prob",
+        "normalizer_fn of tf.contrib.layers.conv2d: ",
+        "tf.reduce_mean: a tensor of Keras does not pass through it",
+        "give each layer the arguments that arg_scope sets",
+    ):
+        assert [each for each in remarks if each.startswith(begin)], remarks
+    assert not [each for each in remarks if "reduce_sum" in each or "reuse" in each]
+    for part in ("Crossentropy(from_logits=True, label_smoothing=0.1)", 'AUC(curve="PR")', "Dropout(1 - 0.9)(net)"):
+        assert part in text
+
+
+def test_a_dropout_of_a_keras_model_has_a_rate(tmp_path: Path) -> None:
+    code = """
+    import tensorflow as tf
+    import horovod.tensorflow as hvd
+    inputs = tf.keras.Input((2,))
+    model = tf.keras.Model(inputs, tf.nn.dropout(inputs, 0.1))
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD()), "mse")
+    """
+    assert "keras.layers.Dropout(0.1)(inputs)" in skeleton(source_of(code, tmp_path), tmp_path)[1]
+
+
 def test_a_canned_estimator_becomes_layers(tmp_path: Path) -> None:
     job, text = skeleton(read_source(PROGRAMS / "wide_and_deep.py"), tmp_path)
     assert '"school": keras.Input((1,), dtype="string", name="school")' in text
