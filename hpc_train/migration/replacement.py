@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_train.migration.counterparts.row import Counterpart, Verdict
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import Names
 
+_INPUTS = "tf.estimator.inputs."
 _RULES = "tf.estimator.experimental.stop_if_"
 _RANKS = {"hvd.size", "hvd.rank"}
 _SHARDS = {"num_workers", "num_shards", "worker_index", "worker_id", "task_index", "task_id", "world_size", "rank"}
@@ -121,6 +122,10 @@ class Translator(ast.NodeTransformer):
             return node
         if name == "tf.estimator.TrainSpec":
             self._move_rules(node)
+        if row is not None and row.name.startswith(_INPUTS):
+            row = _in_order(row) if _is_false(arguments_of(node, row).given.get("shuffle")) else row
+        if row is not None and "config=ht.RunConfig(model_dir)" in row.signature.split():
+            self._move_model_dir(node, row)
         node.args = [self.visit(arg) for arg in node.args]
         node.keywords = [
             ast.keyword(keyword.arg, value)
@@ -173,6 +178,19 @@ class Translator(ast.NodeTransformer):
                 call.keywords = [each for each in call.keywords if each is not keyword or keyword.value.elts]
                 return
 
+    def _move_model_dir(self, call: ast.Call, row: Counterpart) -> None:
+        """Puts the model_dir of an estimator into the RunConfig beside it, where that has none."""
+        given = arguments_of(call, row).given
+        folder, config = given.get("model_dir"), given.get("config")
+        if folder is None or _is_none(folder) or not isinstance(config, ast.Call):
+            return
+        inner = row_of(self._names.called(config))
+        if inner is None or inner.name != "tf.estimator.RunConfig":
+            return
+        if _is_none(arguments_of(config, inner).given.get("model_dir", ast.Constant(None))):
+            config.args = [folder, *config.args[1:]]
+            config.keywords = [each for each in config.keywords if each.arg != "model_dir"]
+
     def _named(self, node: ast.expr) -> ast.expr | None:
         name = self._names.resolve(node)
         if name is None:
@@ -205,6 +223,15 @@ def is_shard_of_rank(node: ast.AST, names: Names) -> bool:
     found = {names.called(inner) for arg in given for inner in ast.walk(arg)}
     words = {getattr(inner, "id", getattr(inner, "attr", "")) for arg in given for inner in ast.walk(arg)}
     return len(given) == 2 and bool(found & _RANKS or words & _SHARDS)
+
+
+def _in_order(row: Counterpart) -> Counterpart:
+    """The row of an input function that does not shuffle."""
+    return replace(row, code=row.code.replace(".shuffle(queue_capacity)", ""))
+
+
+def _is_false(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _is_none(node: ast.expr | None) -> bool:

@@ -238,14 +238,14 @@ _INPUTS = (
           ".batch(batch_size)",
           "x y=None batch_size=128 num_epochs=1 shuffle? queue_capacity=1000 num_threads?",
           "or save the arrays by numpy.savez, and `hpc-train shard` them: ht.HDF5Input then shuffles and deals rows",
-          {"num_threads": "leave it out", "shuffle": "leave .shuffle() out for an evaluation"}),
+          {"num_threads": "leave it out", "shuffle": "False is a dataset without .shuffle()"}),
     write("tf.estimator.inputs.pandas_input_fn",
           "lambda: tf.data.Dataset.from_tensor_slices((dict(x), y)).shuffle(queue_capacity).repeat(num_epochs)"
           ".batch(batch_size)",
           "x y=None batch_size=128 num_epochs=1 shuffle? queue_capacity=1000 num_threads? target_column?",
           "or `hpc-train shard` the table itself (CSV, Parquet; docs/shards.md)",
           {"num_threads": "leave it out", "target_column": "it is the label; name the columns of y",
-           "shuffle": "leave .shuffle() out for an evaluation"}),
+           "shuffle": "False is a dataset without .shuffle()"}),
     missing("tf.estimator.inputs.*", "write a tf.data.Dataset, or `hpc-train shard` the data"),
 )  # fmt: skip
 _HOOKS = (

@@ -103,8 +103,20 @@ def flat(code: str) -> str:
         (
             "est.inputs.numpy_input_fn({'x': x}, y, batch_size=9, shuffle=True)",
             "lambda: tf.data.Dataset.from_tensor_slices(({'x': x}, y)).shuffle(1000).repeat(1).batch(9)",
-            ["numpy.savez", "shuffle: leave .shuffle() out"],
+            ["numpy.savez", "shuffle: False is a dataset without .shuffle()"],
         ),
+        (
+            "est.inputs.pandas_input_fn(x, y, 9, shuffle=False)",
+            "lambda: tf.data.Dataset.from_tensor_slices((dict(x), y)).repeat(1).batch(9)",
+            [],
+        ),
+        (
+            "est.Estimator(f, '/m', config=est.RunConfig(None, 7))",
+            "ht.Estimator(f, ht.RunConfig('/m', tf_random_seed=7))",
+            [],
+        ),
+        ("est.Estimator(f, '/m', est.RunConfig())", "ht.Estimator(f, ht.RunConfig('/m'))", []),
+        ("est.Estimator(f, '/m', c)", "ht.Estimator(f, c)", ["model_dir: it is the RunConfig's"]),
         ("tf.keras.estimator.model_to_estimator(m)", "ht.Estimator(lambda: m, ht.RunConfig())", ["compile it"]),
         (
             "tf.keras.estimator.model_to_estimator(keras_model_path='a.h5', model_dir='/m')",

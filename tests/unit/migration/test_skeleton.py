@@ -234,6 +234,23 @@ def test_a_program_that_shows_no_model_has_a_stub_with_what_is_to_do(tmp_path: P
     assert "# TODO: no model was found in the program; write it here\n" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "epochs", "max_steps", "is_to_do"),
+    [
+        ("epochs=3, steps_per_epoch=50", None, 150, False),
+        ("epochs=3, steps_per_epoch=None", 3, None, False),
+        ("epochs=3, steps_per_epoch=len(x) // 8", 3, None, True),
+    ],
+)
+def test_the_end_of_fit(
+    tmp_path: Path, arguments: str, epochs: int | None, max_steps: int | None, is_to_do: bool
+) -> None:
+    code = f"import tensorflow as tf\nimport horovod.keras as hvd\nmodel.fit(x, {arguments})\n"
+    job, _ = skeleton(source_of(code, tmp_path), tmp_path)
+    assert (job.data.train.epochs, job.train.max_steps) == (epochs, max_steps)
+    assert ("# TODO: train.max_steps: " in (tmp_path / "job.yaml").read_text()) == is_to_do
+
+
 def test_a_model_that_an_object_holds(tmp_path: Path) -> None:
     code = """
     import tensorflow as tf
