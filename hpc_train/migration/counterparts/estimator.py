@@ -60,6 +60,10 @@ _ONE_CALL = (
     "each time"
 )
 
+_NO_DEFAULT = {
+    "default_value": "all rows of shards have a value; write into them the one that missing ones are to have"
+}
+
 _ESTIMATORS = (
     write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)",
           "model_fn model_dir? config=ht.RunConfig(model_dir) params? warm_start_from?",
@@ -90,7 +94,8 @@ _ESTIMATORS = (
            "metric_names_map": "name the metrics in model.compile", "export_outputs": _RECEIVER}),
     missing("tf.estimator.tpu.*", "hpc_train trains on GPUs and cores; TPUEstimator's program is an Estimator's beside "
             "that: input_fn(params) gives batches of params['batch_size'], which is `batch_size` of job.yaml"),
-    leave_out("tf.estimator.RunConfig.replace", "give RunConfig all its values at once"),
+    write("tf.estimator.RunConfig.replace", "dataclasses.replace(self, *rest)", "",
+          "a RunConfig cannot be changed; import dataclasses", RUN_CONFIG),
     missing("tf.estimator.*", "the package does not know this name of tf.estimator"),
 )  # fmt: skip
 _METHODS = (
@@ -198,7 +203,8 @@ _CANNED = (
 )  # fmt: skip
 _COLUMNS = (
     *(
-        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature, gone=FEATURE_COLUMN,
+        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature,
+              gone=FEATURE_COLUMN | (_NO_DEFAULT if name == "numeric_column" else {}),
               renamed={"dimension": "shape"} if name == "numeric_column" else {})
         for name, needed, signature in (
             ("numeric_column", "key", "key shape? default_value? dtype? normalizer_fn?"),

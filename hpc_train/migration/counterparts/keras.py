@@ -111,7 +111,11 @@ _OPTIMIZERS = (
           "learning_rate decay? momentum? epsilon? use_locking? centered? name?", _OPTIMIZER, _LOCKS, {"decay": "rho"}),
     write("tf.train.AdadeltaOptimizer", "keras.optimizers.Adadelta(learning_rate, *rest)",
           "learning_rate=0.001 rho? epsilon? use_locking? name?", _OPTIMIZER, _LOCKS),
-    missing("tf.train.ProximalAdagradOptimizer", "keras.optimizers.Adagrad and kernel_regularizer of the layers"),
+    *(
+        missing(f"tf.train.{name}Optimizer", "take keras.optimizers.Adagrad or Ftrl, whose arguments are others; "
+                "regularize by kernel_regularizer of the layers, or Ftrl's l1_regularization_strength")
+        for name in ("ProximalAdagrad", "ProximalGradientDescent", "AdagradDA")
+    ),
     write("tf.train.exponential_decay",
           "keras.optimizers.schedules.ExponentialDecay(learning_rate, decay_steps, decay_rate, *rest)",
           "learning_rate global_step? decay_steps decay_rate staircase? name?", gone={"global_step": _RATE}),
@@ -123,6 +127,27 @@ _OPTIMIZERS = (
     write("tf.train.cosine_decay", "keras.optimizers.schedules.CosineDecay(learning_rate, decay_steps, *rest)",
           "learning_rate global_step? decay_steps alpha? name?", gone={"global_step": _RATE}),
 )  # fmt: skip
+_INITIALIZERS = tuple(
+    write(f"tf.{name}", f"keras.initializers.{code}", f"{signature} dtype?")
+    for old, code, signature in (
+        ("truncated_normal", "TruncatedNormal(mean, stddev, *rest)", "mean=0.0 stddev=1.0 seed?"),
+        ("random_normal", "RandomNormal(mean, stddev, *rest)", "mean=0.0 stddev=1.0 seed?"),
+        ("random_uniform", "RandomUniform(minval, maxval, *rest)", "minval=0.0 maxval=1.0 seed?"),
+        ("constant", "Constant(value)", "value=0.0"),
+        ("zeros", "Zeros()", ""),
+        ("ones", "Ones()", ""),
+        ("glorot_uniform", "GlorotUniform(*rest)", "seed?"),
+        ("glorot_normal", "GlorotNormal(*rest)", "seed?"),
+        ("orthogonal", "Orthogonal(gain, *rest)", "gain=1.0 seed?"),
+        ("variance_scaling", "VarianceScaling(*rest)", "scale? mode? distribution? seed?"),
+        ("he_normal", "HeNormal(*rest)", "seed?"),
+        ("he_uniform", "HeUniform(*rest)", "seed?"),
+        ("lecun_normal", "LecunNormal(*rest)", "seed?"),
+        ("lecun_uniform", "LecunUniform(*rest)", "seed?"),
+    )
+    for name in (f"{old}_initializer", f"initializers.{old}")
+)
+"""With the defaults of TensorFlow 1."""
 _COLLECTIONS = (
     leave_out("tf.variable_scope", "layers have names; leave it out"),
     missing("tf.get_variable", "a variable belongs to a layer: self.add_weight in a keras.layers.Layer of one's own"),
@@ -165,7 +190,9 @@ _OPERATIONS = (
     leave_out("tf.control_dependencies", "TensorFlow 2 runs a function's operations in their order"),
 )  # fmt: skip
 
-KERAS_TABLE: dict[str, Counterpart] = table((*_LAYERS, *_LOSSES, *_METRICS, *_OPTIMIZERS, *_COLLECTIONS))
+KERAS_TABLE: dict[str, Counterpart] = table(
+    (*_LAYERS, *_LOSSES, *_METRICS, *_OPTIMIZERS, *_INITIALIZERS, *_COLLECTIONS)
+)
 """By full name (hpc_train.migration.names)."""
 OPERATIONS_TABLE: dict[str, Counterpart] = table(_OPERATIONS)
 """The same of what a model function has, and only there is replaced: elsewhere, as in tf.data, it works as before."""

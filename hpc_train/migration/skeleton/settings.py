@@ -61,7 +61,7 @@ class Settings:
             self._read_plain(call, source)
             return
         given = {key: values.of(value) for key, value in arguments_of(call, row).given.items()}
-        if name == "tf.estimator.RunConfig":
+        if name in ("tf.estimator.RunConfig", "tf.estimator.RunConfig.replace"):
             self._put_all(("run",), given, _RUN)
         elif name == "tf.estimator.TrainSpec":
             self._put_all(("train",), given, {"max_steps"})

@@ -117,6 +117,14 @@ def flat(code: str) -> str:
         ),
         ("est.Estimator(f, '/m', est.RunConfig())", "ht.Estimator(f, ht.RunConfig('/m'))", []),
         ("est.Estimator(f, '/m', c)", "ht.Estimator(f, c)", ["model_dir: it is the RunConfig's"]),
+        (
+            "tf.feature_column.numeric_column('a', default_value=0.0)",
+            "ht.feature_column.numeric_column('a')",
+            ["default_value: all rows of shards have a value"],
+        ),
+        ("tf.truncated_normal_initializer(stddev=0.1)", "keras.initializers.TruncatedNormal(0.0, 0.1)", []),
+        ("tf.initializers.random_uniform(-1, 1, seed=3)", "keras.initializers.RandomUniform(-1, 1, seed=3)", []),
+        ("x = tf.zeros_initializer", "keras.initializers.Zeros", []),
         ("tf.keras.estimator.model_to_estimator(m)", "ht.Estimator(lambda: m, ht.RunConfig())", ["compile it"]),
         (
             "tf.keras.estimator.model_to_estimator(keras_model_path='a.h5', model_dir='/m')",
@@ -153,6 +161,7 @@ def test_calls_are_written_with_the_users_arguments(
         ("tf.feature_column.weighted_categorical_column(c, 'w')", Verdict.MISSING, "count_weights"),
         ("est.experimental.KMeans(3)", Verdict.MISSING, "scikit-learn"),
         ("tf.distribute.MirroredStrategy()", Verdict.DROPPED, "ranks are what the launcher starts"),
+        ("tf.train.ProximalAdagradOptimizer(0.1)", Verdict.MISSING, "Adagrad or Ftrl"),
         ("tf.train.ProfilerHook(5)", Verdict.DROPPED, "profile_steps"),
         ("tf.compat.v1.train.NanTensorHook(loss)", Verdict.DROPPED, "on_nan"),
         ("tf.contrib.layers.batch_norm(x)", Verdict.MISSING, "defaults of their own"),
@@ -224,6 +233,14 @@ def test_settings_go_into_the_job_file(tmp_path: Path, code: str, name: str, wri
     finding = finding_of(f"{code}\nest.RunConfig()", tmp_path)
     assert (finding.name, finding.code) == (f"setting {name}", written)
     assert note in " ".join(finding.notes)
+
+
+@pytest.mark.parametrize("config", ["c", "est.RunConfig('/m')", "d"])
+def test_a_copy_of_a_run_config(tmp_path: Path, config: str) -> None:
+    code = f"c = est.RunConfig()\nd = c.replace(model_dir='/m')\n{config}.replace(session_config=s, tf_random_seed=7)\n"
+    found = [each for each in source_of(PREAMBLE + code, tmp_path).findings if each.name.endswith(".replace")]
+    assert found[0].code == 'dataclasses.replace(c, model_dir="/m")'
+    assert flat(found[1].code).endswith(", tf_random_seed=7)") and "session_config: " in " ".join(found[1].notes)
 
 
 def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
