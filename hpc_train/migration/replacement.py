@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from hpc_train.migration.counterparts.row import Counterpart, Verdict
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import Names
 
+LEGACY = r"^keras\.optimizers\.(?:legacy|experimental)\."
+"""Optimizers of Keras 2 that Keras 3 has without these words."""
 _INPUTS = "tf.estimator.inputs."
 _RULES = "tf.estimator.experimental.stop_if_"
 _RANKS = {"hvd.size", "hvd.rank"}
@@ -54,6 +57,8 @@ def arguments_of(call: ast.Call, row: Counterpart) -> Arguments:
 
 def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
     """The row's code with the arguments of `call`; `...` where a needed one is missing."""
+    if not row.signature and isinstance(called := _expression(row.code), ast.Attribute):
+        return ast.Call(called, call.args, call.keywords)
     arguments = arguments_of(call, row)
     values = dict(arguments.given)
     if isinstance(call.func, ast.Attribute):
@@ -136,8 +141,9 @@ class Translator(ast.NodeTransformer):
             return replaced(node, row)
         node.func = self.visit(node.func)
         if name is not None and name.startswith("keras.optimizers."):
-            for keyword in node.keywords:
-                keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
+            _change_keywords(node)
+        if is_list_of_variables(node, self._names):
+            return node.func
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -203,8 +209,40 @@ class Translator(ast.NodeTransformer):
             if isinstance(template, ast.Attribute | ast.Name | ast.Constant):
                 return template
         if name.startswith("keras."):
-            return _expression(name)
+            return _expression(re.sub(LEGACY, "keras.optimizers.", name))
         return None
+
+
+def is_list_of_variables(node: ast.AST, names: Names) -> bool:
+    """Whether a call is `optimizer.variables()`, which is a list in Keras 3 and no method."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "variables":
+        return False
+    kind = names.kind(node.func.value) or ""
+    row = row_of(kind)
+    made = row.code if row is not None else kind
+    return made.startswith("keras.optimizers.") or kind == "hvd.DistributedOptimizer"
+
+
+def _change_keywords(call: ast.Call) -> None:
+    """Arguments of Keras 2's optimizers: lr, and decay, which is a schedule."""
+    for keyword in call.keywords:
+        keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
+    decay = next((each for each in call.keywords if each.arg == "decay"), None)
+    if decay is None:
+        return
+    call.keywords.remove(decay)
+    if isinstance(decay.value, ast.Constant) and not decay.value.value:
+        return
+    rate = next((each for each in call.keywords if each.arg == "learning_rate"), None)
+    value = call.args[0] if call.args else rate.value if rate is not None else ast.Constant(...)
+    made = _expression("keras.optimizers.schedules.InverseTimeDecay")
+    schedule = ast.Call(made, [value, ast.Constant(1), decay.value], [])
+    if call.args:
+        call.args[0] = schedule
+    elif rate is not None:
+        rate.value = schedule
+    else:
+        call.keywords.append(ast.keyword("learning_rate", schedule))
 
 
 def is_chief_test(node: ast.AST, names: Names) -> bool:

@@ -15,7 +15,7 @@ from hpc_train.config.estimator_arguments import (
     RUN_CONFIG,
     TRAIN_SPEC,
 )
-from hpc_train.migration.counterparts.row import Counterpart, keep, leave_out, missing, table, write
+from hpc_train.migration.counterparts.row import Counterpart, leave_out, missing, table, write
 
 _CONFIG = (
     "model_dir? tf_random_seed? save_summary_steps? save_checkpoints_steps? save_checkpoints_secs? session_config? "
@@ -307,8 +307,16 @@ _DISTRIBUTION = (
     leave_out("tf.enable_eager_execution", "TensorFlow 2 does so by itself"),
     leave_out("tf.set_random_seed", "RunConfig's tf_random_seed"),
     leave_out("tf.app.run", "call main() by itself; absl.app.run works as before"),
-    keep("tf.logging.*", "it is tf.compat.v1.logging; hpc_train logs by Python's logging, and `hpc-train --log-level` "
-         "says how much"),
+    *(
+        write(f"tf.logging.{name}", f"logging.{code}", why="import logging; tf.logging is gone since TensorFlow 2.0")
+        for name, code in (
+            ("debug", "debug"), ("info", "info"), ("warn", "warning"), ("warning", "warning"), ("error", "error"),
+            ("fatal", "critical"), ("log", "log"), ("DEBUG", "DEBUG"), ("INFO", "INFO"), ("WARN", "WARNING"),
+            ("ERROR", "ERROR"), ("FATAL", "CRITICAL"),
+        )
+    ),
+    leave_out("tf.logging.set_verbosity", "`hpc-train --log-level` says how much is logged"),
+    missing("tf.logging.*", "take Python's logging; tf.logging is gone since TensorFlow 2.0"),
 )  # fmt: skip
 
 ESTIMATOR_TABLE: dict[str, Counterpart] = table(

@@ -135,6 +135,20 @@ def flat(code: str) -> str:
         ("dataset.shard(num_shards=num_workers, index=worker_index)", None, ["ht.InputContext"]),
         ("x = tf.keras.optimizers.Adam(lr=0.1)", "keras.optimizers.Adam(learning_rate=0.1)", ["learning_rate"]),
         ("if hvd.rank() == 0: pass", "ht.is_chief()", ["nothing that ranks do together may be below it"]),
+        ("tf.logging.info('%d', 3)", "logging.info('%d', 3)", ["import logging"]),
+        ("x = tf.logging.INFO", "logging.INFO", []),
+        ("o = tf.keras.optimizers.Adam()\nx = o.variables()", "o.variables", ["no method"]),
+        (
+            "x = tf.keras.optimizers.legacy.Adam(0.1, decay=1e-3)",
+            "keras.optimizers.Adam(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1e-3))",
+            ["one optimizer of each name"],
+        ),
+        (
+            "x = tf.keras.optimizers.SGD(lr=0.1, decay=d)",
+            "keras.optimizers.SGD(learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.1, 1, d))",
+            ["learning_rate"],
+        ),
+        ("x = tf.keras.optimizers.SGD(decay=0.0)", "keras.optimizers.SGD()", ["schedule"]),
         ("ok = hvd.rank() != 0", "not ht.is_chief()", []),
     ],
 )
