@@ -40,7 +40,7 @@ def schema(
             metavar="FRACTION", help="Leave out the rows that `hpc-train shard --split FRACTION` puts into test."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", help="Which rows these are.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Which rows these are.")] = 0,
     separator: Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")] = None,
     missing: Annotated[
         str | None, typer.Option(metavar="A,B", help="What stands for a missing value, beside an empty field.")
@@ -94,6 +94,8 @@ def _checked(
     if out.exists() and not force:
         raise UserError(f"{out}: is there already; --force replaces it, --out names another file")
     names = None if columns is None else tuple(filter(None, map(str.strip, columns.split(","))))
+    if names == ():
+        raise UserError("--columns: give names of columns, as in --columns age,city")
     texts = None if missing is None else tuple(dict.fromkeys(["", *map(str.strip, missing.split(","))]))
     return Table(files=tuple(files), columns=names, separator=separator, missing=texts)
 

@@ -89,32 +89,41 @@ class TableBlocks(BlockSource):
         try:
             return values_of(part.table.column(name), self.columns[name])
         except BadValueError as error:
-            raise UserError(
-                f"{self.raw.place(part.block, part.row + error.row)}: column {name!r} {error.text}; mend it, or change "
-                "the schema: the column's type, or what stands for a missing value"
-            ) from None
+            place = self.raw.place(part.block, part.row + error.row)
+            raise UserError(f"{place}: column {name!r} {error.text}{error.remedy}") from None
 
 
-def table_blocks(world: World, table: Table, look: bool = False) -> TableBlocks:
+def table_blocks(world: World, table: Table, look: bool = False, label: str | None = None) -> TableBlocks:
     """The rows of `table`. Collective; the same on all ranks.
 
     Args:
         look: Read all rows once even where the files or a schema say the types.
+        label: Of rows without a value in this column `types` counts none; where it is looked.
 
     Raises:
         UserError: On all ranks, where the files cannot be read, are no such table, or do not fit the schema.
     """
     files = cut_files(world, files_from_json(world.on_chief(lambda: files_to_json(open_files(table)))))
-    names = world.each(lambda: _chosen(table, files))
+    names = world.each(lambda: _chosen(table, files, label))
     world.each(lambda: _check_rows(files, any(file.blocks for file in files)))
     if table.schema is not None and not look:
         return TableBlocks(files, {name: table.schema.columns[name] for name in names})
-    said = {name: files[0].types[name] for name in names}
-    if None not in said.values() and not look:
-        return TableBlocks(files, {name: _column(ColumnType(cast(Type, kind))) for name, kind in said.items()})
-    types = ColumnTypes.find(world, FileBlocks(files, dict.fromkeys(names)), said)
+    said = {name: _said(files, name) for name in names}
+    # Whole numbers may be larger than a number here can be, which their values show.
+    open_ones = names if look else [name for name, kind in said.items() if kind in (None, "integer")]
+    columns = {name: _column(ColumnType(cast(Type, kind))) for name, kind in said.items() if kind is not None}
+    if not open_ones:
+        return TableBlocks(files, columns)
+    types = ColumnTypes.find(world, FileBlocks(files, dict.fromkeys(open_ones)), said, label)
     world.each(lambda: _check_rows(files, bool(types.by_column)))
-    return TableBlocks(files, {name: _column(types.by_column[name]) for name in names}, types)
+    columns |= {name: _column(types.by_column[name]) for name in open_ones}
+    return TableBlocks(files, {name: columns[name] for name in names}, types)
+
+
+def _said(files: Sequence[TableFile], name: str) -> str | None:
+    """The type of a column that all files say; None: they do not."""
+    kinds = {file.types[name] for file in files}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _check_rows(files: Sequence[TableFile], has_some: bool) -> None:
@@ -126,11 +135,22 @@ def _column(found: ColumnType) -> ColumnSchema:
     return ColumnSchema(type=found.type, role=ROLES_OF[found.type][0], format=found.format)
 
 
-def _chosen(table: Table, files: Sequence[TableFile]) -> list[str]:
+def _chosen(table: Table, files: Sequence[TableFile], label: str | None) -> list[str]:
     """The columns that are read, in the files' order."""
+    names = _names(table, files)
+    for file in files:
+        file.check_readable([*file.refused, *names] if table.columns is None and table.schema is None else names)
+    if label is not None and label not in names:
+        near = did_you_mean(label, names)
+        raise UserError(f"--label {label}: {files[0].path} has no such column; {near}it has {listed(names)}")
+    return names
+
+
+def _names(table: Table, files: Sequence[TableFile]) -> list[str]:
     there = files[0].types
     known = there if table.schema is None else table.schema.columns
     for name in table.columns or ():
+        files[0].check_readable([name])
         if name not in there or name not in known:
             where = files[0].path if name not in there else "the schema"
             raise UserError(f"{where}: has no column {name!r}; {did_you_mean(name, known)}it has {listed(known)}")

@@ -54,21 +54,30 @@ class ColumnType:
 
 
 class TypeCounts(Reducer[State]):
-    """Of Parts: how many texts of each column are of which of texts.KINDS, and how many rows each block has."""
+    """Of Parts: how many values of each column are of which of texts.KINDS, and how many rows each Part has.
+
+    Args:
+        label: The column without a value of which a row does not count; None: all count.
+    """
+
+    def __init__(self, label: str | None = None) -> None:
+        self._label = label
 
     def init(self) -> State:
-        return {"columns": {}, "blocks": np.zeros(0, np.int64), "rows": np.zeros(0, np.int64)}
+        return {"columns": {}, "parts": np.zeros((0, 4), np.int64)}
 
     def add(self, state: State, values: Part) -> State:
         columns = {name: _counts(values, name) for name in values.table.column_names}
-        block, rows = np.array([values.block]), np.array([values.table.num_rows])
-        return self.merge(state, {"columns": columns, "blocks": block, "rows": rows})
+        rows = values.table.num_rows
+        counting = rows if self._label is None else columns[self._label]["count"]
+        part = np.array([[values.block, values.row, counting, rows]], np.int64)
+        return self.merge(state, {"columns": columns, "parts": part})
 
     def merge(self, first: State, second: State) -> State:
         if not first["columns"] or not second["columns"]:
             return first if first["columns"] else second
         columns = {name: _merged(counts, second["columns"][name]) for name, counts in first["columns"].items()}
-        return {"columns": columns} | {name: np.append(first[name], second[name]) for name in ("blocks", "rows")}
+        return {"columns": columns, "parts": np.concatenate([first["parts"], second["parts"]])}
 
     def result(self, state: State) -> State:
         return state
@@ -76,11 +85,14 @@ class TypeCounts(Reducer[State]):
 
 def _counts(part: Part, name: str) -> State:
     array = part.table.column(name).combine_chunks()
-    count = len(array) - array.null_count
-    if column_type(array.type) != "text":
-        return {"of": {texts.NUMBER: count}, "count": count, "spaces": 0, "odd": None}
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if (found := column_type(array.type)) != "text":
+        of = _kinds_of_typed(array.drop_null(), found)
+        return {"of": of, "count": sum(of.values()), "spaces": 0, "odd": None}
     array = array.cast(pa.large_string())
-    there = array.drop_null()
+    array = compute.if_else(compute.equal(array, ""), pa.scalar(None, pa.large_string()), array)
+    there, count = array.drop_null(), len(array) - array.null_count
     kinds = texts.kinds_of(there)
     spaces = 0 if set(kinds) <= NUMERIC else compute.sum(compute.count_substring(there, " ")).as_py() or 0
     odd = None
@@ -88,6 +100,18 @@ def _counts(part: Part, name: str) -> State:
         row = int(np.argmin(texts.is_number(array)))
         odd = [part.block, part.row + row, array[row].as_py()[:LONGEST]]
     return {"of": kinds, "count": count, "spaces": spaces, "odd": odd}
+
+
+def _kinds_of_typed(array: Any, kind: str | None) -> dict[str, int]:
+    """As texts.kinds_of, of values, none of them null, that a file gives a type."""
+    if not len(array):
+        return {}
+    if kind == "boolean":
+        return {texts.BOOLEAN: len(array)}
+    if kind == "date":
+        return {texts.ISO: len(array)}
+    numbers = np.asarray(array.cast(pa.float64(), safe=False))
+    return texts.kinds_of_numbers(numbers[~np.isnan(numbers)])
 
 
 def _merged(first: State, second: State) -> State:
@@ -111,13 +135,13 @@ def type_of(counts: State, known: str | None = None) -> ColumnType:
     kind, form, remark = "text", None, ""
     odd = None if counts["odd"] is None or not MOSTLY * count <= numbers < count else tuple(counts["odd"])
     whole = [each for each in texts.GUESSED if of[each] == count]
-    if known is not None:
+    if not count:
+        kind, remark = known or "text", "has no values"
+    elif known == "text":
         kind = known
-    elif not count:
-        remark = "has no values"
     elif of[texts.PADDED] and numbers == count:
         remark = "digits with zeros in front, taken for texts; if they are numbers, give type: integer"
-    elif of[texts.BEYOND] and numbers == count:
+    elif of[texts.BEYOND] and of[texts.BEYOND] + of[texts.WHOLE] == count:
         remark = "whole numbers beyond 2^53, which are not exact as numbers, taken for texts"
     elif of[texts.WHOLE] == count:
         kind = "integer"
@@ -140,27 +164,28 @@ class ColumnTypes:
     """What is found of a table.
 
     Attributes:
-        by_column: Of each column. block_rows: How many rows each block has, int64 `[blocks]`.
+        by_column: Of each column. firsts: The number of the first row of each Part, by block and row in it.
+        rows: How many there are that count. all_rows: How many there are.
     """
 
     by_column: Mapping[str, ColumnType]
-    block_rows: np.ndarray
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return int(self.block_rows.sum())
+    firsts: Mapping[tuple[int, int], int]
+    rows: int
+    all_rows: int
 
     @classmethod
-    def find(cls, world: World, blocks: BlockSource, known: Mapping[str, str | None]) -> ColumnTypes:
+    def find(
+        cls, world: World, blocks: BlockSource, known: Mapping[str, str | None], label: str | None = None
+    ) -> ColumnTypes:
         """Reads all rows once. Collective.
 
         Args:
-            blocks: Gives Parts. known: the types of columns that the files say.
+            blocks: Gives Parts. known: the types of columns that all files say. label: see TypeCounts.
         """
-        reducer = TypeCounts()
+        reducer = TypeCounts(label)
         state = reduce_blocks(world, blocks, reducer.add, reducer)
-        rows = np.zeros(blocks.blocks, np.int64)
-        np.add.at(rows, state["blocks"], state["rows"])
+        parts = state["parts"][np.lexsort(state["parts"][:, 1::-1].T)]
+        firsts = np.cumsum(parts[:, 2]) - parts[:, 2]
+        keys = map(tuple, parts[:, :2].tolist())
         found = {name: type_of(counts, known[name]) for name, counts in state["columns"].items()}
-        return cls(found, rows)
+        return cls(found, dict(zip(keys, firsts.tolist(), strict=True)), *parts[:, 2:].sum(axis=0).tolist())

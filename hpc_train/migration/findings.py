@@ -13,7 +13,14 @@ from hpc_train.migration.finding import Finding, finding_at
 from hpc_train.migration.layout import laid_out
 from hpc_train.migration.names import ESTIMATOR, Names
 from hpc_train.migration.program import Program
-from hpc_train.migration.replacement import Translator, arguments_of, is_chief_test, is_shard_of_rank
+from hpc_train.migration.replacement import (
+    LEGACY,
+    Translator,
+    arguments_of,
+    is_chief_test,
+    is_list_of_variables,
+    is_shard_of_rank,
+)
 from hpc_train.migration.values import UNKNOWN, Flag, Values
 
 WIDTH = 72
@@ -27,6 +34,7 @@ _OF_LIBRARIES = re.compile(r"(getattr\()?(tf|hvd|horovod|tensorflow|tensorflow_e
 """Findings without which all others are of no interest: settings and datasets are in any program."""
 _KERAS_2 = {
     "lr": "it is learning_rate in Keras 3",
+    "decay": "it is a schedule, the learning rate, in Keras 3",
     "experimental_run_tf_function": "Keras 3 has none",
 }
 """Arguments of Keras 2."""
@@ -162,9 +170,17 @@ class _Reader:
         return finding_at(flag.node, f"setting {flag.name}", verdict, code, (why,))
 
     def _keras_2(self, node: ast.Call, name: str | None) -> Iterator[Finding]:
+        if name is not None and re.match(LEGACY, name):
+            self._settle(node.func)
+            why = "Keras 3 has one optimizer of each name"
+            yield finding_at(node, name, Verdict.REPLACED, self._code(node), (why,))
+            return
+        if is_list_of_variables(node, self._names):
+            why = "it is a list in Keras 3, and no method"
+            yield finding_at(node, "optimizer.variables", Verdict.REPLACED, self._code(node), (why,))
         is_compile = isinstance(node.func, ast.Attribute) and node.func.attr == "compile"
         for keyword in node.keywords:
-            of_optimizer = keyword.arg == "lr" and (name or "").startswith("keras.optimizers.")
+            of_optimizer = keyword.arg in ("lr", "decay") and (name or "").startswith("keras.optimizers.")
             if of_optimizer or (is_compile and keyword.arg == "experimental_run_tf_function"):
                 assert keyword.arg is not None
                 why = _KERAS_2[keyword.arg]

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 ESTIMATOR = "Estimator"
 """The kind of each variable that holds an estimator."""
+RUN_CONFIG = "tf.estimator.RunConfig"
+"""The kind of each variable that holds one, also one of its copies."""
 ARGUMENTS = "argparse.Namespace"
 """The kind of what an argument parser returns."""
 MODELS = ("keras.Model", "keras.Sequential", "keras.models.Model", "keras.models.Sequential")
@@ -79,6 +81,8 @@ class Names:
         name = self.resolve(node.func)
         if name is None and isinstance(node.func, ast.Attribute) and self.kind(node.func.value) == ESTIMATOR:
             return f"{ESTIMATOR}.{node.func.attr}"
+        if name is None and isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
+            return f"{RUN_CONFIG}.replace" if self.kind(node.func.value) == RUN_CONFIG else None
         return name
 
     def kind(self, node: ast.AST) -> str | None:
@@ -87,6 +91,8 @@ class Names:
             name = self.resolve(node.func)
             if name is not None:
                 return ESTIMATOR if _MAKERS.fullmatch(name) else name
+            if self.called(node) == f"{RUN_CONFIG}.replace":
+                return RUN_CONFIG
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("parse_args", "parse_known_args"):
                 return ARGUMENTS
             return self._kinds.get(f"{ast.unparse(node.func)}()")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_train.migration.counterparts.row import Counterpart, Verdict
 from hpc_train.migration.counterparts.tables import row_of
 from hpc_train.migration.names import Names
 
+LEGACY = r"^keras\.optimizers\.(?:legacy|experimental)\."
+"""Optimizers of Keras 2 that Keras 3 has without these words."""
+_INPUTS = "tf.estimator.inputs."
 _RULES = "tf.estimator.experimental.stop_if_"
 _RANKS = {"hvd.size", "hvd.rank"}
 _SHARDS = {"num_workers", "num_shards", "worker_index", "worker_id", "task_index", "task_id", "world_size", "rank"}
@@ -53,24 +57,30 @@ def arguments_of(call: ast.Call, row: Counterpart) -> Arguments:
 
 def replaced(call: ast.Call, row: Counterpart) -> ast.expr:
     """The row's code with the arguments of `call`; `...` where a needed one is missing."""
+    if not row.signature and isinstance(called := _expression(row.code), ast.Attribute):
+        return ast.Call(called, call.args, call.keywords)
     arguments = arguments_of(call, row)
     values = dict(arguments.given)
     if isinstance(call.func, ast.Attribute):
         values["self"] = call.func.value
     missing: set[str] = set()
-    defaults: dict[str, str] = {}
+    defaults: dict[str, ast.expr] = {}
     for token in row.signature.split():
         name, _, default = token.partition("=")
-        if name == "*" or name.rstrip("?") in values:
+        value = _expression(default or "...")
+        if name == "*" or (name.rstrip("?") in values and not (_is_none(values.get(name)) and _has_names(value))):
             continue
         if default:
-            defaults[name] = default
+            defaults[name] = value
         elif name.endswith("?"):
             missing.add(name.rstrip("?"))
         else:
             values[name] = ast.Constant(...)
-    for name, default in defaults.items():
-        values[name] = _Template(values, missing).visit(_expression(default))
+    for name, standard in defaults.items():
+        if isinstance(standard, ast.Name) and standard.id in missing:
+            missing.add(name)
+            continue
+        values[name] = _Template(values, missing).visit(standard)
     template = _expression(row.code)
     used = {node.id for node in ast.walk(template) if isinstance(node, ast.Name)}
     unnamed: list[ast.expr] = []
@@ -117,6 +127,10 @@ class Translator(ast.NodeTransformer):
             return node
         if name == "tf.estimator.TrainSpec":
             self._move_rules(node)
+        if row is not None and row.name.startswith(_INPUTS):
+            row = _in_order(row) if _is_false(arguments_of(node, row).given.get("shuffle")) else row
+        if row is not None and "config=ht.RunConfig(model_dir)" in row.signature.split():
+            self._move_model_dir(node, row)
         node.args = [self.visit(arg) for arg in node.args]
         node.keywords = [
             ast.keyword(keyword.arg, value)
@@ -127,8 +141,9 @@ class Translator(ast.NodeTransformer):
             return replaced(node, row)
         node.func = self.visit(node.func)
         if name is not None and name.startswith("keras.optimizers."):
-            for keyword in node.keywords:
-                keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
+            _change_keywords(node)
+        if is_list_of_variables(node, self._names):
+            return node.func
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -169,6 +184,19 @@ class Translator(ast.NodeTransformer):
                 call.keywords = [each for each in call.keywords if each is not keyword or keyword.value.elts]
                 return
 
+    def _move_model_dir(self, call: ast.Call, row: Counterpart) -> None:
+        """Puts the model_dir of an estimator into the RunConfig beside it, where that has none."""
+        given = arguments_of(call, row).given
+        folder, config = given.get("model_dir"), given.get("config")
+        if folder is None or _is_none(folder) or not isinstance(config, ast.Call):
+            return
+        inner = row_of(self._names.called(config))
+        if inner is None or inner.name != "tf.estimator.RunConfig":
+            return
+        if _is_none(arguments_of(config, inner).given.get("model_dir", ast.Constant(None))):
+            config.args = [folder, *config.args[1:]]
+            config.keywords = [each for each in config.keywords if each.arg != "model_dir"]
+
     def _named(self, node: ast.expr) -> ast.expr | None:
         name = self._names.resolve(node)
         if name is None:
@@ -181,8 +209,40 @@ class Translator(ast.NodeTransformer):
             if isinstance(template, ast.Attribute | ast.Name | ast.Constant):
                 return template
         if name.startswith("keras."):
-            return _expression(name)
+            return _expression(re.sub(LEGACY, "keras.optimizers.", name))
         return None
+
+
+def is_list_of_variables(node: ast.AST, names: Names) -> bool:
+    """Whether a call is `optimizer.variables()`, which is a list in Keras 3 and no method."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "variables":
+        return False
+    kind = names.kind(node.func.value) or ""
+    row = row_of(kind)
+    made = row.code if row is not None else kind
+    return made.startswith("keras.optimizers.") or kind == "hvd.DistributedOptimizer"
+
+
+def _change_keywords(call: ast.Call) -> None:
+    """Arguments of Keras 2's optimizers: lr, and decay, which is a schedule."""
+    for keyword in call.keywords:
+        keyword.arg = "learning_rate" if keyword.arg == "lr" else keyword.arg
+    decay = next((each for each in call.keywords if each.arg == "decay"), None)
+    if decay is None:
+        return
+    call.keywords.remove(decay)
+    if isinstance(decay.value, ast.Constant) and not decay.value.value:
+        return
+    rate = next((each for each in call.keywords if each.arg == "learning_rate"), None)
+    value = call.args[0] if call.args else rate.value if rate is not None else ast.Constant(...)
+    made = _expression("keras.optimizers.schedules.InverseTimeDecay")
+    schedule = ast.Call(made, [value, ast.Constant(1), decay.value], [])
+    if call.args:
+        call.args[0] = schedule
+    elif rate is not None:
+        rate.value = schedule
+    else:
+        call.keywords.append(ast.keyword("learning_rate", schedule))
 
 
 def is_chief_test(node: ast.AST, names: Names) -> bool:
@@ -201,6 +261,23 @@ def is_shard_of_rank(node: ast.AST, names: Names) -> bool:
     found = {names.called(inner) for arg in given for inner in ast.walk(arg)}
     words = {getattr(inner, "id", getattr(inner, "attr", "")) for arg in given for inner in ast.walk(arg)}
     return len(given) == 2 and bool(found & _RANKS or words & _SHARDS)
+
+
+def _in_order(row: Counterpart) -> Counterpart:
+    """The row of an input function that does not shuffle."""
+    return replace(row, code=row.code.replace(".shuffle(queue_capacity)", ""))
+
+
+def _is_false(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _has_names(node: ast.expr) -> bool:
+    return any(isinstance(inner, ast.Name) for inner in ast.walk(node))
 
 
 def _is_emptied(before: ast.expr, after: ast.expr) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,15 @@ from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.sampling.shuffle import Shuffle
 from hpc_train.data.sources.split import rows_of_fraction
 from hpc_train.data.tables.csv_file import CSVFile
+from hpc_train.data.tables.rows import is_there
 from hpc_train.data.tables.table_file import TableFile
 from hpc_train.distributed.world import World
-from hpc_train.errors import UserError, did_you_mean
 from hpc_train.mapreduce.reducer import Together
 from hpc_train.mapreduce.reduction import reduce_blocks
 from hpc_train.mapreduce.table_blocks import TableBlocks, table_blocks
 from hpc_train.mapreduce.table_types import ColumnType, Part
 from hpc_train.tabular.column_facts import ColumnFacts, FactsReducer
-from hpc_train.tabular.roles import MANY_WORDS, column_schema, label_of, label_schema
-from hpc_train.text import listed
+from hpc_train.tabular.roles import MANY_WORDS, MOST_CLASSES, column_schema, label_of, label_schema, with_a_name
 
 State = dict[str, Any]
 MOST_VALUES = 1000
@@ -54,7 +53,8 @@ def infer_schema(
 ) -> TableSchema:
     """The schema of `table`. Collective; the same on any number of ranks.
 
-    All rows are read twice: their texts decide the types of columns, and the rows for training all else.
+    All rows are read twice: their texts decide the types of columns, and the rows for training all else. Rows without
+    a label count nowhere.
 
     Args:
         label: The column that is to be predicted; None: there is none.
@@ -65,21 +65,12 @@ def infer_schema(
     Raises:
         UserError: On all ranks: files that cannot be read, a label that is not there, or one that teaches nothing.
     """
-    blocks = table_blocks(world, table, look=True)
+    blocks = table_blocks(world, table, look=True, label=label)
     assert blocks.types is not None
     types = blocks.types
-    world.each(lambda: _check_label(label, blocks))
     training = world.each(lambda: None if split is None else split.is_training(types.rows))
     facts = _facts(world, blocks, label, training, most_values)
     return world.each(lambda: _schema(table, blocks, facts, label, task, training, most_values))
-
-
-def _check_label(label: str | None, blocks: TableBlocks) -> None:
-    if label is not None and label not in blocks.columns:
-        raise UserError(
-            f"--label {label}: {blocks.files[0].path} has no such column; {did_you_mean(label, blocks.columns)}it has "
-            f"{listed(blocks.columns)}"
-        )
 
 
 def _facts(
@@ -92,16 +83,20 @@ def _facts(
     # Pairs of a value and a label are of use where the label can be a class.
     paired = label_type if label_type in ("text", "boolean", "integer") else None
     reducers = {
-        name: FactsReducer(column.type, _has_words(types[name]), most_values, None if name == label else paired)
+        name: FactsReducer(column.type, _has_words(types[name]), most_values, paired)
         for name, column in blocks.columns.items()
     }
-    together, starts = Together(reducers), np.append(0, np.cumsum(blocks.types.block_rows))
+    if label is not None and label_type is not None:
+        reducers[label] = FactsReducer(label_type, False, MOST_CLASSES, None)
+    together, firsts = Together(reducers), blocks.types.firsts
 
     def add(state: State, part: Part) -> State:
         rows: dict[str, Rows] = dict(blocks.batch(part))
+        if label is not None and not (there := is_there(rows[label])).all():
+            rows = {name: values[there] for name, values in rows.items()}
         if training is not None:
-            first = int(starts[part.block]) + part.row
-            mask = training[first : first + part.table.num_rows]
+            first = firsts[part.block, part.row]
+            mask = training[first : first + len(next(iter(rows.values())))]
             rows = {name: values[mask] for name, values in rows.items()}
         labels = None if label is None else rows[label]
         return together.add(state, {name: (values, None if name == label else labels) for name, values in rows.items()})
@@ -125,15 +120,18 @@ def _schema(
 ) -> TableSchema:
     """What people review. Local."""
     assert blocks.types is not None
+    if label is not None:
+        missing = blocks.types.all_rows - blocks.types.rows
+        facts[label] = replace(facts[label], missing=missing)
     found = None if label is None else label_of(label, facts[label], task)
     columns = {}
     for name, each in facts.items():
         if found is not None and name == label:
-            columns[name] = label_schema(found)
+            columns[name] = with_a_name(name, label_schema(found))
             continue
         odd = blocks.types.by_column[name]
         column = column_schema(name, each, found, _remark(blocks, odd), most_values)
-        columns[name] = column.model_copy(update={"format": odd.format})
+        columns[name] = with_a_name(name, column).model_copy(update={"format": odd.format})
     rows = blocks.types.rows if training is None else int(training.sum())
     return TableSchema(
         task=None if found is None else found.task,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from hpc_train.config.table_schema import ColumnSchema, ColumnSummary, Role, Task
+from hpc_train.data.sources.recipe import check_name
 from hpc_train.errors import UserError
 from hpc_train.tabular.column_facts import MOST_DISTINCT, ColumnFacts
 
@@ -51,6 +52,8 @@ def label_of(name: str, facts: ColumnFacts, task: Task | None) -> Label:
         raise UserError(f"{where} has no values; choose another column with --label")
     if kind == "date":
         raise UserError(f"{where} is of type date; a label is a class or a number: choose another column with --label")
+    if facts.type != "text" and facts.min is None:
+        raise UserError(f"{where} has no finite values; choose another column with --label")
     is_one = distinct == 1 if distinct is not None else facts.min == facts.max
     if is_one:
         raise UserError(
@@ -60,6 +63,8 @@ def label_of(name: str, facts: ColumnFacts, task: Task | None) -> Label:
         raise UserError(f"--task {task}: {where} is of type {kind}; allowed: binary or classes")
     if task == "counts" and (facts.min or 0) < 0:
         raise UserError(f"--task counts: {where} has values below 0, such as {facts.min:g}; allowed: regression")
+    if task == "counts" and kind == "number":
+        raise UserError(f"--task counts: {where} has numbers with fractions; allowed: regression")
     if task in ("binary", "classes") and kind == "number":
         raise UserError(f"--task {task}: {where} has numbers with fractions; allowed: regression or counts")
     if task == "binary" and distinct != 2:
@@ -124,17 +129,33 @@ def column_schema(name: str, facts: ColumnFacts, label: Label | None, remark: st
     return _column(facts, role, remarks)
 
 
+def with_a_name(name: str, column: ColumnSchema) -> ColumnSchema:
+    """The column; one that no dataset can be called as is left out.
+
+    Raises:
+        UserError: It is the label.
+    """
+    try:
+        check_name(name)
+    except UserError:
+        way = "rename it in the table's files: a dataset's name is not empty and has no '/'"
+        if column.role == "label":
+            raise UserError(f"the label {name!r} cannot be a dataset; {way}") from None
+        return column.model_copy(update={"role": "ignored", "remarks": (*column.remarks, f"left out; {way}")})
+    return column
+
+
 def _role(name: str, facts: ColumnFacts, remarks: list[str]) -> Role:
     if not facts.count:
         if not remarks:
             remarks.append("has no values")
         return "ignored"
     distinct = facts.distinct
+    if facts.type != "text" and facts.min is None:
+        remarks.append("has no finite values")
+        return "ignored"
     if (distinct == 1 or (distinct is None and facts.min == facts.max)) and not facts.missing:
-        value = facts.values[0] if facts.values else f"{facts.min:g}"
-        remarks.append(
-            f"is {value!r} in all rows" if isinstance(value, str) and facts.values else f"is {value} in all rows"
-        )
+        remarks.append(f"is {_only(facts)} in all rows")
         return "ignored"
     differ = distinct is not None and distinct >= NEARLY_ALL * facts.count and facts.count >= FEW_ROWS
     if facts.type == "integer" and differ:
@@ -160,6 +181,8 @@ def _role(name: str, facts: ColumnFacts, remarks: list[str]) -> Role:
 
 def _leak(facts: ColumnFacts, label: Label) -> str:
     """Why a column gives the label away; "" where it does not."""
+    if facts.count < FEW_ROWS or (facts.distinct is not None and facts.distinct < 2):
+        return ""
     if facts.equals_label and facts.equals_label == min(facts.count, label.facts.count):
         return f"equals the label {label.name!r}: left out, since it gives it away"
     distinct, classes = facts.distinct, label.facts.distinct

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from hpc_train.migration.counterparts.contrib import CONTRIB_TABLE
 from hpc_train.migration.counterparts.estimator import ESTIMATOR_TABLE
 from hpc_train.migration.counterparts.keras import KERAS_TABLE, OPERATIONS_TABLE
 from tests.ranks import hpc_train, train_in_turn
@@ -71,7 +72,8 @@ def test_jobs_of_programs_train(tmp_path: Path) -> None:
         assert last["step"] == STEPS and np.isfinite(last["loss"]), job.folder
 
 
-@pytest.mark.parametrize("code", sorted({row.code for table in (ESTIMATOR_TABLE, KERAS_TABLE, OPERATIONS_TABLE)
+@pytest.mark.parametrize("code", sorted({row.code for table in (ESTIMATOR_TABLE, CONTRIB_TABLE, KERAS_TABLE,
+                                                                  OPERATIONS_TABLE)
                                          for row in table.values() if "keras." in row.code}))  # fmt: skip
 def test_what_is_named_of_keras_is_there(code: str) -> None:
     import keras

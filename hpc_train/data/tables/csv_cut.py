@@ -106,8 +106,8 @@ def cut(pieces: Sequence[Piece], size: int, piece_bytes: int, first: int) -> Cut
     return Cut((*begins, size) if first < size else (size,), stray, bool(parity))
 
 
-def record_starts(text: bytes) -> np.ndarray:
-    """Where each record of `text`, which begins with one, begins; int64 `[n]`. Empty lines are none."""
+def record_starts(text: bytes, empty_too: bool = False) -> np.ndarray:
+    """Where each record of `text`, which begins with one, begins; int64 `[n]`. Empty lines are none, or `empty_too`."""
     if not text:
         return np.zeros(0, np.int64)
     letters = np.frombuffer(text, np.uint8)
@@ -117,4 +117,4 @@ def record_starts(text: bytes) -> np.ndarray:
     starts = np.append(0, breaks + 1)
     ends = np.append(breaks, len(letters))
     ends = np.where((ends > starts) & (letters[np.maximum(ends - 1, 0)] == RETURN), ends - 1, ends)
-    return starts[ends > starts]
+    return starts[starts < len(letters)] if empty_too else starts[ends > starts]

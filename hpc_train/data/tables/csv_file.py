@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,9 @@ from pyarrow import compute, csv
 
 from hpc_train.data.ragged import first_invalid
 from hpc_train.data.sources.arrow import texts_of_arrow
-from hpc_train.data.sources.csv_header import BOM, check_header, header_cells
+from hpc_train.data.sources.csv_header import BOM, NUMBER, header_cells
 from hpc_train.data.sources.table import is_gzipped, open_unzipped
-from hpc_train.data.tables.csv_cut import Cut, Piece, cut, inspect, record_starts
+from hpc_train.data.tables.csv_cut import NONE, Cut, Piece, cut, inspect, record_starts
 from hpc_train.data.tables.table_file import TableFile, Types, check_names
 from hpc_train.data.tables.texts import trimmed
 from hpc_train.errors import UserError
@@ -75,7 +76,8 @@ class CSVFile(TableFile):
         separator = separator or _separator_of(path, line)
         names = tuple(header_cells(str(path), line, separator))
         names = tuple(name.strip() for name in names)
-        check_header(str(path), names, body[end:], separator, "put a line with names before it")
+        if all(re.fullmatch(NUMBER, name) for name in names):
+            raise UserError(f"{path}: the first line holds numbers and no column names; put a line with these first")
         check_names(path, names, "name each column in the file's first line")
         first = len(head) - len(body) + end
         return cls(path, names, path.stat().st_size, is_gzipped(path), separator, missing_texts, first)
@@ -128,10 +130,7 @@ class CSVFile(TableFile):
         """
         found: Cut = cut(pieces, self.size, PIECE_BYTES, self.first)
         if found.stray is not None:
-            raise UserError(
-                f"{self.path}: {self._line_at(found.stray)} has a quote within a field that does not begin with one; "
-                'double it and quote the field, as in "5"" pipe"'
-            )
+            self._refuse_stray(found.stray)
         whole = replace(self, begins=found.begins)
         if found.is_open:
             last = max(0, len(found.begins) - 2)
@@ -142,9 +141,20 @@ class CSVFile(TableFile):
             )
         return whole
 
+    def _refuse_stray(self, place: int) -> NoReturn:
+        raise UserError(
+            f"{self.path}: {self._line_at(place)} has a quote within a field that does not begin with one; double it "
+            'and quote the field, as in "5"" pipe"'
+        )
+
+    @property
+    def _has_one_column(self) -> bool:
+        """Whether an empty line is a row, whose value is missing."""
+        return len(self.names) == 1
+
     def read(self, block: int, wanted: Types) -> Iterator[Any]:
         for text in self._texts(block):
-            if text.strip(b"\r\n"):
+            if self._has_one_column or text.strip(b"\r\n"):
                 yield self._parsed(text, block, wanted)
 
     def _texts(self, block: int) -> Iterator[bytes]:
@@ -162,8 +172,12 @@ class CSVFile(TableFile):
         try:
             with open_unzipped(self.path) as stream:
                 stream.seek(self.first)
-                rest = b""
+                rest, before, parity, place = b"", b"\n", 0, self.first
                 while more := stream.read(PIECE_BYTES):
+                    found = inspect(more, before[-1], ord(self.separator))
+                    if (stray := found.strays[parity]) != NONE:
+                        self._refuse_stray(place + stray)
+                    parity, before, place = parity ^ found.quotes % 2, more, place + len(more)
                     rest += more
                     end = _last_end(rest)
                     if not end and len(rest) > MAX_RECORD_BYTES:
@@ -174,6 +188,11 @@ class CSVFile(TableFile):
                     if end:
                         yield rest[:end]
                         rest = rest[end:]
+                if parity:
+                    line = self._line_at(place - len(rest))
+                    raise UserError(
+                        f"{self.path}: from {line} on there is a quote that is not closed; close it, or remove it"
+                    )
                 if rest:
                     yield rest
         except (OSError, EOFError, zlib.error) as error:
@@ -235,7 +254,12 @@ class CSVFile(TableFile):
             return csv.read_csv(
                 pa.BufferReader(text),
                 csv.ReadOptions(column_names=self.names, block_size=len(text) + 1, use_threads=False),
-                csv.ParseOptions(delimiter=self.separator, newlines_in_values=True, invalid_row_handler=refuse),
+                csv.ParseOptions(
+                    delimiter=self.separator,
+                    newlines_in_values=True,
+                    ignore_empty_lines=not self._has_one_column,
+                    invalid_row_handler=refuse,
+                ),
                 csv.ConvertOptions(
                     column_types=dict(kinds),
                     include_columns=list(kinds),
@@ -254,7 +278,7 @@ class CSVFile(TableFile):
 
     def place(self, block: int, row: int) -> str:
         for text in self._texts(block):
-            starts = record_starts(text)
+            starts = record_starts(text, self._has_one_column)
             if row < len(starts):
                 return self._line_in(text, block, row)
             row -= len(starts)
@@ -262,28 +286,25 @@ class CSVFile(TableFile):
 
     def _line_in(self, text: bytes, block: int, row: int) -> str:
         """The line of a record of `text`, which is a part of a block."""
-        starts = record_starts(text)
+        starts = record_starts(text, self._has_one_column)
         start = int(starts[min(row, len(starts) - 1)]) if len(starts) else 0
         if not self.gzipped:
             assert self.begins is not None
             return self._line_at(self.begins[block] + start)
-        lines = 1
-        with open_unzipped(self.path) as stream:
-            lines += stream.read(self.first).count(b"\n")
+        begin = self.first
         for before in self._texts(block):
             if before == text:
                 break
-            lines += before.count(b"\n")
-        lines += text[:start].count(b"\n")
-        return f"line {lines:,}"
+            begin += len(before)
+        return self._line_at(begin + start)
 
     def _line_at(self, place: int) -> str:
-        """The line of a byte of the file."""
-        lines, begin = 1, 0
-        while begin < place:
-            end = min(place, begin + PIECE_BYTES)
-            lines += self._bytes(begin, end).count(b"\n")
-            begin = end
+        """The line of a byte of what the file holds."""
+        lines, left = 1, place
+        with open_unzipped(self.path) as stream:
+            while left and (text := stream.read(min(left, PIECE_BYTES))):
+                lines += text.count(b"\n")
+                left -= len(text)
         return f"line {lines:,}"
 
 
@@ -300,4 +321,5 @@ def _separator_of(path: Path, line: bytes) -> str:
     """What separates the names of a first line."""
     if ".tsv" in path.suffixes:
         return TAB
-    return next((each for each in SEPARATORS if each.encode() in line), ",")
+    bare = re.sub(rb'"[^"]*"', b"", line)
+    return next((each for each in SEPARATORS if each.encode() in bare), ",")

@@ -65,7 +65,7 @@ def open_file(path: Path, table: Table) -> TableFile:
             return ParquetFile.open(path)
         if path.suffix in (".h5", ".hdf5") or h5py.is_hdf5(path):
             return HDF5File.open(path)
-        if path.name.removesuffix(".gz").lower().endswith((".csv", ".tsv", ".txt")):
+        if path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt")):
             return CSVFile.open(path, table.separator_in_files, table.missing_texts)
     except (OSError, EOFError) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ class ParquetFile(TableFile):
     path: Path
     types: dict[str, str | None]
     starts: tuple[int, ...]
+    refused: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path) -> ParquetFile:
         """Reads what columns it has.
 
         Raises:
-            UserError: It cannot be read, or a column has neither numbers, truth values, texts nor dates.
+            UserError: It cannot be read.
         """
         with _opened(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -46,27 +47,21 @@ class ParquetFile(TableFile):
             if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
                 raise UserError(f"{path}: cannot be read as Parquet: it is damaged, or something else")
         check_names(path, schema.names, "rename it where the file is written")
-        types: dict[str, str | None] = {}
-        for field in schema:
-            found = column_type(field.type)
-            if found is None:
-                raise UserError(
-                    f"{path}: column {field.name!r} is {field.type}; a table has numbers, truth values, texts and "
-                    "dates: leave the column out with --columns, or write it as one of these"
-                )
-            types[field.name] = found
+        found = {field.name: column_type(field.type) for field in schema}
+        types: dict[str, str | None] = {name: kind for name, kind in found.items() if kind is not None}
+        refused = {field.name: str(field.type) for field in schema if field.name not in types}
         starts = [0]
         for count in rows:
             starts.append(starts[-1] + count)
-        return cls(path, types, tuple(starts))
+        return cls(path, types, tuple(starts), refused)
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "types": self.types, "starts": list(self.starts)}
+        return {"path": str(self.path), "types": self.types, "starts": list(self.starts), "refused": self.refused}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ParquetFile:
         """The file that `to_json` has given."""
-        return cls(Path(value["path"]), value["types"], tuple(value["starts"]))
+        return cls(Path(value["path"]), value["types"], tuple(value["starts"]), value["refused"])
 
     @property
     def blocks(self) -> int:  # type: ignore[override]

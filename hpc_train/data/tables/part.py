@@ -81,6 +81,7 @@ def whole(file: TableFile) -> TableFile:
 
 def check_columns(file: TableFile, wanted: Sequence[str]) -> None:
     """UserError where a file has not all columns of a schema."""
+    file.check_readable(wanted)
     if lacking := [name for name in wanted if name not in file.types]:
         near = did_you_mean(lacking[0], file.types)
         raise UserError(

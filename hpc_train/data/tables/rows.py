@@ -42,7 +42,7 @@ def encoded(table: Any, schema: TableSchema) -> Mapping[str, Rows]:
     if label is None or label not in table.column_names:
         return found
     values = _values(table, label, schema.columns[label])
-    there = _is_there(values)
+    there = is_there(values)
     if schema.columns[label].treatment != DROP:
         _refuse_missing(values, label, "mend it, or give `missing: drop` in the schema, which leaves such rows out")
     elif not there.all():
@@ -55,21 +55,17 @@ def _values(table: Any, name: str, column: ColumnSchema) -> Rows:
     try:
         return values_of(table.column(name), column)
     except BadValueError as error:
-        raise BadRowError(
-            error.row,
-            name,
-            f"{error.text}; mend it, or change the schema: the column's type, or what stands for a missing value",
-        ) from None
+        raise BadRowError(error.row, name, error.text + error.remedy) from None
 
 
-def _is_there(values: Rows) -> np.ndarray:
+def is_there(values: Rows) -> np.ndarray:
     """In which rows there is a value: bool `[rows]`."""
     found: np.ndarray = values.lengths > 0 if isinstance(values, Ragged) else ~np.isnan(values)
     return found
 
 
 def _refuse_missing(values: Rows, name: str, way: str) -> None:
-    there = _is_there(values)
+    there = is_there(values)
     if not there.all():
         raise BadRowError(int(np.argmin(there)), name, f"has no value; {way}")
 
@@ -84,6 +80,9 @@ def _label(values: Rows, rows: np.ndarray, schema: TableSchema) -> np.ndarray:
     assert name is not None
     if not schema.classes:
         numbers = np.asarray(values)
+        if not np.isfinite(numbers).all():
+            place = int(np.argmin(np.isfinite(numbers)))
+            raise BadRowError(int(rows[place]), name, f"has {numbers[place]:g}, not a finite number; mend it")
         if schema.task == "counts" and (wrong := (numbers < 0) | (numbers != np.floor(numbers))).any():
             place = int(np.argmax(wrong))
             text = f"has {numbers[place]:g}, not a whole number from 0 on; mend it, or give `task: regression`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hpc_train.errors import UserError
@@ -22,12 +23,22 @@ class TableFile(ABC):
         path: Of the file.
         types: Its columns.
         blocks: How many blocks of rows it has.
+        refused: Columns that no table has, and what they are.
     """
 
     kind: ClassVar[str]
     path: Path
     types: Types
     blocks: int
+    refused: Mapping[str, str] = MappingProxyType({})
+
+    def check_readable(self, names: Sequence[str]) -> None:
+        """UserError where one of these columns is none that a table has."""
+        if wrong := next((name for name in names if name in self.refused), None):
+            raise UserError(
+                f"{self.path}: column {wrong!r} is {self.refused[wrong]}; a table has numbers, truth values, texts and "
+                "dates: leave the column out with --columns, or write it as one of these"
+            )
 
     @abstractmethod
     def read(self, block: int, wanted: Types) -> Iterator[Any]:

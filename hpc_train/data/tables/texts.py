@@ -32,6 +32,7 @@ KINDS = (WHOLE, PADDED, BEYOND, NUMBER, BOOLEAN, *GUESSED, TEXT)
 date of a format, or none of these."""
 
 _WHOLE = r"^[+-]?\d+$"
+_MOMENT = r"^\d{4}-\d\d-\d\d \d\d:\d\d(:[0-5]\d(\.\d+)?)?(Z|[+-](0\d|1[0-4]):?[0-5]\d)?$"
 _NUMBER = r"(?i)^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)$"
 
 
@@ -53,18 +54,19 @@ def kinds_of(array: Any) -> dict[str, int]:
             if -LARGEST < limits["min"].as_py() <= limits["max"].as_py() < LARGEST:
                 return {WHOLE: len(array)}
         with suppress(pa.ArrowInvalid):
-            if np.abs(_cast(array, pa.float64())).max() < LARGEST:
-                return {NUMBER: len(array)}
+            numbers = np.asarray(_cast(array, pa.float64()))
+            if np.abs(numbers).max() < LARGEST:
+                return kinds_of_numbers(numbers)
     counted = compute.value_counts(array)
     texts, counts = counted.field(0), np.asarray(counted.field(1))
     is_whole = _matches(texts, _WHOLE)
     padded = is_whole & np.asarray(_padded(texts))
     beyond = is_whole & ~padded & (np.abs(_floats(texts, is_whole)) >= LARGEST)
     masks = {
-        WHOLE: is_whole & ~padded & ~beyond,
+        WHOLE: (is_whole & ~padded & ~beyond) | _is_whole_decimal(texts),
         PADDED: padded,
         BEYOND: beyond,
-        NUMBER: ~is_whole & _matches(texts, _NUMBER),
+        NUMBER: ~is_whole & _matches(texts, _NUMBER) & ~_is_whole_decimal(texts),
         BOOLEAN: np.asarray(compute.is_in(compute.utf8_lower(texts), pa.array([*TRUE, *FALSE], pa.large_string()))),
     }
     others = ~np.logical_or.reduce(list(masks.values()))
@@ -75,6 +77,16 @@ def kinds_of(array: Any) -> dict[str, int]:
     masks[TEXT] = ~np.logical_or.reduce(list(masks.values()))
     found = {kind: int(counts[mask].sum()) for kind, mask in masks.items()}
     return {kind: count for kind, count in found.items() if count}
+
+
+def kinds_of_numbers(found: np.ndarray) -> dict[str, int]:
+    """The same of numbers, none of which is missing: 1.0 is a whole one, as it is written where others are missing."""
+    whole = found == np.floor(found)
+    beyond = whole & (np.abs(found) >= LARGEST) & np.isfinite(found)
+    masks = {WHOLE: whole & ~beyond & np.isfinite(found), BEYOND: beyond}
+    counts = {kind: int(mask.sum()) for kind, mask in masks.items()}
+    counts[NUMBER] = len(found) - sum(counts.values())
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def is_number(array: Any) -> np.ndarray:
@@ -106,12 +118,14 @@ def dates(array: Any, form: str) -> Any:
     A time without a zone is taken to be UTC.
     """
     if form != ISO:
-        return _days_there_are(array, form, compute.strptime(array, format=form, unit="s", error_is_null=True))
-    with suppress(pa.ArrowInvalid):  # which knows no zones
-        return _cast(array, pa.timestamp("s"))
+        written = compute.if_else(_is_written(array, form), array, pa.scalar(None, pa.large_string()))
+        return _days_there_are(written, form, compute.strptime(written, format=form, unit="s", error_is_null=True))
+    if not compute.any(compute.equal(compute.binary_length(array), len("2026-01-31 23"))).as_py():
+        with suppress(pa.ArrowInvalid):  # which knows no zones
+            return _cast(array, pa.timestamp("s"))
     plain = compute.replace_substring_regex(array, r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)", r"\1 \2")
     day = compute.match_substring_regex(plain, r"^\d{4}-\d\d-\d\d$")
-    time = compute.match_substring_regex(plain, r"^\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?$")
+    time = compute.match_substring_regex(plain, _MOMENT)
     found = compute.strptime(
         compute.if_else(day, plain, pa.scalar(None, pa.large_string())), format="%Y-%m-%d", unit="s", error_is_null=True
     )
@@ -132,11 +146,26 @@ def dates(array: Any, form: str) -> Any:
     return compute.coalesce(found, total.cast(pa.timestamp("s")))
 
 
+def _is_written(array: Any, form: str) -> Any:
+    """Which texts are written as `form` has it: strptime takes a year of any number of digits."""
+    digits = {"%d": r"\d{1,2}", "%m": r"\d{1,2}", "%Y": r"\d{4}", "%y": r"\d{2}"}
+    return compute.match_substring_regex(array, f"^{_pattern(form, digits)}$")
+
+
+def _pattern(form: str, patterns: Mapping[str, str]) -> str:
+    """A regular expression for dates, with `patterns` for what stands for digits."""
+    parts = re.split(r"(%.)", form)
+    return "".join(patterns.get(part, ".*") if part.startswith("%") else re.escape(part) for part in parts)
+
+
+def _is_whole_decimal(array: Any) -> np.ndarray:
+    """Which texts are whole numbers with a fraction of zeros."""
+    return _matches(array, r"^[+-]?(?:0|[1-9]\d{0,14})\.0*$")
+
+
 def _days_there_are(array: Any, form: str, found: Any) -> Any:
     """`found`, without what strptime makes of a day that its month does not have: one of the next month."""
-    parts = re.split(r"(%.)", form)
-    patterns = {"%d": "(?:29|30|31)", "%m": r"\d{1,2}", "%Y": r"\d{4}"}
-    pattern = "".join(patterns.get(part, ".*") if part.startswith("%") else re.escape(part) for part in parts)
+    pattern = _pattern(form, {"%d": "(?:29|30|31)", "%m": r"\d{1,2}", "%Y": r"\d{4}"})
     late = compute.match_substring_regex(array, f"^{pattern}$")
     if not compute.any(late).as_py():
         return found
@@ -151,12 +180,12 @@ def _cast(array: Any, kind: Any) -> Any:
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether no text begins with a plus, nor with a zero that digits follow: Arrow takes these for numbers."""
+    """Whether no text begins with a plus, nor with a zero that digits or an x follow: Arrow takes these for numbers."""
     begins = [compute.starts_with(array, each) for each in ("0", "-", "+")]
     if compute.any(begins[2]).as_py():
         return False
     chosen = array.filter(compute.or_(begins[0], begins[1]))  # few, and an expression is slow
-    return not len(chosen) or not compute.any(_padded(chosen)).as_py()
+    return not len(chosen) or not compute.any(compute.match_substring_regex(chosen, r"^[+-]?0[\dxX]")).as_py()
 
 
 def _padded(array: Any) -> Any:

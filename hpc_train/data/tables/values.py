@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.sources.arrow import texts_of_arrow
 from hpc_train.data.tables import texts
 
-ARTICLES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "date": "a date"}
+ARTICLES = {"integer": "a whole number below 2^53", "number": "a number", "boolean": "true or false", "date": "a date"}
 LONGEST = 60
 """Characters of a value that a message shows."""
 
@@ -25,10 +25,12 @@ class BadValueError(Exception):
 
     Attributes:
         row: Where in the array it is. text: What is wrong with it, as a sentence goes on: "has …".
+        remedy: What to do about it, after `text`.
     """
 
     row: int
     text: str
+    remedy: ClassVar[str] = "; mend it, or change the schema: the column's type, or what stands for a missing value"
 
 
 def column_type(kind: Any) -> str | None:
@@ -43,9 +45,8 @@ def column_type(kind: Any) -> str | None:
         return "number"
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return "date"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return "text"
-    return None
+    is_text = pa.types.is_null, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    return "text" if any(each(kind) for each in is_text) else None
 
 
 def values_of(array: Any, column: ColumnSchema) -> Rows:
@@ -100,8 +101,8 @@ def _checked(found: np.ndarray, column: ColumnSchema) -> np.ndarray:
     if column.type == "integer":
         with np.errstate(invalid="ignore"):
             wrong = (found != np.floor(found)) & ~np.isnan(found)
-            wrong |= np.abs(found) >= texts.LARGEST
-        return _refusing(found, wrong, found, column)
+            beyond = np.abs(found) >= texts.LARGEST
+        return _refusing(found, wrong | beyond, found, column)
     if column.type == "boolean":
         return _refusing(found, ~np.isin(found, (0.0, 1.0)) & ~np.isnan(found), found, column)
     return found

@@ -15,7 +15,7 @@ from hpc_train.config.estimator_arguments import (
     RUN_CONFIG,
     TRAIN_SPEC,
 )
-from hpc_train.migration.counterparts.row import Counterpart, keep, leave_out, missing, table, write
+from hpc_train.migration.counterparts.row import Counterpart, leave_out, missing, table, write
 
 _CONFIG = (
     "model_dir? tf_random_seed? save_summary_steps? save_checkpoints_steps? save_checkpoints_secs? session_config? "
@@ -59,7 +59,10 @@ _ONE_CALL = (
     "training and evaluation are one call here; max_steps counts over all calls and restarts, where `steps` began anew "
     "each time"
 )
-_CONTRIB = "tf.contrib is gone since TensorFlow 2.0"
+
+_NO_DEFAULT = {
+    "default_value": "all rows of shards have a value; write into them the one that missing ones are to have"
+}
 
 _ESTIMATORS = (
     write("tf.estimator.Estimator", "ht.Estimator(model_fn, config, *rest)",
@@ -91,7 +94,8 @@ _ESTIMATORS = (
            "metric_names_map": "name the metrics in model.compile", "export_outputs": _RECEIVER}),
     missing("tf.estimator.tpu.*", "hpc_train trains on GPUs and cores; TPUEstimator's program is an Estimator's beside "
             "that: input_fn(params) gives batches of params['batch_size'], which is `batch_size` of job.yaml"),
-    leave_out("tf.estimator.RunConfig.replace", "give RunConfig all its values at once"),
+    write("tf.estimator.RunConfig.replace", "dataclasses.replace(self, *rest)", "",
+          "a RunConfig cannot be changed; import dataclasses", RUN_CONFIG),
     missing("tf.estimator.*", "the package does not know this name of tf.estimator"),
 )  # fmt: skip
 _METHODS = (
@@ -199,7 +203,8 @@ _CANNED = (
 )  # fmt: skip
 _COLUMNS = (
     *(
-        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature, gone=FEATURE_COLUMN,
+        write(f"tf.feature_column.{name}", f"ht.feature_column.{name}({needed}, *rest)", signature,
+              gone=FEATURE_COLUMN | (_NO_DEFAULT if name == "numeric_column" else {}),
               renamed={"dimension": "shape"} if name == "numeric_column" else {})
         for name, needed, signature in (
             ("numeric_column", "key", "key shape? default_value? dtype? normalizer_fn?"),
@@ -239,14 +244,14 @@ _INPUTS = (
           ".batch(batch_size)",
           "x y=None batch_size=128 num_epochs=1 shuffle? queue_capacity=1000 num_threads?",
           "or save the arrays by numpy.savez, and `hpc-train shard` them: ht.HDF5Input then shuffles and deals rows",
-          {"num_threads": "leave it out", "shuffle": "leave .shuffle() out for an evaluation"}),
+          {"num_threads": "leave it out", "shuffle": "False is a dataset without .shuffle()"}),
     write("tf.estimator.inputs.pandas_input_fn",
           "lambda: tf.data.Dataset.from_tensor_slices((dict(x), y)).shuffle(queue_capacity).repeat(num_epochs)"
           ".batch(batch_size)",
           "x y=None batch_size=128 num_epochs=1 shuffle? queue_capacity=1000 num_threads? target_column?",
           "or `hpc-train shard` the table itself (CSV, Parquet; docs/shards.md)",
           {"num_threads": "leave it out", "target_column": "it is the label; name the columns of y",
-           "shuffle": "leave .shuffle() out for an evaluation"}),
+           "shuffle": "False is a dataset without .shuffle()"}),
     missing("tf.estimator.inputs.*", "write a tf.data.Dataset, or `hpc-train shard` the data"),
 )  # fmt: skip
 _HOOKS = (
@@ -291,7 +296,6 @@ _DISTRIBUTION = (
     write("tf.distribute.InputContext", "ht.InputContext", why="the argument of an input_fn, with input_pipeline_id "
           "and num_input_pipelines"),
     leave_out("tf.distribute.*", _STRATEGY),
-    leave_out("tf.contrib.distribute.*", f"{_CONTRIB}: {_STRATEGY}"),
     leave_out("tf.ConfigProto", _SESSION),
     leave_out("tf.GPUOptions", "each rank gets a GPU of its own, and memory as it needs it with "
               "TF_FORCE_GPU_ALLOW_GROWTH=true"),
@@ -303,12 +307,16 @@ _DISTRIBUTION = (
     leave_out("tf.enable_eager_execution", "TensorFlow 2 does so by itself"),
     leave_out("tf.set_random_seed", "RunConfig's tf_random_seed"),
     leave_out("tf.app.run", "call main() by itself; absl.app.run works as before"),
-    keep("tf.logging.*", "it is tf.compat.v1.logging; hpc_train logs by Python's logging, and `hpc-train --log-level` "
-         "says how much"),
-    write("tf.contrib.training.HParams", "dict(*rest)", why="hyper-parameters are `params:` of job.yaml"),
-    write("tf.contrib.learn.Experiment", "ht.train_and_evaluate(estimator, train_spec, eval_spec)", "estimator *",
-          "its input functions and steps are those of ht.TrainSpec and ht.EvalSpec"),
-    missing("tf.contrib.*", _CONTRIB),
+    *(
+        write(f"tf.logging.{name}", f"logging.{code}", why="import logging; tf.logging is gone since TensorFlow 2.0")
+        for name, code in (
+            ("debug", "debug"), ("info", "info"), ("warn", "warning"), ("warning", "warning"), ("error", "error"),
+            ("fatal", "critical"), ("log", "log"), ("DEBUG", "DEBUG"), ("INFO", "INFO"), ("WARN", "WARNING"),
+            ("ERROR", "ERROR"), ("FATAL", "CRITICAL"),
+        )
+    ),
+    leave_out("tf.logging.set_verbosity", "`hpc-train --log-level` says how much is logged"),
+    missing("tf.logging.*", "take Python's logging; tf.logging is gone since TensorFlow 2.0"),
 )  # fmt: skip
 
 ESTIMATOR_TABLE: dict[str, Counterpart] = table(

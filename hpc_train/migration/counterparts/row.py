@@ -23,9 +23,11 @@ class Counterpart:
     Attributes:
         name: The full name, as in `tf.estimator.RunConfig`. With `*` at its end, all that begin so and have no row.
         code: What is written instead: an expression in which the names of the signature stand for the arguments of the
-            call, `rest` for all arguments that it does not name, and, of a method, `self` for the object.
+            call, `rest` for all arguments that it does not name, and, of a method, `self` for the object. A name alone,
+            of a row without a signature, is called with the same arguments.
         signature: The arguments in their order, each as `name` (needed), `name?` (may be missing: then it is missing in
-            the code, too) or `name=VALUE` (what stands in the code where it is missing; without blanks).
+            the code, too) or `name=VALUE` (what stands in the code where it is missing, and where it is None if VALUE
+            is made of other arguments; without blanks).
         gone: Arguments that there are no more, and what takes their place.
         renamed: Arguments of `rest` that are called otherwise, by their old name.
         why: What else has to be known.

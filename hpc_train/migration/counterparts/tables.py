@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_train.migration.counterparts.contrib import out_of_contrib
+from hpc_train.migration.counterparts.contrib import CONTRIB_TABLE, out_of_contrib
 from hpc_train.migration.counterparts.estimator import ESTIMATOR_TABLE
 from hpc_train.migration.counterparts.horovod import HOROVOD_TABLE
 from hpc_train.migration.counterparts.keras import KERAS_TABLE, OPERATIONS_TABLE
 from hpc_train.migration.counterparts.row import Counterpart, Tables
 
-_EVERYWHERE = Tables(ESTIMATOR_TABLE, KERAS_TABLE, HOROVOD_TABLE)
-_IN_MODELS = Tables(ESTIMATOR_TABLE, KERAS_TABLE, OPERATIONS_TABLE, HOROVOD_TABLE)
+_EVERYWHERE = Tables(ESTIMATOR_TABLE, CONTRIB_TABLE, KERAS_TABLE, HOROVOD_TABLE)
+_IN_MODELS = Tables(ESTIMATOR_TABLE, CONTRIB_TABLE, KERAS_TABLE, OPERATIONS_TABLE, HOROVOD_TABLE)
 
 
 def row_of(name: str | None, in_model: bool = False) -> Counterpart | None:

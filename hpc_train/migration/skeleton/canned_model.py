@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hpc_train.migration.counterparts.row import Counterpart, write
@@ -40,7 +40,29 @@ _LAYERS: dict[str, Counterpart] = {
               "categorical_column dimension *"),
     )
 }  # fmt: skip
-"""Layers that do what each feature column did, one a row; an embedding of categories is a Dense layer of their bits."""
+"""Layers that do what each feature column did, one a row; an embedding of words is a Dense layer of their bits."""
+_EMBEDDED: dict[str, Counterpart] = {
+    row.name: row
+    for row in (
+        write("categorical_column_with_hash_bucket",
+              "keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(hash_bucket_size, dimension)"
+              "(keras.layers.Hashing(hash_bucket_size)(features[key])))", "key hash_bucket_size dimension *"),
+        write("categorical_column_with_identity",
+              "keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(num_buckets, dimension)(features[key]))",
+              "key num_buckets dimension *"),
+        write("crossed_column",
+              "keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(hash_bucket_size, dimension)"
+              "(keras.layers.HashedCrossing(hash_bucket_size)(keys)))", "keys hash_bucket_size dimension *"),
+    )
+}  # fmt: skip
+"""The same of an embedding of numbers: the mean over the values of a row, as by the combiner of TensorFlow."""
+_USED = frozenset((
+    "activation_fn", "config", "dnn_activation_fn", "dnn_dropout", "dnn_feature_columns", "dnn_hidden_units",
+    "dnn_optimizer", "dropout", "feature_columns", "hidden_units", "label_dimension", "linear_feature_columns",
+    "linear_optimizer", "model_dir", "n_classes", "optimizer", "warm_start_from",
+))  # fmt: skip
+"""Arguments of estimators that model.py or job.yaml has."""
+_COLUMN_USED = frozenset(("categorical_column", "dtype", "key", "shape", "source_column"))
 _KINDS = {
     "Classifier": "keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
     "Regressor": "keras.losses.MeanSquaredError()",
@@ -81,6 +103,7 @@ class _Canned:
 
     def lines(self, call: ast.Call, name: str, ending: str) -> list[str]:
         given = self._given(call, name)
+        self._unused(given.keys() - _USED, name, row_of(name))
         columns = self._columns(given.get("dnn_feature_columns", given.get("feature_columns")))
         linear = self._columns(given.get("linear_feature_columns"))
         hidden = given.get("dnn_hidden_units", given.get("hidden_units"))
@@ -146,6 +169,7 @@ class _Canned:
             text = self._translator.code(value)
             if text.startswith("keras.optimizers.") or isinstance(self._source.values.of(value), str):
                 return text
+            self._remark(f"{name}: {ast.unparse(value)[:60]} is no optimizer of Keras; Adagrad stands here")
         return "keras.optimizers.Adagrad(0.05)"
 
     def _columns(self, node: ast.AST | None) -> list[str]:
@@ -184,16 +208,19 @@ class _Canned:
         for name in names[:_MOST_COLUMNS]:
             yield _Named(loop.target.id, name).visit(ast.parse(ast.unparse(node.elt), mode="eval").body)
 
-    def _code(self, node: ast.AST, depth: int) -> str:
-        """The code of one column's layer; empty where there is none."""
+    def _code(self, node: ast.AST, depth: int, dimension: ast.expr | None = None) -> str:
+        """The code of one column's layer, embedded where there is a dimension; empty where there is none."""
         node = self._source.values.constant(node)
         signature = self._column(node)
         name = "" if signature is None else signature.name.removeprefix(_COLUMN)
-        row = _LAYERS.get(name)
+        row = _LAYERS.get(name) if dimension is None else _EMBEDDED.get(name)
         if row is None or signature is None or not isinstance(node, ast.Call) or depth > _MAX_DEPTH:
             self._remark(f"{ast.unparse(node)[:60]} has no layer here; add it")
             return ""
         given = arguments_of(node, signature).given
+        self._unused(given.keys() - _COLUMN_USED - set(row.signature.split()), ast.unparse(node), signature)
+        if dimension is not None:
+            given["dimension"] = dimension
         values: dict[str, str] = {key: self._translator.code(value) for key, value in given.items()}
         if name == "bucketized_column":
             column = self._source.values.constant(given.get("source_column", ast.Constant(None)))
@@ -202,6 +229,8 @@ class _Canned:
             values["key"] = self._read(source.get("key"), False, column)
         elif name == "crossed_column":
             values["keys"] = self._crossed(given.get("keys"), depth)
+        elif name == "embedding_column" and self._is_embedded(given.get("categorical_column")):
+            return self._code(given["categorical_column"], depth + 1, given.get("dimension", ast.Constant(...)))
         elif "categorical_column" in values:
             values["categorical_column"] = self._code(given["categorical_column"], depth + 1)
         else:
@@ -211,6 +240,10 @@ class _Canned:
             return ""
         template = row.code.replace("StringLookup", "IntegerLookup") if self._holds_numbers(given) else row.code
         return ast.unparse(_Filled(values).visit(ast.parse(template, mode="eval").body))
+
+    def _is_embedded(self, column: ast.expr | None) -> bool:
+        row = self._column(self._source.values.constant(column)) if column is not None else None
+        return row is not None and row.name.removeprefix(_COLUMN) in _EMBEDDED
 
     def _crossed(self, keys: ast.AST | None, depth: int) -> str:
         columns = []
@@ -244,6 +277,15 @@ class _Canned:
     def _holds_numbers(self, given: dict[str, ast.expr]) -> bool:
         words: Any = self._source.values.of(given.get("vocabulary_list"))
         return isinstance(words, list) and words != [] and all(isinstance(word, int) for word in words)
+
+    def _unused(self, names: Iterable[str], of: str, row: Counterpart | None) -> None:
+        """Arguments that no layer here stands for; those of `row` are arguments of this package's estimator, too."""
+        if row is None or not row.code.startswith("ht."):
+            return
+        ours = row.code.partition("(")[0]
+        for name in sorted(names):
+            why = row.gone.get(name) or f"not in this model; {ours}, as the report writes it, takes it"
+            self._remark(f"{name} of {of[:60]}: {why}")
 
     def _remark(self, text: str) -> None:
         if text not in self.remarks:

@@ -46,6 +46,7 @@ def job_file(sources: Sequence[Source], name: str, model: ModelCode) -> str:
     todo = ["data.*.shards: make them by `hpc-train shard data/ SOURCES --split` (docs/shards.md)"]
     if "max_steps" not in found.get("train", {}) and "epochs" not in data["train"]:
         todo.append("train.max_steps: the program does not show when training ends")
+    todo += settings.todo
     todo += [f"params.{key}: the program does not show its value" for key, value in params.items() if value is None]
     job = {
         "name": name,

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc_train.migration.replacement import Translator
+from hpc_train.migration.counterparts.row import Verdict
+from hpc_train.migration.counterparts.tables import row_of
+from hpc_train.migration.replacement import Translator, arguments_of
 from hpc_train.migration.skeleton.features import INPUTS, Features
 from hpc_train.migration.source import Source
 from hpc_train.migration.values import UNKNOWN
 
 MODULES = {"ht": "hpc_train", "keras": "keras", "tf": "tensorflow"}
 """What model.py calls them."""
+_OF_NO_EFFECT = frozenset((
+    "global_step", "is_training", "outputs_collections", "reuse", "training", "use_locking",
+    "variables_collections",
+))  # fmt: skip
+"""Arguments that there are no more, and that model.py does without."""
 _DECIDED_BY_KERAS = ("experimental_run_tf_function", "training")
 
 
@@ -35,20 +42,39 @@ class ModelCode:
 
 
 class ModelTranslator(Translator):
-    """What stands in model.py: flags are read from params, and what Keras decides by itself is left out."""
+    """What stands in model.py: flags are read from params, and what Keras decides by itself is left out.
+
+    Attributes:
+        remarks: What is left to be done of what was translated: arguments and functions without a counterpart.
+    """
 
     def __init__(self, source: Source, features: Features | None = None) -> None:
         super().__init__(source.names, source.values.flags, in_model=True)
         self._source, self._features = source, features
+        self.remarks: dict[str, None] = {}
 
     def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
         """A call; what joins feature columns becomes the model's features."""
         if self._features is not None and self._source.names.called(node) in INPUTS:
             return ast.parse(self._features.joined(), mode="eval").body
+        if self._features is None and self._source.names.called(node) == "tf.nn.dropout" and len(node.args) > 1:
+            node.keywords.append(ast.keyword("rate", node.args.pop(1)))  # as in TensorFlow 2, which Keras models are of
+        self._remark(node)
         found = super().visit_Call(node)
         if isinstance(found, ast.Call):
             found.keywords = [keyword for keyword in found.keywords if keyword.arg not in _DECIDED_BY_KERAS]
         return found
+
+    def _remark(self, call: ast.Call) -> None:
+        name = self._source.names.called(call)
+        row = row_of(name, in_model=True)
+        if row is None:
+            return
+        if row.verdict is Verdict.MISSING:
+            self.remarks[f"{name}: {row.why}"] = None
+        for gone in arguments_of(call, row).gone:
+            if gone not in _OF_NO_EFFECT:
+                self.remarks[f"{gone} of {name}: {row.gone[gone]}"] = None
 
 
 def model_code(

@@ -27,10 +27,12 @@ class Settings:
 
     Attributes:
         found: By section and key.
+        todo: What the programs say and no key does.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
+        self.todo: list[str] = []
 
     def put(self, key: tuple[str, ...], value: Any) -> None:
         """Sets a key that has no value yet; not to UNKNOWN."""
@@ -59,7 +61,7 @@ class Settings:
             self._read_plain(call, source)
             return
         given = {key: values.of(value) for key, value in arguments_of(call, row).given.items()}
-        if name == "tf.estimator.RunConfig":
+        if name in ("tf.estimator.RunConfig", "tf.estimator.RunConfig.replace"):
             self._put_all(("run",), given, _RUN)
         elif name == "tf.estimator.TrainSpec":
             self._put_all(("train",), given, {"max_steps"})
@@ -96,7 +98,18 @@ class Settings:
             self.put(("data", "train", "batch_size"), size)
         elif call.func.attr == "fit":
             self.put(("data", "train", "batch_size"), given.get("batch_size", UNKNOWN))
-            self.put(("data", "train", "epochs"), _given(given.get("epochs", UNKNOWN)))
+            self._put_end(given.get("epochs"), given.get("steps_per_epoch"))
+
+    def _put_end(self, epochs: Any, steps: Any) -> None:
+        """When Keras's fit ends; None: it is not given."""
+        if isinstance(epochs, int) and isinstance(steps, int):
+            self.put(("train", "max_steps"), epochs * steps)
+            return
+        self.put(("data", "train", "epochs"), _given(epochs))
+        if steps is not None:
+            self.todo.append(
+                "train.max_steps: the program trains epochs * steps_per_epoch steps, not all rows an epoch"
+            )
 
     def _put_all(self, section: tuple[str, ...], given: dict[str, Any], known: Any) -> None:
         for key in sorted(known & given.keys()):

@@ -22,7 +22,7 @@ def statements_before(tree: ast.Module, last: ast.AST) -> tuple[list[ast.stmt], 
     block: Sequence[ast.stmt] = tree.body
     while True:
         inner: Sequence[ast.stmt] | None = None
-        for statement in _unwrapped(block):
+        for statement in unwrapped(block):
             if statement is last:
                 return found, functions
             if any(node is last for node in ast.walk(statement)):
@@ -46,7 +46,7 @@ def slice_of(
     kept: list[ast.stmt] = []
     needed = set(wanted)
     for statement in reversed(list(before)):
-        bound = _bound(statement)
+        bound = bound_by(statement)
         if not (bound & needed or _changes(statement, needed)):
             continue
         translated = translator.translated(statement)
@@ -77,15 +77,17 @@ def loaded(node: ast.AST) -> set[str]:
     } - own  # fmt: skip
 
 
-def _unwrapped(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def unwrapped(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a block, with those of `with` in its place."""
     for statement in block:
         if isinstance(statement, ast.With):
-            yield from _unwrapped(statement.body)
+            yield from unwrapped(statement.body)
         else:
             yield statement
 
 
-def _bound(statement: ast.stmt) -> set[str]:
+def bound_by(statement: ast.stmt) -> set[str]:
+    """The names that `statement` sets."""
     if isinstance(statement, _Function | ast.ClassDef):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -110,7 +112,8 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
     return isinstance(target, ast.Name) and target.id in names
 
 
-_RUNS = ("fit", "evaluate", "predict", "summary", "save", "save_weights", "load_weights", "compile", "fit_generator")
+_RUNS = ("fit", "evaluate", "predict", "summary", "save", "save_weights", "load_weights", "compile", "fit_generator",
+         "minimize", "apply_gradients")  # fmt: skip
 """Methods that do not make a model."""
 
 

@@ -43,6 +43,7 @@ def flat(code: str) -> str:
         ("est.Estimator(f, '/m')", "ht.Estimator(f, ht.RunConfig('/m'))", ["model_dir: it is the RunConfig's"]),
         ("est.Estimator(model_fn=f, config=c, params=p)", "ht.Estimator(f, c, params=p)", []),
         ("est.Estimator(f)", "ht.Estimator(f, ht.RunConfig())", []),
+        ("est.Estimator(f, '/m', config=None)", "ht.Estimator(f, ht.RunConfig('/m'))", []),
         (
             "est.TrainSpec(input_fn=lambda: read(1), max_steps=FLAGS.steps, hooks=[h])",
             "ht.TrainSpec(lambda: read(1), max_steps=FLAGS.steps, hooks=[h])",
@@ -102,8 +103,28 @@ def flat(code: str) -> str:
         (
             "est.inputs.numpy_input_fn({'x': x}, y, batch_size=9, shuffle=True)",
             "lambda: tf.data.Dataset.from_tensor_slices(({'x': x}, y)).shuffle(1000).repeat(1).batch(9)",
-            ["numpy.savez", "shuffle: leave .shuffle() out"],
+            ["numpy.savez", "shuffle: False is a dataset without .shuffle()"],
         ),
+        (
+            "est.inputs.pandas_input_fn(x, y, 9, shuffle=False)",
+            "lambda: tf.data.Dataset.from_tensor_slices((dict(x), y)).repeat(1).batch(9)",
+            [],
+        ),
+        (
+            "est.Estimator(f, '/m', config=est.RunConfig(None, 7))",
+            "ht.Estimator(f, ht.RunConfig('/m', tf_random_seed=7))",
+            [],
+        ),
+        ("est.Estimator(f, '/m', est.RunConfig())", "ht.Estimator(f, ht.RunConfig('/m'))", []),
+        ("est.Estimator(f, '/m', c)", "ht.Estimator(f, c)", ["model_dir: it is the RunConfig's"]),
+        (
+            "tf.feature_column.numeric_column('a', default_value=0.0)",
+            "ht.feature_column.numeric_column('a')",
+            ["default_value: all rows of shards have a value"],
+        ),
+        ("tf.truncated_normal_initializer(stddev=0.1)", "keras.initializers.TruncatedNormal(0.0, 0.1)", []),
+        ("tf.initializers.random_uniform(-1, 1, seed=3)", "keras.initializers.RandomUniform(-1, 1, seed=3)", []),
+        ("x = tf.zeros_initializer", "keras.initializers.Zeros", []),
         ("tf.keras.estimator.model_to_estimator(m)", "ht.Estimator(lambda: m, ht.RunConfig())", ["compile it"]),
         (
             "tf.keras.estimator.model_to_estimator(keras_model_path='a.h5', model_dir='/m')",
@@ -114,6 +135,20 @@ def flat(code: str) -> str:
         ("dataset.shard(num_shards=num_workers, index=worker_index)", None, ["ht.InputContext"]),
         ("x = tf.keras.optimizers.Adam(lr=0.1)", "keras.optimizers.Adam(learning_rate=0.1)", ["learning_rate"]),
         ("if hvd.rank() == 0: pass", "ht.is_chief()", ["nothing that ranks do together may be below it"]),
+        ("tf.logging.info('%d', 3)", "logging.info('%d', 3)", ["import logging"]),
+        ("x = tf.logging.INFO", "logging.INFO", []),
+        ("o = tf.keras.optimizers.Adam()\nx = o.variables()", "o.variables", ["no method"]),
+        (
+            "x = tf.keras.optimizers.legacy.Adam(0.1, decay=1e-3)",
+            "keras.optimizers.Adam(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1e-3))",
+            ["one optimizer of each name"],
+        ),
+        (
+            "x = tf.keras.optimizers.SGD(lr=0.1, decay=d)",
+            "keras.optimizers.SGD(learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.1, 1, d))",
+            ["learning_rate"],
+        ),
+        ("x = tf.keras.optimizers.SGD(decay=0.0)", "keras.optimizers.SGD()", ["schedule"]),
         ("ok = hvd.rank() != 0", "not ht.is_chief()", []),
     ],
 )
@@ -140,8 +175,12 @@ def test_calls_are_written_with_the_users_arguments(
         ("tf.feature_column.weighted_categorical_column(c, 'w')", Verdict.MISSING, "count_weights"),
         ("est.experimental.KMeans(3)", Verdict.MISSING, "scikit-learn"),
         ("tf.distribute.MirroredStrategy()", Verdict.DROPPED, "ranks are what the launcher starts"),
+        ("tf.train.ProximalAdagradOptimizer(0.1)", Verdict.MISSING, "Adagrad or Ftrl"),
         ("tf.train.ProfilerHook(5)", Verdict.DROPPED, "profile_steps"),
         ("tf.compat.v1.train.NanTensorHook(loss)", Verdict.DROPPED, "on_nan"),
+        ("tf.contrib.layers.batch_norm(x)", Verdict.MISSING, "defaults of their own"),
+        ("tf.contrib.slim.separable_conv2d(x, 3)", Verdict.MISSING, "defaults of their own"),
+        ("tf.contrib.estimator.clip_gradients_by_norm(o, 1.0)", Verdict.MISSING, "global_clipnorm"),
         ("tf.contrib.crf.decode(x)", Verdict.MISSING, "gone since TensorFlow 2.0"),
         ("x = os.environ['TF_CONFIG']", Verdict.DROPPED, "hpc_train ignores TF_CONFIG"),
         ("os.environ.get('TF_CONFIG', '{}')", Verdict.DROPPED, "hpc_train ignores TF_CONFIG"),
@@ -210,14 +249,55 @@ def test_settings_go_into_the_job_file(tmp_path: Path, code: str, name: str, wri
     assert note in " ".join(finding.notes)
 
 
+@pytest.mark.parametrize("config", ["c", "est.RunConfig('/m')", "d"])
+def test_a_copy_of_a_run_config(tmp_path: Path, config: str) -> None:
+    code = f"c = est.RunConfig()\nd = c.replace(model_dir='/m')\n{config}.replace(session_config=s, tf_random_seed=7)\n"
+    found = [each for each in source_of(PREAMBLE + code, tmp_path).findings if each.name.endswith(".replace")]
+    assert found[0].code == 'dataclasses.replace(c, model_dir="/m")'
+    assert flat(found[1].code).endswith(", tf_random_seed=7)") and "session_config: " in " ".join(found[1].notes)
+
+
 def test_operations_change_in_model_functions_alone(tmp_path: Path) -> None:
     code = """
     import tensorflow as tf
     def parse(row): return tf.cast(tf.reshape(row, [2]), tf.float32)
-    def model_fn(features, labels, mode): return tf.reshape(features, [2])
+    def means(row): return tf.reduce_mean(row), tf.nn.elu(row)
+    def model_fn(features, labels, mode): return tf.reshape(tf.math.erf(features), [2])
     """
     names = {(finding.line, finding.name) for finding in source_of(code, tmp_path).findings}
-    assert names == {(4, "model_fn"), (4, "tf.reshape")}
+    assert names == {(5, "model_fn"), (5, "tf.reshape"), (5, "tf.math.erf")}
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("tf.nn.dropout(x, 0.8)", "keras.layers.Dropout(1 - 0.8)(x)"),
+        ("tf.nn.dropout(x, keep_prob=FLAGS.keep, seed=1)", "keras.layers.Dropout(1 - FLAGS.keep, seed=1)(x)"),
+        ("tf.contrib.layers.fully_connected(x, 3)", "keras.layers.Dense(3, activation='relu')(x)"),
+        (
+            "tf.contrib.layers.fully_connected(x, 3, activation_fn=None, scope='a', weights_regularizer=r)",
+            "keras.layers.Dense(3, activation=None, name='a', kernel_regularizer=r)(x)",
+        ),
+        (
+            "tf.contrib.slim.conv2d(x, 3, 5, 2)",
+            "keras.layers.Conv2D(3, 5, strides=2, padding='same', activation='relu')(x)",
+        ),
+        (
+            "tf.contrib.layers.max_pool2d(x, [2, 2], padding='SAME')",
+            "keras.layers.MaxPooling2D([2, 2], strides=2, padding='SAME')(x)",
+        ),
+        ("tf.contrib.layers.dropout(x, 0.9, is_training=t)", "keras.layers.Dropout(1 - 0.9)(x)"),
+        ("tf.contrib.layers.l2_regularizer(0.1)", "keras.regularizers.L2(0.1 / 2)"),
+        ("tf.nn.dropout(x, rate=0.2)", "keras.layers.Dropout(0.2)(x)"),
+        (
+            "tf.nn.dropout(x, None, None, None, 'd', 0.2)",
+            "keras.layers.Dropout(0.2, noise_shape=None, seed=None, name='d')(x)",
+        ),
+    ],
+)
+def test_operations_and_layers_of_a_model_function(tmp_path: Path, code: str, written: str) -> None:
+    found = source_of(f"{PREAMBLE}def f(features, labels, mode):\n    {code}\n", tmp_path).findings
+    assert flat(found[-1].code) == flat(written)
 
 
 @pytest.mark.parametrize(

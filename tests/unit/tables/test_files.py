@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import random
 from pathlib import Path
@@ -18,7 +19,9 @@ from hpc_train.data.tables import csv_file
 from hpc_train.data.tables.files import files_from_json, files_to_json, open_files
 from hpc_train.data.tables.part import whole
 from hpc_train.data.tables.table_file import TableFile
+from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
+from hpc_train.mapreduce.table_blocks import table_blocks
 from tests.support import examples
 
 
@@ -103,11 +106,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+ZIPPED = ("open quote", "stray quote", "ragged later", "latin")
+
+
+@pytest.mark.parametrize("kind", [*BAD, *(f"{kind}, zipped" for kind in ZIPPED)])
 def test_bad_csv(kind: str, tmp_path: Path) -> None:
+    kind, _, zipped = kind.partition(", ")
     content, text = BAD[kind]
-    path = tmp_path / ("x.csv.gz" if kind == "damaged" else "x.csv")
-    path.write_bytes(content)
+    path = tmp_path / ("x.csv.gz" if zipped or kind == "damaged" else "x.csv")
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    text = "from line 3 on there is a quote that is not closed" if zipped and kind == "open quote" else text
     with pytest.raises(UserError) as error:
         rows_of(opened(path))
     assert str(error.value).startswith(f"{path}: ") and text in str(error.value)
@@ -138,9 +146,51 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(UserError, match="cannot tell what this is; a table is CSV"):
         open_files(Table(files=str(tmp_path / "x.json")))
-    pyarrow.parquet.write_table(pa.table({"l": [[1]]}), tmp_path / "l.parquet")
+    pyarrow.parquet.write_table(pa.table({"l": [[1]], "none": [None]}), tmp_path / "l.parquet")
     with pytest.raises(UserError, match=r"column 'l' is list<.*>; a table has numbers"):
-        open_files(Table(files=str(tmp_path / "l.parquet")))
+        table_blocks(World.alone(), Table(files=str(tmp_path / "l.parquet")))
+
+
+def test_columns_that_no_table_has_may_be_left_out(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"l": [[1]], "n": [2], "none": [None]}), tmp_path / "l.parquet")
+    blocks = table_blocks(World.alone(), Table(files=str(tmp_path / "l.parquet"), columns=("n", "none")))
+    assert {name: column.type for name, column in blocks.columns.items()} == {"n": "integer", "none": "text"}
+
+
+def test_types_are_those_of_all_files_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "i.csv").write_text("a,b,d\n1,yes,2024-01-02\n")
+    days = pa.array([datetime.date(2024, 1, 1)])
+    pyarrow.parquet.write_table(pa.table({"a": [1], "b": [True], "d": days}), tmp_path / "i.parquet")
+    pyarrow.parquet.write_table(pa.table({"a": [1.5], "b": [True], "d": days}), tmp_path / "f.parquet")
+    for names, kind in ((["i.parquet", "f.parquet"], "number"), (["i.csv", "i.parquet"], "integer")):
+        for files in (names, names[::-1]):
+            blocks = table_blocks(World.alone(), Table(files=tuple(str(tmp_path / name) for name in files)))
+            assert [column.type for column in blocks.columns.values()] == [kind, "boolean", "date"]
+
+
+def test_whole_numbers_that_floats_do_not_hold_are_texts_whatever_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"x\n{2**60 + 1}\n")
+    pyarrow.parquet.write_table(pa.table({"x": [2**60 + 1]}), tmp_path / "a.parquet")
+    write_shards(str(tmp_path / "a"), {"x": np.array([2**60 + 1])}, shards=1)
+    for name in ("a.csv", "a.parquet", "a-00000.h5"):
+        blocks = table_blocks(World.alone(), Table(files=str(tmp_path / name)))
+        assert blocks.columns["x"].type == "text", name
+        with blocks.reader() as read:
+            [batch] = read(0)
+        assert batch["x"].texts().tolist() == [str(2**60 + 1).encode()]
+
+
+def test_an_empty_line_of_one_column_is_a_missing_value(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n\n3\n\n")
+    assert rows_of(opened(tmp_path / "a.csv")) == [["1"], [None], ["3"], [None]]
+    assert opened(tmp_path / "a.csv").place(0, 2) == "line 4"
+
+
+def test_names_may_be_numbers_and_separators_quoted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("country,2019,2020\nCH,1,2\n")
+    assert list(opened(tmp_path / "a.csv").types) == ["country", "2019", "2020"]
+    (tmp_path / "b.csv").write_text('"a,b";c\n1;2\n')
+    assert list(opened(tmp_path / "b.csv").types) == ["a,b", "c"]
 
 
 def test_a_file_that_changes_is_refused(tmp_path: Path) -> None:

@@ -171,6 +171,55 @@ def test_a_split_counts_the_rows_that_shards_for_training_have(tmp_path: Path) -
         convert(tmp_path / "data", [str(path)], options)
 
 
+def test_rows_without_a_label_count_nowhere_and_a_split_is_that_of_shards(tmp_path: Path) -> None:
+    """`x` numbers the rows, so the shards show which of them are for training."""
+    labels = ["" if k % 11 == 0 else "ab"[k % 2] for k in range(1000)]
+    path = write(tmp_path / "a.csv", {"x": [k + 0.5 for k in range(1000)], "y": labels})
+    schema = infer_schema(World.alone(), Table(files=str(path)), "y", split=Split(0.1, 0))
+    label = schema.columns["y"]
+    assert label.statistics is not None and label.statistics.missing == 91
+    assert "missing in 91 rows" in label.remarks[0]
+    columns = {**schema.columns, "y": label.model_copy(update={"missing": "drop"})}
+    (tmp_path / "schema.yaml").write_text(schema.model_copy(update={"columns": columns}).to_yaml())
+    train, _ = convert(tmp_path / "data", [str(path)], Options(schema=tmp_path / "schema.yaml", split="0.1", shards=1))
+    with h5py.File(train.paths[0]) as file:
+        rows = file["x"][:]
+    about = schema.columns["x"].statistics
+    assert about is not None and (about.count, schema.rows) == (len(rows), len(rows))
+    assert math.isclose(about.mean or 0, rows.mean(), rel_tol=1e-12) and about.max == rows.max()
+
+
+def test_all_classes_are_kept_whatever_bounds_vocabularies(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {"x": [f"v{k % 9}" for k in range(90)], "y": [f"c{k % 5}" for k in range(90)]})
+    found = infer_schema(World.alone(), Table(files=str(path)), "y", most_values=2)
+    assert found.classes == ("c0", "c1", "c2", "c3", "c4") and len(found.columns["x"].vocabulary) == 2
+
+
+def test_whole_numbers_written_with_fractions_may_be_classes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {"x": list(range(40)), "y": ["1.0", "0.0", ""] * 13 + ["1.0"]})
+    found = infer_schema(World.alone(), Table(files=str(path)), "y")
+    assert (found.task, found.classes, found.rows) == ("binary", (0, 1), 27)
+
+
+def test_columns_that_cannot_be_used_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {"p/q": list(range(30)), "inf": ["inf", "-inf"] * 15, "y": ["a", "b"] * 15})
+    found = infer_schema(World.alone(), Table(files=str(path)), "y").columns
+    assert found["p/q"].role == found["inf"].role == "ignored"
+    assert "rename it in the table's files" in found["p/q"].remarks[-1]
+    assert found["inf"].remarks == ("has no finite values",)
+    with pytest.raises(UserError, match="the label 'p/q' cannot be a dataset; rename it"):
+        infer_schema(World.alone(), Table(files=str(path)), "p/q")
+    with pytest.raises(UserError, match="the label 'inf' has no finite values"):
+        infer_schema(World.alone(), Table(files=str(path)), "inf")
+
+
+def test_a_rare_flag_is_no_leak(tmp_path: Path) -> None:
+    flag = ["" for _ in range(200)]
+    flag[1] = flag[3] = "1"
+    path = write(tmp_path / "a.csv", {"flag": flag, "y": [k % 2 for k in range(200)]})
+    assert infer_schema(World.alone(), Table(files=str(path)), "y").columns["flag"].role == "numeric"
+
+
 LABELS = {
     "one class": (["a"] * 30, {}, "the label 'y' is 'a' in all rows that have one: there is nothing to learn"),
     "no values": ([""] * 30, {}, "the label 'y' has no values"),
@@ -178,6 +227,7 @@ LABELS = {
     "texts": ([f"t{k}" for k in range(1100)], {}, "has 1,100 different values; allowed: 1,000 classes at most"),
     "numbers of texts": (["a", "b"] * 15, {"task": "regression"}, "--task regression: the label 'y' is of type text"),
     "negative": ([-1, 2] * 15, {"task": "counts"}, "--task counts: the label 'y' has values below 0, such as -1"),
+    "counts with fractions": ([0.5, 2] * 15, {"task": "counts"}, "--task counts: the label 'y' has numbers with fr"),
     "fractions": ([1.5, 2] * 15, {"task": "binary"}, "--task binary: the label 'y' has numbers with fractions"),
     "three": (["a", "b", "c"] * 10, {"task": "binary"}, "--task binary: the label 'y' has 3 different values"),
 }
