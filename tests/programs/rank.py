@@ -31,6 +31,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.connect(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     ignored = [number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN]
+    ignored = [number for number in ignored if number != signal.SIGQUIT]  # prints stacks in the background too
     wish = json.dumps(
         {"arguments": sys.argv[2:], "cwd": str(Path.cwd()), "env": dict(os.environ), "ignored": ignored}
     ).encode()
