@@ -1,0 +1,157 @@
+"""Makes what is lacking in the folder of `hpc-train fit`, by the commands that one would give oneself, and trains."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_train.config.job import job_in, load_job
+from hpc_train.config.table_schema import TableSchema, read_schema
+from hpc_train.config.yaml_loader import Document
+from hpc_train.data.hdf5.shards import matches
+from hpc_train.errors import UserError
+from hpc_train.files import replace_text
+from hpc_train.folders import make_folder
+from hpc_train.jobs.fit.folder import FitFolder
+from hpc_train.jobs.fit.job_file import job_document, text_of
+from hpc_train.jobs.fit.request import FitRequest
+from hpc_train.jobs.launch.mpirun import Mpirun, launch, mpirun_command
+from hpc_train.outcome import STOP_CODES
+from hpc_train.resilience.signals import StopSignals
+
+LARGE_BYTES = 256 << 20
+"""Of a table, from which on several ranks find its schema: starting them takes two seconds."""
+ROWS_OF_A_RANK = 10_000
+"""For fewer rows of training, one more rank is of no use: each has all cores that the others leave it."""
+MOST_RANKS = 16
+POLL_SECS = 0.1
+ENDING_SECS = 30.0
+"""How long a command may take to end once it is asked to."""
+
+
+class StageError(Exception):
+    """A command ended with another code than 0, and has said why.
+
+    Attributes:
+        code: With which this one is to end.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What makes a model of a table, each stage of what the last one has left.
+
+    A stage that has been done is not done again: the next one's first file shows it. Each command reports to the
+    standard streams of this process. Not collective: no MPI runs here.
+
+    Attributes:
+        cores: That this process may use.
+        report: Prints a line.
+    """
+
+    request: FitRequest
+    folder: FitFolder
+    mpirun: Mpirun
+    cores: int
+    report: Callable[[str], None]
+
+    def run(self) -> int:
+        """Makes all, trains, and returns the exit code of training.
+
+        Raises:
+            UserError: The folder is of something else, or a file cannot be used. StageError: a command failed.
+        """
+        try:
+            self.folder.begin(self.request.to_json())
+            self._make_schema()
+            job_file = self.folder.job_file
+            if not job_file.exists():
+                document = self._job_document(read_schema(self.folder.schema))
+                job_in(document)  # whose mistakes are those of --set
+                self._make_shards()
+                replace_text(job_file, text_of(document))
+                self.report(str(job_file))
+            job = load_job(job_file)
+        except OSError as error:
+            raise UserError(f"{error.filename or self.folder.path}: cannot be written: {error.strerror}") from None
+        ranks = self.request.ranks or job.resources.ranks_per_node or 1
+        words = ["launch", f"-n{ranks}", str(self.folder.job_file), f"--job-dir={self.folder.job_dir.path}"]
+        self._show(words)
+        return launch(self.mpirun, ranks, self.folder.job_file, self.folder.job_dir.path)
+
+    def _make_schema(self) -> None:
+        path, given = self.folder.schema, self.request.schema
+        if path.exists():
+            return
+        if given is not None:
+            schema = read_schema(given)
+            if schema.label is None:
+                raise UserError(f"{given}: has no column with role label, which is what is to be predicted")
+            replace_text(path, schema.to_yaml())
+            self.report(f"{path}: as {given}")
+            return
+        words = self.request.schema_words(path)
+        self._command(words, self.cores if _bytes(self.request.files) >= LARGE_BYTES else 1)
+
+    def _make_shards(self) -> None:
+        make_folder(self.folder.data)
+        for words in self.request.shard_words(self.folder.data, self.folder.schema):
+            self._command(words)
+
+    def _job_document(self, schema: TableSchema) -> Document:
+        rows = schema.rows or 0
+        assert schema.task is not None, "a label"
+        ranks = self.request.ranks or min(self.cores, MOST_RANKS, 1 + rows // ROWS_OF_A_RANK)
+        asked = self.request
+        return job_document(
+            self.folder.job_file, self.folder.name, asked.model, schema.task, rows, ranks, asked.settings
+        )
+
+    def _command(self, words: Sequence[str], ranks: int = 1) -> None:
+        """Runs `hpc-train WORDS`; StageError where it fails, or is stopped."""
+        program = [sys.executable, "-m", "hpc_train", *words]
+        settings: dict[str, str] = {}
+        if ranks > 1:
+            program, settings = mpirun_command(
+                self.mpirun.path, self.mpirun.version, ranks, program, os.geteuid() == 0, os.environ
+            )
+        self._show(words, f"mpirun -np {ranks} " if ranks > 1 else "")
+        with (
+            StopSignals() as signals,
+            subprocess.Popen(program, env={**os.environ, **settings}, stdin=subprocess.DEVNULL) as process,
+        ):
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECS)
+                if signals.received is not None:
+                    process.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(ENDING_SECS)
+                    process.kill()
+                    self.report("stopped; the same command goes on from here")
+                    raise StageError(STOP_CODES[signals.received])
+        if process.returncode != 0:
+            raise StageError(process.returncode if process.returncode > 0 else 128 - process.returncode)
+
+    def _show(self, words: Sequence[str], before: str = "") -> None:
+        self.report(f"$ {before}{shlex.join(['hpc-train', *words])}")
+
+
+def _bytes(files: Sequence[str]) -> int:
+    """Of the files that are there; what is none of one is reported by who reads it."""
+    found = 0
+    for pattern in files:
+        for path in matches(pattern):
+            with suppress(OSError):
+                found += Path(path).stat().st_size
+    return found
