@@ -63,7 +63,7 @@ class FitRequest:
 
     def schema_words(self, out: Path) -> list[str]:
         """The command that finds the schema of the table, and writes it to `out`."""
-        words = ["schema", *self.files, *self._options(OF_SCHEMA)]
+        words = ["schema", *_as_files(self.files), *self._options(OF_SCHEMA)]
         if not self.eval and self.split is None:
             words.append(f"--split={FRACTION}")
         return [*words, f"--out={out}"]
@@ -72,10 +72,10 @@ class FitRequest:
         """The commands that write the shards: train-*.h5 and test-*.h5 in `folder`."""
         how = [f"--schema={schema}"]
         if self.eval:
-            yield ["shard", str(folder / "train"), *self.files, *how]
-            yield ["shard", str(folder / "test"), *self.eval, *how]
+            yield ["shard", str(folder / "train"), *_as_files(self.files), *how]
+            yield ["shard", str(folder / "test"), *_as_files(self.eval), *how]
         else:
-            yield ["shard", f"{folder}/", *self.files, *how, "--split"]
+            yield ["shard", f"{folder}/", *_as_files(self.files), *how, "--split"]
 
     def _options(self, names: tuple[str, ...]) -> Iterator[str]:
         for name in names:
@@ -96,6 +96,11 @@ class FitRequest:
             if value not in (None, []):
                 found[_word(each.name)] = value
         return found
+
+
+def _as_files(paths: tuple[str, ...]) -> list[str]:
+    """Paths that no command takes for options."""
+    return [f"./{path}" if path.startswith("-") else path for path in paths]
 
 
 def _word(name: str) -> str:

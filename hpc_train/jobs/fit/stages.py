@@ -72,16 +72,10 @@ class Stages:
             UserError: The folder is of something else, or a file cannot be used. StageError: a command failed.
         """
         try:
-            self.folder.begin(self.request.to_json())
-            self._make_schema()
-            job_file = self.folder.job_file
-            if not job_file.exists():
-                document = self._job_document(read_schema(self.folder.schema))
-                job_in(document)  # whose mistakes are those of --set
-                self._make_shards()
-                replace_text(job_file, text_of(document))
-                self.report(str(job_file))
-            job = load_job(job_file)
+            with StopSignals() as signals:
+                self._prepare(signals)
+                self._go_on(signals)
+            job = load_job(self.folder.job_file)
         except OSError as error:
             raise UserError(f"{error.filename or self.folder.path}: cannot be written: {error.strerror}") from None
         ranks = self.request.ranks or job.resources.ranks_per_node or 1
@@ -89,35 +83,41 @@ class Stages:
         self._show(words)
         return launch(self.mpirun, ranks, self.folder.job_file, self.folder.job_dir.path)
 
-    def _make_schema(self) -> None:
-        path, given = self.folder.schema, self.request.schema
-        if path.exists():
+    def _prepare(self, signals: StopSignals) -> None:
+        """Makes all that training needs."""
+        self.folder.begin(self.request.to_json())
+        if not self.folder.schema.exists():
+            self._make_schema(signals)
+        job_file = self.folder.job_file
+        if job_file.exists():
             return
+        document = self._job_document(_with_label(self.folder.schema))
+        job_in(document)  # whose mistakes are those of --set
+        make_folder(self.folder.data)
+        for words in self.request.shard_words(self.folder.data, self.folder.schema):
+            self._command(words, signals)
+        replace_text(job_file, text_of(document))
+        self.report(str(job_file))
+
+    def _make_schema(self, signals: StopSignals) -> None:
+        path, given = self.folder.schema, self.request.schema
         if given is not None:
-            schema = read_schema(given)
-            if schema.label is None:
-                raise UserError(f"{given}: has no column with role label, which is what is to be predicted")
-            replace_text(path, schema.to_yaml())
+            replace_text(path, _with_label(given).to_yaml())
             self.report(f"{path}: as {given}")
             return
         words = self.request.schema_words(path)
-        self._command(words, self.cores if _bytes(self.request.files) >= LARGE_BYTES else 1)
-
-    def _make_shards(self) -> None:
-        make_folder(self.folder.data)
-        for words in self.request.shard_words(self.folder.data, self.folder.schema):
-            self._command(words)
+        self._command(words, signals, self.cores if _bytes(self.request.files) >= LARGE_BYTES else 1)
 
     def _job_document(self, schema: TableSchema) -> Document:
         rows = schema.rows or 0
-        assert schema.task is not None, "a label"
+        assert schema.task is not None, "as a schema with a label has"
         ranks = self.request.ranks or min(self.cores, MOST_RANKS, 1 + rows // ROWS_OF_A_RANK)
         asked = self.request
         return job_document(
             self.folder.job_file, self.folder.name, asked.model, schema.task, rows, ranks, asked.settings
         )
 
-    def _command(self, words: Sequence[str], ranks: int = 1) -> None:
+    def _command(self, words: Sequence[str], signals: StopSignals, ranks: int = 1) -> None:
         """Runs `hpc-train WORDS`; StageError where it fails, or is stopped."""
         program = [sys.executable, "-m", "hpc_train", *words]
         settings: dict[str, str] = {}
@@ -126,10 +126,7 @@ class Stages:
                 self.mpirun.path, self.mpirun.version, ranks, program, os.geteuid() == 0, os.environ
             )
         self._show(words, f"mpirun -np {ranks} " if ranks > 1 else "")
-        with (
-            StopSignals() as signals,
-            subprocess.Popen(program, env={**os.environ, **settings}, stdin=subprocess.DEVNULL) as process,
-        ):
+        with subprocess.Popen(program, env={**os.environ, **settings}, stdin=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECS)
@@ -138,13 +135,30 @@ class Stages:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(ENDING_SECS)
                     process.kill()
-                    self.report("stopped; the same command goes on from here")
-                    raise StageError(STOP_CODES[signals.received])
+        self._go_on(signals)
         if process.returncode != 0:
             raise StageError(process.returncode if process.returncode > 0 else 128 - process.returncode)
 
+    def _go_on(self, signals: StopSignals) -> None:
+        """StageError where this process was asked to stop."""
+        if signals.received is not None:
+            self.report("stopped; the same command goes on from here")
+            raise StageError(STOP_CODES[signals.received])
+
     def _show(self, words: Sequence[str], before: str = "") -> None:
         self.report(f"$ {before}{shlex.join(['hpc-train', *words])}")
+
+
+def _with_label(path: Path) -> TableSchema:
+    """The schema in a file.
+
+    Raises:
+        UserError: It cannot be read, or has no label.
+    """
+    schema = read_schema(path)
+    if schema.label is None:
+        raise UserError(f"{path}: has no column with role label, which is what is to be predicted; give it to one")
+    return schema
 
 
 def _bytes(files: Sequence[str]) -> int:
