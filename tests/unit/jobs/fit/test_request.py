@@ -26,7 +26,8 @@ def request(**options: Any) -> FitRequest:
         ({"eval": ("c.csv",)}, ["--label=y"]),
         (
             {"task": "counts", "columns": "a,b", "separator": ";", "missing": "-", "most_values": 9},
-            ["--label=y", "--task=counts", "--columns=a,b", "--separator=;", "--missing=-", "--most-values=9", "--split=0.2"],
+            ["--label=y", "--task=counts", "--columns=a,b", "--separator=;", "--missing=-", "--most-values=9"]
+            + ["--split=0.2"],
         ),
         ({"label": "--odd name"}, ["--label=--odd name", "--split=0.2"]),
     ],
