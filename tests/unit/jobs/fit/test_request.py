@@ -25,10 +25,10 @@ def request(**options: Any) -> FitRequest:
         ({"time": "sold", "split": 0.3}, ["--label=y", "--split=0.3", "--time=sold"]),
         ({"eval": ("c.csv",)}, ["--label=y"]),
         (
-            {"task": "counts", "columns": "a,b", "separator": ";", "missing": "-", "most_values": 9},
-            ["--label=y", "--task=counts", "--columns=a,b", "--separator=;", "--missing=-", "--most-values=9"]
-            + ["--split=0.2"],
+            {"task": "counts", "columns": "a,b", "separator": ";", "missing": "-", "eval": ("c.csv",)},
+            ["--label=y", "--task=counts", "--columns=a,b", "--separator=;", "--missing=-"],
         ),
+        ({"most_values": 9}, ["--label=y", "--most-values=9", "--split=0.2"]),
         ({"label": "--odd name"}, ["--label=--odd name", "--split=0.2"]),
     ],
 )  # fmt: skip
