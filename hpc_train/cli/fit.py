@@ -27,7 +27,7 @@ def fit(
     ],
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where all is made. [default: called as the first file]")
+        Path | None, typer.Option(metavar="FOLDER", help="Where all is made. \\[default: called as the first file]")
     ] = None,
     model: Annotated[str, typer.Option(metavar="MODEL", help=f"{', '.join(MODELS)}.")] = "dnn",
     evaluation: Annotated[
@@ -35,7 +35,7 @@ def fit(
         typer.Option("--eval", metavar="FILE", help="Another table, to evaluate with; may be repeated."),
     ] = None,
     split: Annotated[
-        float | None, typer.Option(metavar="FRACTION", help="Of the rows are to evaluate with. [default: 0.2]")
+        float | None, typer.Option(metavar="FRACTION", help="Of the rows are to evaluate with. \\[default: 0.2]")
     ] = None,
     split_by: Annotated[
         str | None,
@@ -44,13 +44,13 @@ def fit(
     time: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Those to evaluate with are the latest by this column.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="Which rows these are. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="Which rows these are. \\[default: 0]")] = None,
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A schema that you have reviewed, in place of one found out.")
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="TASK", help=f"{', '.join(TASKS)}. [default: what the label's values say]"),
+        typer.Option(metavar="TASK", help=f"{', '.join(TASKS)}. \\[default: what the label's values say]"),
     ] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")] = None,
     separator: Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")] = None,
@@ -59,10 +59,10 @@ def fit(
     ] = None,
     most_values: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=10_000, help="Values of a vocabulary at most. [default: 1000]"),
+        typer.Option(metavar="N", min=1, max=10_000, help="Values of a vocabulary at most. \\[default: 1000]"),
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option("--ranks", "-n", min=1, help="How many. [default: what the rows keep busy]")
+        int | None, typer.Option("--ranks", "-n", min=1, help="How many. \\[default: what the rows keep busy]")
     ] = None,
     settings: Annotated[
         list[str] | None,
