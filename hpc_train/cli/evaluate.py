@@ -22,8 +22,8 @@ def evaluate(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with newer checkpoints, until training has ended.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where results go. [default: JOBDIR.evaluation]")] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="Of the checkpoint. [default: the newest]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go. \\[default: JOBDIR.evaluation]")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Of the checkpoint. \\[default: the newest]")] = None,
     every_checkpoint: Annotated[
         bool, typer.Option("--every-checkpoint", help="All checkpoints in turn, not only the newest.")
     ] = False,

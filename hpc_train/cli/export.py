@@ -16,9 +16,9 @@ from hpc_train.errors import UserError
 
 def export(
     job_dir: JobDir,
-    step: Annotated[int | None, typer.Option(help="Of the checkpoint. [default: the newest]")] = None,
+    step: Annotated[int | None, typer.Option(help="Of the checkpoint. \\[default: the newest]")] = None,
     name: Annotated[str, typer.Option(help="The folder below JOBDIR/export.")] = "manual",
-    out: Annotated[Path | None, typer.Option(help="The folder to export into. [default: JOBDIR/export/NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to export into. \\[default: JOBDIR/export/NAME]")] = None,
     data: Data = None,
 ) -> None:
     """Export a job's model as a SavedModel from a checkpoint, while the job runs or later.
@@ -53,13 +53,13 @@ def predict(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. [default: the inputs' names]"),
+        typer.Option(metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. \\[default: the inputs' names]"),
     ] = None,
     pad: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DATASET=VALUE[:LENGTH]",
-            help="Pad rows of different lengths; may be repeated. [default: as in training]",
+            help="Pad rows of different lengths; may be repeated. \\[default: as in training]",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, job-dir or number.")]
 Root = Annotated[
-    Path | None, typer.Option(help="The folder that holds the job-dirs. [default: $HPC_TRAIN_ROOT, or runs]")
+    Path | None, typer.Option(help="The folder that holds the job-dirs. \\[default: $HPC_TRAIN_ROOT, or runs]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")]
 

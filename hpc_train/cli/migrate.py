@@ -33,7 +33,7 @@ def migrate(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write job.yaml, model.py and report.md there; it is made."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. [default: the first file's]")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. \\[default: the first file's]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:

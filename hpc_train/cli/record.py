@@ -24,7 +24,7 @@ def record_begin(
     job_dir: JobDir = None,
     submission: Submission = None,
     ranks: Annotated[int, typer.Option(min=1)] = 1,
-    pid: Annotated[int | None, typer.Option(help="Of what starts the ranks. [default: the parent process]")] = None,
+    pid: Annotated[int | None, typer.Option(help="Of what starts the ranks. \\[default: the parent process]")] = None,
 ) -> None:
     """Note in the job-dir that a program of the user's own is about to run."""
     from hpc_train.jobs.launch import record_end

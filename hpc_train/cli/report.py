@@ -21,7 +21,7 @@ JobDirs = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Where to write it. [default: JOBDIR/report.html; of several jobs compare.html]"),
+    typer.Option(metavar="FILE", help="Where to write it. \\[default: JOBDIR/report.html; of several jobs compare.html]"),
 ]
 
 
@@ -33,7 +33,7 @@ def report(
     ] = False,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="METRIC[:min|:max]", help="What several jobs are ranked by. [default: their own]"),
+        typer.Option(metavar="METRIC[:min|:max]", help="What several jobs are ranked by. \\[default: their own]"),
     ] = None,
     root: Root = None,
 ) -> None:

@@ -36,7 +36,7 @@ def stats(
         ),
     ],
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Of these alone. [default: all that are in rows]")
+        str | None, typer.Option(metavar="A,B", help="Of these alone. \\[default: all that are in rows]")
     ] = None,
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The schema of a table, for the types of its columns.")

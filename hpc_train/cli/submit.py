@@ -34,7 +34,7 @@ else:
 
 BackendOption = Annotated[
     BackendName | None,
-    typer.Option(help="Who runs it. [default: $HPC_TRAIN_BACKEND; or slurm where there is an sbatch, else local]"),
+    typer.Option(help="Who runs it. \\[default: $HPC_TRAIN_BACKEND; or slurm where there is an sbatch, else local]"),
 ]
 After = Annotated[str | None, typer.Option(metavar="JOB", help="Start once that job has succeeded.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show what it prints until it has ended, and exit as it does.")]
