@@ -53,7 +53,9 @@ def predict(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. \\[default: the inputs' names]"),
+        typer.Option(
+            metavar="[INPUT=]DATASET", help="Datasets to read; may be repeated. \\[default: the inputs' names]"
+        ),
     ] = None,
     pad: Annotated[
         list[str] | None,

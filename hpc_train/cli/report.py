@@ -21,7 +21,9 @@ JobDirs = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Where to write it. \\[default: JOBDIR/report.html; of several jobs compare.html]"),
+    typer.Option(
+        metavar="FILE", help="Where to write it. \\[default: JOBDIR/report.html; of several jobs compare.html]"
+    ),
 ]
 
 

@@ -14,6 +14,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
+    from hpc_train.config.row_split import RowSplit
     from hpc_train.config.table import Table
     from hpc_train.config.table_schema import ColumnSchema, TableSchema
 
@@ -36,11 +37,16 @@ def schema(
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of these columns alone.")] = None,
     split: Annotated[
         float | None,
-        typer.Option(
-            metavar="FRACTION", help="Leave out the rows that `hpc-train shard --split FRACTION` puts into test."
-        ),
+        typer.Option(metavar="FRACTION", help="So many rows are left out: those that `shard --split` puts into test."),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Which rows these are.")] = 0,
+    split_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Rows with one value of it, such as a customer, stay together."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Those for test are the latest by this column.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="Which rows these are. \\[default: 0]")] = None,
     separator: Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")] = None,
     missing: Annotated[
         str | None, typer.Option(metavar="A,B", help="What stands for a missing value, beside an empty field.")
@@ -58,18 +64,33 @@ def schema(
     with importing():
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
-        from hpc_train.tabular.inference import Split, infer_schema
+        from hpc_train.tabular.inference import infer_schema
 
     with errors():
         world = join_world()
     try:
-        table = world.each(lambda: _checked(files, columns, separator, missing, task, split, out, force))
-        rows = None if split is None else Split(split, seed)
+        rows = world.each(lambda: _split(split, seed, split_by, time))
+        table = world.each(lambda: _checked(files, columns, separator, missing, task, out, force))
         kind: Any = task
         found = infer_schema(world, table, label, kind, rows, most_values)
         world.each(lambda: _write(found, out) if world.is_chief else None)
     except Exception as error:
         sys.exit(report_error(world, error))
+
+
+def _split(fraction: float | None, seed: int | None, by: str | None, time: str | None) -> RowSplit | None:
+    """Which rows are to evaluate with; UserError where an option is not allowed."""
+    from hpc_train.config.row_split import FRACTION, RowSplit
+
+    if fraction is not None and not 0 < fraction < 1:
+        raise UserError(f"--split {fraction:g}: allowed: a number between 0 and 1, as 0.1")
+    if by is not None and time is not None:
+        raise UserError("--split-by and --time: give one of them")
+    if seed is not None and time is not None:
+        raise UserError("--seed: with --time the latest rows are to evaluate with; leave it out")
+    if fraction is None and by is None and time is None:
+        return None
+    return RowSplit(fraction=FRACTION if fraction is None else fraction, seed=seed or 0, by=by, time=time)
 
 
 def _checked(
@@ -78,7 +99,6 @@ def _checked(
     separator: str | None,
     missing: str | None,
     task: str | None,
-    split: float | None,
     out: Path,
     force: bool,
 ) -> Table:
@@ -87,8 +107,6 @@ def _checked(
 
     if task is not None and task not in TASKS:
         raise UserError(f"--task {task}: allowed: {', '.join(TASKS)}")
-    if split is not None and not 0 < split < 1:
-        raise UserError(f"--split {split:g}: allowed: a number between 0 and 1, as 0.1")
     if not out.absolute().parent.is_dir():
         raise UserError(f"--out {out}: {out.absolute().parent}: no such folder")
     if out.exists() and not force:
@@ -160,7 +178,7 @@ COMMANDS = (
         place=7,
         examples=(
             "hpc-train schema 'data/*.csv' --label income",
-            "hpc-train schema data.parquet --label income --split 0.1",
+            "hpc-train schema data.parquet --label income --split-by customer",
             "mpirun -np 4 hpc-train schema 'data/*.csv' --label income",
         ),
     ),

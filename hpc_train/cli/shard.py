@@ -21,6 +21,7 @@ from hpc_train.text import by_mistake, listed, visible
 
 if TYPE_CHECKING:
     from hpc_train.data.sources.spool import Report
+    from hpc_train.data.writing.convert import Options
     from hpc_train.data.writing.inspect import FileReport
 
 BY_NAMES = "by names"
@@ -61,7 +62,7 @@ class _MakeUnlessNamed(TyperGroup):
 app = typer.Typer(cls=_MakeUnlessNamed, rich_markup_mode="rich")
 _EXAMPLES = examples(
     "hpc-train shard data/train train.npz --shards 16 --shuffle",
-    "hpc-train shard data/ table.csv --schema schema.yaml --split 0.1",
+    "hpc-train shard data/ table.csv --schema schema.yaml --split",
     "hpc-train shard data/ 'part-*.csv' --split 0.1 --stack image=pixel1..pixel784 --dtype 'image=uint8[28,28]'",
 )
 _ABOUT_INSPECT = "[bold]hpc-train shard inspect FILES[/bold] shows what shards hold and how they will be read."
@@ -91,7 +92,7 @@ def make(
         typer.Option(
             metavar="[FRACTION]",
             help="Write several sets, train-* and test-*. Alone: by names such as x_train and x_test, which become x. "
-            "With 0.1: a tenth of the rows, chosen by --seed, is for test.",
+            "With 0.1: a tenth of the rows, chosen by --seed, is for test. Alone with --schema: as the schema says.",
         ),
     ] = None,
     columns: Annotated[
@@ -161,6 +162,7 @@ def make(
                 external=external or (),
                 schema=schema,
             )
+            _warn_of_statistics(options)
             with _progress() as report:
                 done = convert(prefix, sources, options, report)
     except OSError as error:
@@ -172,6 +174,17 @@ def make(
         columns_written = listed(field.name for field in one.fields)
         rows = counted(one.rows, "row")
         say(f"{rows} of {columns_written} in {counted(len(one.paths), 'file')}{kept}: {one.paths[0]}{last}")
+
+
+def _warn_of_statistics(options: Options) -> None:
+    """Reports where a schema knows rows that it should not."""
+    if options.schema is not None and options.split is not None:
+        schema = options.table_schema()
+        if schema.split is None and schema.rows is not None:
+            warn(
+                f"{options.schema}: its vocabularies and statistics are over all rows, those for test included; "
+                "hpc-train schema --split leaves these out"
+            )
 
 
 @app.command(epilog=examples("hpc-train shard inspect 'data/train-*.h5'"))

@@ -13,7 +13,9 @@ from hpc_train.cli.terminal import errors, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
-JobDir = Annotated[Path | None, typer.Option(help="Where the job keeps everything. \\[default: runs/<name of the job>]")]
+JobDir = Annotated[
+    Path | None, typer.Option(help="Where the job keeps everything. \\[default: runs/<name of the job>]")
+]
 DebugDelay = Annotated[
     list[str] | None,
     typer.Option(metavar="RANK:MS", help="Let a rank sleep so long after each step, to see what slow ranks do."),

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hpc_train.config.diagnostics import validated
+from hpc_train.config.row_split import RowSplit
 from hpc_train.config.validation import specification, wrong_at
 from hpc_train.config.yaml_loader import dump_yaml, read_yaml
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 
 Type = Literal["integer", "number", "boolean", "text", "date"]
 Role = Literal["numeric", "categorical", "text", "date", "id", "ignored", "label"]
@@ -49,6 +50,8 @@ MISSING_OF: Mapping[str, tuple[str, ...]] = {
     "ignored": (),
 }
 """How each role may treat a missing value; the first one is meant where a schema says nothing."""
+ORDERED: tuple[Type, ...] = ("integer", "number", "date")
+"""Types of columns that can say when a row was."""
 USED: tuple[str, ...] = ("numeric", "categorical", "text", "date")
 """Roles of columns that a model takes."""
 
@@ -160,6 +163,7 @@ class TableSchema(_Section):
         task: What the label is: `binary`: two classes; `classes`; `regression`: a number; `counts`: a whole number
             from 0 on, as of events. None: there is no label.
         rows: Rows that the statistics are over.
+        split: Which rows of the table are to evaluate with; the statistics are over the others. None: it is not split.
         separator: Of the columns of a CSV file. None: a tab in files that end in .tsv, else a comma.
         missing_texts: What stands for a missing value in a CSV file.
         columns: By name, in the table's order.
@@ -172,6 +176,7 @@ class TableSchema(_Section):
 
     task: Task | None = None
     rows: int | None = None
+    split: RowSplit | None = None
     separator: str | None = None
     missing_texts: tuple[str, ...] = MISSING_TEXTS
     columns: dict[str, ColumnSchema] = Field(min_length=1)
@@ -191,7 +196,20 @@ class TableSchema(_Section):
             raise wrong_at(place, self.task, "give `task` where a column has role label, and only there")
         if labels and (why_not := self._why_not(self.columns[labels[0]])):
             raise wrong_at(("columns", labels[0]), "label", why_not)
+        if self.split is not None and (why_not := self._why_no_split(self.split)):
+            raise wrong_at(("split",), self.split.column, why_not)
         return self
+
+    def _why_no_split(self, split: RowSplit) -> str:
+        """Why the rows cannot be split so; "" where they can."""
+        if split.column is None:
+            return ""
+        if split.column not in self.columns:
+            return f"there is no column {split.column!r}; {did_you_mean(split.column, self.columns)}name one"
+        kind = self.columns[split.column].type
+        if split.time is not None and (kind not in ORDERED or isinstance(split.after, str) != (kind == "date")):
+            return f"`time` needs numbers or dates, and `after` one of these; column {split.time!r} is of type {kind}"
+        return ""
 
     def _why_not(self, label: ColumnSchema) -> str:
         """Why `label` cannot be learnt as the task says; "" where it can."""

@@ -83,9 +83,14 @@ class TableBlocks(BlockSource):
 
     def batch(self, part: Part) -> Batch:
         """The rows of a Part of `raw`."""
-        return {name: self._values(part, name) for name in self.columns}
+        return {name: self.values(part, name) for name in self.columns}
 
-    def _values(self, part: Part, name: str) -> Rows:
+    def values(self, part: Part, name: str) -> Rows:
+        """A column of a Part of `raw`.
+
+        Raises:
+            UserError: A value is not of the column's type.
+        """
         try:
             return values_of(part.table.column(name), self.columns[name])
         except BadValueError as error:

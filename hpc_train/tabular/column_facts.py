@@ -13,7 +13,8 @@ from hpc_train.config.table_schema import Type
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
 from hpc_train.data.sources.arrow import arrow_of_texts
-from hpc_train.mapreduce.distinct import Distinct, hashes_of
+from hpc_train.data.tables.hashes import hashes_of
+from hpc_train.mapreduce.distinct import Distinct
 from hpc_train.mapreduce.moments import MinMax, Moments
 from hpc_train.mapreduce.quantiles import Quantiles
 from hpc_train.mapreduce.reducer import Reducer

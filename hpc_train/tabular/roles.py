@@ -141,8 +141,16 @@ def with_a_name(name: str, column: ColumnSchema) -> ColumnSchema:
         way = "rename it in the table's files: a dataset's name is not empty and has no '/'"
         if column.role == "label":
             raise UserError(f"the label {name!r} cannot be a dataset; {way}") from None
-        return column.model_copy(update={"role": "ignored", "remarks": (*column.remarks, f"left out; {way}")})
+        return left_out(column, f"left out; {way}")
     return column
+
+
+def left_out(column: ColumnSchema, why: str) -> ColumnSchema:
+    """The column, which models are not to see."""
+    remarks = (*column.remarks, why)
+    return column.model_copy(
+        update={"role": "ignored", "missing": None, "vocabulary": (), "out_of_vocabulary": 0, "remarks": remarks}
+    )
 
 
 def _role(name: str, facts: ColumnFacts, remarks: list[str]) -> Role:

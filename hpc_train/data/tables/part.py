@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hpc_train.data.sources.recipe import Part
 from hpc_train.data.sources.table import Block, Field
 from hpc_train.data.tables.csv_file import CSVFile
 from hpc_train.data.tables.files import open_file
-from hpc_train.data.tables.rows import BadRowError, encoded
+from hpc_train.data.tables.rows import BadRowError, encoded, for_evaluation
 from hpc_train.data.tables.table_file import TableFile
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.text import listed
@@ -35,10 +36,24 @@ class TablePart(Part):
         self._file = whole(open_file(path, Table(files=(str(path),), schema=schema)))
         self._schema, self.name = schema, str(path)
         self.refused, self._block = {}, 0
+        self._side: bool | None = None
         used = [*schema.features, *([schema.label] if schema.label is not None else [])]
         check_columns(self._file, used)
         self.names = used
         self.fields = {name: self._field(name) for name in used}
+
+    def side(self, evaluation: bool) -> TablePart:
+        """The rows to evaluate with, or the others, where a column decides, as the schema's split says.
+
+        Raises:
+            UserError: The file has no such column.
+        """
+        assert self._schema.split is not None
+        assert self._schema.split.column is not None
+        check_columns(self._file, [self._schema.split.column])
+        part = copy(self)
+        part._side = evaluation
+        return part
 
     def _field(self, name: str) -> Field:
         if name == self._schema.label:
@@ -51,14 +66,19 @@ class TablePart(Part):
 
     def blocks(self, names: Sequence[str], start: int) -> Iterator[Block]:
         assert start == 0, "rows that are not counted are read from the first"
-        wanted = {name: self._schema.columns[name].type for name in self.names}
+        split = self._schema.split if self._side is not None else None
+        read = self.names if split is None else dict.fromkeys([*self.names, str(split.column)])
+        wanted = {name: self._schema.columns[name].type for name in read}
         for block in range(self._file.blocks):
             self._block, row = block, 0
             for table in self._file.read(block, wanted):
+                numbers = np.arange(table.num_rows)
                 try:
-                    rows = encoded(table, self._schema)
+                    if split is not None:
+                        numbers = np.flatnonzero(for_evaluation(table, self._schema) == self._side)
+                    rows = encoded(table if split is None else table.take(numbers), self._schema)
                 except BadRowError as error:
-                    place = self._file.place(block, row + error.row)
+                    place = self._file.place(block, row + int(numbers[error.row]))
                     raise UserError(f"{self.name}: {place}: column {error.column!r} {error.text}") from None
                 row += table.num_rows
                 if len(next(iter(rows.values()))):

@@ -13,6 +13,7 @@ from hpc_train.config.table_schema import ColumnSchema, TableSchema
 from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
 from hpc_train.data.sources.arrow import arrow_of_texts
+from hpc_train.data.tables.evaluation_rows import NoTimeError, by_value
 from hpc_train.data.tables.values import BadValueError, shown_value, values_of
 from hpc_train.text import listed
 
@@ -49,6 +50,21 @@ def encoded(table: Any, schema: TableSchema) -> Mapping[str, Rows]:
         values, found = values[there], {name: rows[there] for name, rows in found.items()}
     rows = np.flatnonzero(there)
     return found | {label: _label(values, rows, schema)}
+
+
+def for_evaluation(table: Any, schema: TableSchema) -> np.ndarray:
+    """Of each row of a table of Arrow whether it is to evaluate with, as a column decides: bool `[rows]`.
+
+    Raises:
+        BadRowError: A value is not of the column's type, or a time is missing.
+    """
+    split = schema.split
+    assert split is not None
+    assert split.column is not None
+    try:
+        return by_value(split, _values(table, split.column, schema.columns[split.column]))
+    except NoTimeError as error:
+        raise BadRowError(error.row, split.column, error.text) from None
 
 
 def _values(table: Any, name: str, column: ColumnSchema) -> Rows:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_train.config.row_split import RowSplit
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.data.hdf5.input_file import Consent
 from hpc_train.data.sampling.shuffle import Shuffle
@@ -42,6 +43,7 @@ from hpc_train.data.writing.storage import Storage
 from hpc_train.data.writing.writer import check_rows, nothing, ordered, rows_of, spooled, write_tables
 from hpc_train.errors import UserError
 from hpc_train.files import is_ours
+from hpc_train.text import listed
 
 __all__ = ["Options", "Written", "convert", "read_idx"]
 
@@ -54,7 +56,8 @@ class Options:
 
     Attributes:
         columns, stack, dtype: See hpc_train.data.sources.recipe.
-        split: See hpc_train.data.sources.split: BY_NAMES, or a fraction of the rows.
+        split: See hpc_train.data.sources.split: BY_NAMES, or a fraction of the rows. With a schema BY_NAMES stands for
+            what it says.
         header: Whether the first line of a CSV file names its columns; None: it does, and is refused where it looks
             otherwise.
         compression, chunk_rows: See `Storage`.
@@ -84,8 +87,6 @@ class Options:
             chosen = {"columns": self.columns, "stack": self.stack, "dtype": self.dtype, "header": self.header}
             if other := next((name for name, value in chosen.items() if value not in (None, (), [])), None):
                 raise UserError(f"--{other}: with --schema, that says what is made of the columns; edit the schema")
-            if self.split == BY_NAMES:
-                raise UserError("--split: with --schema give a fraction, as in --split 0.1")
 
     def to_plan(self) -> dict[str, Any]:
         """By the names that they have on the command line."""
@@ -102,6 +103,30 @@ class Options:
         """
         assert self.schema is not None
         return read_schema(Path(self.schema))
+
+    def row_split(self) -> RowSplit | None:
+        """Which rows are to evaluate with; None: there is no split, or it is by names.
+
+        Raises:
+            UserError: It is not that of the schema, or neither says one.
+        """
+        given, seed = parse_split(self.split), self.seed
+        if given is None or (given == BY_NAMES and self.schema is None):
+            return None
+        said = None if self.schema is None else self.table_schema().split
+        if said is None:
+            if given == BY_NAMES:
+                raise UserError(f"--split: {self.schema} does not say which rows; give a fraction, as in --split 0.1")
+            return RowSplit(fraction=float(given), seed=seed)
+        fits = given == BY_NAMES
+        if said.column is None:
+            fits = (given, seed) == (said.fraction, said.seed) or (fits and seed in (0, said.seed))
+        if not fits:
+            raise UserError(
+                f"--split: {self.schema} says that other rows are to evaluate with, which its statistics leave out; "
+                "give --split alone, without --seed, for those, or write the schema anew"
+            )
+        return said
 
 
 @dataclass(frozen=True)
@@ -124,12 +149,12 @@ class _Group:
     """Tables that are read together, and the sets that their rows are for, each a prefix of its own.
 
     Attributes:
-        fraction: The part of the rows that is for the second set, where there are two.
+        split: Which rows are for the second set, where there are two.
     """
 
     prefixes: Sequence[Path]
     tables: Sequence[JoinedTable]
-    fraction: float | None = None
+    split: RowSplit | None = None
 
 
 def convert(
@@ -151,14 +176,15 @@ def convert(
         OSError: Something cannot be written; the message is a sentence with path and cause.
     """
     split, storage = parse_split(options.split), Storage(options.compression, options.chunk_rows)
+    rule = options.row_split()
     where = _place(str(prefix), split)
     recipe = parse_recipe(options.columns, options.stack, options.dtype)
     files, consent = expand(sources), Consent(tuple(options.external))
     _check_twice(files)
     parts = _parts(files, recipe, options, consent)
-    if split == BY_NAMES:
+    if split == BY_NAMES and rule is None:
         recipe = common_names(recipe)
-    groups = _groups(where, parts, recipe, split)
+    groups = _groups(where, parts, recipe, split, rule)
     for group in groups:
         check_rows(group.tables, options.shards if split is None else 1)
     prefixes = [prefix for group in groups for prefix in group.prefixes]
@@ -173,9 +199,11 @@ def convert(
                 typed: list[Table] = [
                     ConvertedTable(t, recipe.kinds, recipe.targets) if recipe.kinds else t for t in filled
                 ]
-                sets |= _sets(group, typed, options)
+                sets |= _sets(group, typed, options.shuffle, options.seed)
             check_alike({prefix.name: tables for prefix, tables in sets.items()})
             rows = {prefix: rows_of(tables) or 0 for prefix, tables in sets.items()}
+            if rule is not None and (empty := next((prefix for prefix in sets if not rows[prefix]), None)):
+                raise UserError(f"--split: no row of {listed(sources)} is for {empty.name}, by the schema's split")
             shards = [options.shards] if split is None else files_by_set(list(rows.values()), options.shards)
             for tables, count in zip(sets.values(), shards, strict=True):
                 check_rows(tables, count)
@@ -227,23 +255,26 @@ def _parts(files: Sequence[Named], recipe: Recipe, options: Options, consent: Co
     return [TablePart(path, schema) for _, path in files]
 
 
-def _groups(where: Path, parts: Sequence[Part], recipe: Recipe, split: Split) -> list[_Group]:
-    if split == BY_NAMES:
+def _groups(where: Path, parts: Sequence[Part], recipe: Recipe, split: Split, rule: RowSplit | None) -> list[_Group]:
+    if rule is not None and rule.column is not None:
+        sides = {TRAIN: False, TEST: True}
+        own = {name: [part.side(side) for part in parts if isinstance(part, TablePart)] for name, side in sides.items()}
+        return [_Group([where / name], combine(found, recipe)) for name, found in own.items()]
+    if split == BY_NAMES and rule is None:
         return [_Group([where / name], combine(own, recipe)) for name, own in parts_by_set(parts, recipe).items()]
     tables = combine(parts, recipe)
-    if split is None:
+    if rule is None:
         return [_Group([where], tables)]
-    return [_Group([where / TRAIN, where / TEST], tables, float(split))]
+    return [_Group([where / TRAIN, where / TEST], tables, rule)]
 
 
-def _sets(group: _Group, tables: Sequence[Table], options: Options) -> dict[Path, Sequence[Table]]:
+def _sets(group: _Group, tables: Sequence[Table], shuffled: bool, seed: int) -> dict[Path, Sequence[Table]]:
     """What each set of a group is written from."""
-    if group.fraction is None:
-        shuffle = options.shuffle and bool(rows_of(tables))
-        return {group.prefixes[0]: ordered(tables, shuffle, options.seed)}
     rows = rows_of(tables) or 0
-    cut, order = rows_of_fraction(rows, group.fraction), Shuffle(rows, options.seed)
-    kind = ShuffledTable if options.shuffle else RowsOfSet
+    if group.split is None:
+        return {group.prefixes[0]: ordered(tables, shuffled and rows > 0, seed)}
+    cut, order = rows_of_fraction(rows, group.split.fraction), Shuffle(rows, group.split.seed)
+    kind = ShuffledTable if shuffled else RowsOfSet
     train, test = group.prefixes
     return {
         train: [kind(table, order, cut, rows) for table in tables],

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 
 import hpc_train as ht
+from hpc_train.config.row_split import RowSplit
 from hpc_train.distributed.startup import join_world
 from hpc_train.mapreduce.statistics import statistics
-from hpc_train.tabular.inference import Split, infer_schema
+from hpc_train.tabular.inference import infer_schema
 
 pattern, label, folder = sys.argv[1:]
 world, r = join_world(), ht.reducers
 table = ht.Table(pattern)
 schema = infer_schema(world, table, label)
-half = infer_schema(world, table, label, split=Split(0.5, 1))
+half = infer_schema(world, table, label, split=RowSplit(fraction=0.5, seed=1))
 found = statistics(world, table)
 
 

@@ -9,14 +9,16 @@ import h5py
 import numpy as np
 import pytest
 
+from hpc_train.config.row_split import RowSplit
 from hpc_train.config.table import Table
 from hpc_train.config.table_schema import ColumnSchema, TableSchema, read_schema
+from hpc_train.data.tables.hashes import hashes_of
 from hpc_train.data.writing.convert import Options, convert
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.mapreduce.distinct import Distinct, hashes_of
+from hpc_train.mapreduce.distinct import Distinct
 from hpc_train.mapreduce.vocabulary import arrow_of
-from hpc_train.tabular.inference import Split, infer_schema
+from hpc_train.tabular.inference import infer_schema
 
 ROWS = 400
 
@@ -145,7 +147,7 @@ def test_vocabularies_are_bounded(tmp_path: Path) -> None:
 
 def test_a_split_counts_the_rows_that_shards_for_training_have(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", columns())
-    schema = infer_schema(World.alone(), Table(files=str(path)), "label", split=Split(0.25, 3))
+    schema = infer_schema(World.alone(), Table(files=str(path)), "label", split=RowSplit(fraction=0.25, seed=3))
     (tmp_path / "schema.yaml").write_text(schema.to_yaml())
     train, test = convert(
         tmp_path / "data", [str(path)], Options(schema=tmp_path / "schema.yaml", split="0.25", seed=3, shards=2)
@@ -175,7 +177,7 @@ def test_rows_without_a_label_count_nowhere_and_a_split_is_that_of_shards(tmp_pa
     """`x` numbers the rows, so the shards show which of them are for training."""
     labels = ["" if k % 11 == 0 else "ab"[k % 2] for k in range(1000)]
     path = write(tmp_path / "a.csv", {"x": [k + 0.5 for k in range(1000)], "y": labels})
-    schema = infer_schema(World.alone(), Table(files=str(path)), "y", split=Split(0.1, 0))
+    schema = infer_schema(World.alone(), Table(files=str(path)), "y", split=RowSplit(fraction=0.1, seed=0))
     label = schema.columns["y"]
     assert label.statistics is not None and label.statistics.missing == 91
     assert "missing in 91 rows" in label.remarks[0]
