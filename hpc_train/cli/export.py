@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hpc_train.cli.command import Command, Data, JobDir, named_job_dir
-from hpc_train.cli.terminal import errors, say
+from hpc_train.cli.terminal import errors, say, warn
 from hpc_train.errors import UserError
 
 
@@ -48,8 +48,24 @@ def predict(
     export_path: Annotated[
         Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
     ],
-    shards: Annotated[list[str], typer.Option(help="HDF5 files, or a glob of them in quotes; may be repeated.")],
-    out: Annotated[str, typer.Option(help="Where to: a * stands for what the * of --shards stands for.")],
+    out: Annotated[
+        str,
+        typer.Option(help="Where to: a * stands for what the * of --shards stands for; of a table a .csv or .parquet."),
+    ],
+    shards: Annotated[
+        list[str] | None, typer.Option(help="HDF5 files, or a glob of them in quotes; may be repeated.")
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of shards a table, in CSV, Parquet or HDF5; may be repeated. Of built-in models.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Columns of the table to be kept. \\[default: those with role id]"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,
     features: Annotated[
         list[str] | None,
@@ -66,30 +82,53 @@ def predict(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
-    """Predict the rows of shards with an export. Run it alone, or on each rank under mpirun.
+    """Predict the rows of shards, or of a table, with an export. Run it alone, or on each rank under mpirun.
 
     A SavedModel can read and write files as you: predict with those that you trust alone.
 
-    A run that was cut short goes on where it was when it is started again.
+    A run over shards that was cut short goes on where it was when it is started again.
     """
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.startup import join_world
-    from hpc_train.inference.predictor import LoadedExport, newest_export, predict_shards
+    from hpc_train.inference.loaded_export import LoadedExport, newest_export
+    from hpc_train.inference.predictor import predict_shards
 
     with errors():
+        _check_sources(shards, table, {"--features": features, "--pad": pad}, keep)
         world = join_world()
     try:
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
         loaded = world.each(lambda: LoadedExport(chosen))
-        done = predict_shards(world, loaded, shards, out, batch_size, features or (), overwrite, say, pad or ())
+        if table:
+            from hpc_train.inference.table_predictor import TableRequest, predict_table
+
+            columns = None if keep is None else tuple(filter(None, map(str.strip, keep.split(","))))
+            request = TableRequest(tuple(table), Path(out), columns, batch_size, overwrite)
+            done = predict_table(world, loaded, request, warn)
+        else:
+            done = predict_shards(
+                world, loaded, shards or (), out, batch_size, features or (), overwrite, say, pad or ()
+            )
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:
         speed = f", {done.rows / done.secs:,.0f} rows/s" if done.rows else ""
         before = f"; {done.rows_before:,} rows were there" if done.rows_before else ""
         say(f"done: {done.rows:,} rows predicted in {done.secs:.1f} s{speed}{before}")
+
+
+def _check_sources(
+    shards: list[str] | None, table: list[str] | None, of_shards: dict[str, list[str] | None], keep: str | None
+) -> None:
+    """UserError where what is to be predicted is not said, or by options that do not go together."""
+    if bool(shards) == bool(table):
+        raise UserError("give --shards or --table, one of them: what is to be predicted")
+    if table and (other := next((name for name, value in of_shards.items() if value), None)):
+        raise UserError(f"{other}: is for --shards; of a table the export knows it")
+    if shards and keep is not None:
+        raise UserError("--keep: is for --table; predictions of shards lie in files of their own")
 
 
 COMMANDS = (
@@ -103,6 +142,9 @@ COMMANDS = (
         "predict",
         predict,
         "Models",
-        examples=("hpc-train predict runs/mine/export/final --shards 'data/test-*.h5' --out 'preds-*.h5'",),
+        examples=(
+            "hpc-train predict runs/mine/export/final --shards 'data/test-*.h5' --out 'preds-*.h5'",
+            "hpc-train predict people/runs/people/export/best --table new.csv --out preds.csv",
+        ),
     ),
 )

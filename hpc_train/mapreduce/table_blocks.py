@@ -95,7 +95,7 @@ class TableBlocks(BlockSource):
             return values_of(part.table.column(name), self.columns[name])
         except BadValueError as error:
             place = self.raw.place(part.block, part.row + error.row)
-            raise UserError(f"{place}: column {name!r} {error.text}{error.remedy}") from None
+            raise UserError(f"{place}: column {name!r} {error.text}; mend it, or {error.way}") from None
 
 
 def table_blocks(world: World, table: Table, look: bool = False, label: str | None = None) -> TableBlocks:

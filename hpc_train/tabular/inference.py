@@ -147,7 +147,7 @@ class Side:
         except NoTimeError as error:
             assert self.split is not None
             place = self._blocks.raw.place(part.block, part.row + error.row)
-            raise UserError(f"{place}: column {self.split.time!r} {error.text}") from None
+            raise UserError(f"{place}: column {self.split.time!r} {error.text}; mend it, or {error.way}") from None
 
 
 def _facts(

@@ -8,17 +8,25 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 from hpc_train.config.job import load_job
 from hpc_train.config.table_schema import read_schema
+from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
+from hpc_train.inference.loaded_export import LoadedExport
+from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
-from tests.support import BIN, LIMIT_SECS, environment, run_program
+from tests.support import BIN, LIMIT_SECS, environment, mpirun, run_program
 
-ROWS = 1500
+ROWS, NAMES = 1500, ("kept", "returned")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +40,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             size, city = chance.normal(), chance.choice(["Bern", "Genève", "Zürich", ""])
             returned = size + (city == "Bern") + chance.normal() / 2 > 0.5
             writer.writerow(
-                [f"c{chance.integers(200)}", f"2024-01-{1 + k * 30 // ROWS:02d}", size, city, "ny"[returned]]
+                [f"c{chance.integers(200)}", f"2024-01-{1 + k * 30 // ROWS:02d}", size, city, NAMES[int(returned)]]
             )
     return path
 
@@ -41,9 +49,20 @@ def fit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run_program([str(BIN / "hpc-train"), "fit", *words], folder)
 
 
-def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(table: Path, tmp_path: Path) -> None:
-    words = [str(table), "--label", "returned", "--out", "out", "--model", "linear", "-n", "2", "--time", "sold"]
-    done = fit(tmp_path, *words, "--set", "train.max_steps=200")
+def words_of(table: Path) -> list[str]:
+    return [str(table), "--label", "returned", "--out", "out", "--model", "linear", "-n", "2", "--time", "sold"]
+
+
+@pytest.fixture(scope="module")
+def fitted(table: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The folder in which the table has been fitted, and how."""
+    return table.parent, fit(table.parent, *words_of(table), "--set", "train.max_steps=200")
+
+
+def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(
+    table: Path, fitted: tuple[Path, subprocess.CompletedProcess[str]]
+) -> None:
+    words, (tmp_path, done) = words_of(table), fitted
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[2] for line in done.stdout.splitlines() if line.startswith("$ ")] == [
         "schema",
@@ -60,7 +79,7 @@ def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(table: Path,
     best = max(metrics["auc"] for metrics in evaluations.values())
     assert best > 0.85
     assert f"auc {best:.4g}" in done.stdout
-    export = max((job_dir.path / "export" / "best").iterdir())
+    (export,) = (job_dir.path / "export" / "best").glob("[0-9]*")
     assert read_schema(export / "assets" / "schema.yaml") == schema
     assert (job_dir.path / "report.html").is_file()
 
@@ -77,6 +96,89 @@ def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(table: Path,
     trained = run_program([str(BIN / "hpc-train"), "train", "elsewhere/job.yaml", "--job-dir", "other"], tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert JobDir(tmp_path / "other").status()["step"] == 200
+
+
+def predict(folder: Path, export: Path, out: str, *words: object, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)]
+    return run_program([*(mpirun(ranks) if ranks else []), *command], folder)
+
+
+def test_new_rows_are_predicted_as_shards_of_them_are(
+    table: Path, fitted: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    out = fitted[0] / "out"
+    export = out / "runs" / "out" / "export" / "best"
+    done = predict(tmp_path, export, "p.csv", "--table", table, "--keep", "customer,sold")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"done: {ROWS:,} rows predicted" in done.stdout
+    for out_file in ("p2.csv", "p2.parquet"):
+        several = predict(tmp_path, export, out_file, "--table", table, "--keep", "customer,sold", ranks=2)
+        assert several.returncode == 0, several.stderr
+    assert (tmp_path / "p2.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".p")] == []
+    found, given = pyarrow.csv.read_csv(tmp_path / "p.csv"), pyarrow.csv.read_csv(table)
+    assert found.column_names == ["customer", "sold", "prediction", "probability_returned"]
+    assert pyarrow.parquet.read_table(tmp_path / "p2.parquet").column("probability_returned").to_pylist() == [
+        np.float32(value) for value in found.column("probability_returned").to_pylist()
+    ]
+    for name in ("customer", "sold"):
+        assert found.column(name) == given.column(name)
+    probabilities = found.column("probability_returned").to_numpy()
+    assert found.column("prediction").to_pylist() == [NAMES[int(p > 0.5)] for p in probabilities]
+    run_program([str(BIN / "hpc-train"), "shard", "all", str(table), "--schema", str(out / "schema.yaml")], tmp_path)
+    by_shards = predict(tmp_path, export, "q-*.h5", "--shards", "all-*.h5")
+    assert by_shards.returncode == 0, by_shards.stderr
+    parts = []
+    for path in sorted(tmp_path.glob("q-*.h5")):
+        with h5py.File(path) as file:
+            parts.append(file["probability"][:, 0])
+    np.testing.assert_allclose(probabilities, np.concatenate(parts), atol=1e-6, rtol=0)
+
+
+def test_tables_that_do_not_fit_are_refused_in_one_sentence(
+    fitted: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """In one process, since each would load TensorFlow again."""
+    export = LoadedExport(fitted[0] / "out" / "runs" / "out" / "export" / "best")
+    (tmp_path / "there.csv").write_text("mine")
+    said: list[str] = []
+
+    def refused(text: str, expected: str, name: str = "new.csv", **options: Any) -> None:
+        (tmp_path / name).write_text(text, "utf-8")
+        request = TableRequest((str(tmp_path / name),), **{"out": tmp_path / "p.csv", **options})
+        with pytest.raises(UserError) as error:
+            predict_table(World.alone(), export, request, said.append)
+        assert expected in str(error.value)
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "p.csv").exists()
+
+    good = "customer,sold,size,city\nc1,2024-01-02,1.5,Bern\nc2,2024-01-02,,Genève\n"
+    refused(good.replace("size", "sise"), "new.csv: has no column 'size', which the schema uses; did you mean `sise`?")
+    refused(good.replace("1.5", "big"), "new.csv: line 2: column 'size' has 'big', not a number; mend it, or leave")
+    refused(good.replace("2024-01-02,,", "2.1.2024,,"), "new.csv: line 3: column 'sold' has '2.1.2024', not a date")
+    refused(good.replace("city\n", "size\n"), "columns 3 and 4 are both called 'size'")
+    refused(good.replace(",Bern", ",Bern,1"), "new.csv: line 2")
+    refused("customer,sold,size,city\n", "has no rows")
+    refused(good, "--keep custmer: ", keep=("custmer",))
+    refused(good, "is the table itself", out=tmp_path / "new.csv", overwrite=True)
+    refused(good, "there.csv: is there already; name another file, or give --overwrite", out=tmp_path / "there.csv")
+    refused(good, "written as .csv or .parquet", out=tmp_path / "p.xlsx")
+    refused(good, "no such folder", out=tmp_path / "none" / "p.csv")
+    refused(good.replace("customer", "prediction"), "is called as a prediction is", keep=("prediction",))
+    assert said == []
+
+    odd = good.replace("city\n", "city,näxt\n").replace("Bern\n", 'Bern,"a\nb"\n').replace("Genève\n", "nowhere,\n")
+    (tmp_path / "odd.csv").write_text("\ufeff" + odd.replace("\n", "\r\n"), "utf-8")
+    request = TableRequest((str(tmp_path / "odd.csv"),), tmp_path / "p.csv", keep=("näxt", "size"), overwrite=True)
+    assert predict_table(World.alone(), export, request, said.append).rows == 2
+    assert said == []
+    with open(tmp_path / "p.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["näxt", "size", "prediction", "probability_returned"]
+    assert [row[:2] for row in rows[1:]] == [["a\r\nb", "1.5"], ["", ""]]
+    request = TableRequest((str(tmp_path / "odd.csv"),), tmp_path / "p.csv", overwrite=True)
+    predict_table(World.alone(), export, request, said.append)
+    assert said == [f"{tmp_path / 'odd.csv'}: has columns that the model was not trained with, and leaves out: näxt"]
 
 
 def test_a_run_that_is_stopped_goes_on_and_tables_of_their_own_are_evaluated(table: Path, tmp_path: Path) -> None:
@@ -110,8 +212,8 @@ def test_a_run_that_is_stopped_goes_on_and_tables_of_their_own_are_evaluated(tab
         (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep"),
         (["--label", "returned", "--set", "train.max_step=3"], "--set train.max_step: train.max_step: unknown key"),
         (["--label", "returned", "--split", "1.5"], "--split 1.5"),
-        (["--label", "returned", "--eval", "none.csv"], "none.csv"),
-        (["--schema", "none.yaml"], "none.yaml: no such file"),
+        (["--label", "returned", "--eval", "none.csv"], "none.csv: no such file"),
+        (["--schema", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(words: list[str], expected: str, table: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hpc_train.data.tables.hashes import hashes_of, mixed
 class NoTimeError(Exception):
     """Row `row` has no value in the column of times."""
 
-    text = "has no value, so it is not known on which side of the split its row is; mend it, or split otherwise"
+    text, way = "has no value, so it is not known on which side of the split its row is", "split otherwise"
 
     def __init__(self, row: int) -> None:
         super().__init__(self.text)

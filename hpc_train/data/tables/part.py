@@ -79,7 +79,8 @@ class TablePart(Part):
                     rows = encoded(table if split is None else table.take(numbers), self._schema)
                 except BadRowError as error:
                     place = self._file.place(block, row + int(numbers[error.row]))
-                    raise UserError(f"{self.name}: {place}: column {error.column!r} {error.text}") from None
+                    problem = f"column {error.column!r} {error.text}; mend it, or {error.way}"
+                    raise UserError(f"{self.name}: {place}: {problem}") from None
                 row += table.num_rows
                 if len(next(iter(rows.values()))):
                     yield {name: rows[name] for name in names}

@@ -21,11 +21,11 @@ DROP, REFUSE = "drop", "refuse"
 
 
 class BadRowError(Exception):
-    """A row that a schema does not allow: where it is, its column, and what is wrong, as "has …"."""
+    """A row that a schema does not allow: where it is, its column, what is wrong, as "has …", and what else to do."""
 
-    def __init__(self, row: int, column: str, text: str) -> None:
+    def __init__(self, row: int, column: str, text: str, way: str) -> None:
         super().__init__(text)
-        self.row, self.column, self.text = row, column, text
+        self.row, self.column, self.text, self.way = row, column, text, way
 
 
 def encoded(table: Any, schema: TableSchema) -> Mapping[str, Rows]:
@@ -38,14 +38,14 @@ def encoded(table: Any, schema: TableSchema) -> Mapping[str, Rows]:
     for name, column in schema.features.items():
         found[name] = _values(table, name, column)
         if column.treatment == REFUSE:
-            _refuse_missing(found[name], name, "mend it, or give another `missing` in the schema")
+            _refuse_missing(found[name], name, "give another `missing` in the schema")
     label = schema.label
     if label is None or label not in table.column_names:
         return found
     values = _values(table, label, schema.columns[label])
     there = is_there(values)
     if schema.columns[label].treatment != DROP:
-        _refuse_missing(values, label, "mend it, or give `missing: drop` in the schema, which leaves such rows out")
+        _refuse_missing(values, label, "give `missing: drop` in the schema, which leaves such rows out")
     elif not there.all():
         values, found = values[there], {name: rows[there] for name, rows in found.items()}
     rows = np.flatnonzero(there)
@@ -64,14 +64,14 @@ def for_evaluation(table: Any, schema: TableSchema) -> np.ndarray:
     try:
         return by_value(split, _values(table, split.column, schema.columns[split.column]))
     except NoTimeError as error:
-        raise BadRowError(error.row, split.column, error.text) from None
+        raise BadRowError(error.row, split.column, error.text, error.way) from None
 
 
 def _values(table: Any, name: str, column: ColumnSchema) -> Rows:
     try:
         return values_of(table.column(name), column)
     except BadValueError as error:
-        raise BadRowError(error.row, name, error.text + error.remedy) from None
+        raise BadRowError(error.row, name, error.text, error.way) from None
 
 
 def is_there(values: Rows) -> np.ndarray:
@@ -83,7 +83,7 @@ def is_there(values: Rows) -> np.ndarray:
 def _refuse_missing(values: Rows, name: str, way: str) -> None:
     there = is_there(values)
     if not there.all():
-        raise BadRowError(int(np.argmin(there)), name, f"has no value; {way}")
+        raise BadRowError(int(np.argmin(there)), name, "has no value", way)
 
 
 def _label(values: Rows, rows: np.ndarray, schema: TableSchema) -> np.ndarray:
@@ -98,11 +98,12 @@ def _label(values: Rows, rows: np.ndarray, schema: TableSchema) -> np.ndarray:
         numbers = np.asarray(values)
         if not np.isfinite(numbers).all():
             place = int(np.argmin(np.isfinite(numbers)))
-            raise BadRowError(int(rows[place]), name, f"has {numbers[place]:g}, not a finite number; mend it")
+            way = "leave its row out"
+            raise BadRowError(int(rows[place]), name, f"has {numbers[place]:g}, not a finite number", way)
         if schema.task == "counts" and (wrong := (numbers < 0) | (numbers != np.floor(numbers))).any():
             place = int(np.argmax(wrong))
-            text = f"has {numbers[place]:g}, not a whole number from 0 on; mend it, or give `task: regression`"
-            raise BadRowError(int(rows[place]), name, text)
+            text = f"has {numbers[place]:g}, not a whole number from 0 on"
+            raise BadRowError(int(rows[place]), name, text, "give `task: regression`")
         return numbers
     if isinstance(values, Ragged):
         texts = arrow_of_texts(values)
@@ -114,6 +115,6 @@ def _label(values: Rows, rows: np.ndarray, schema: TableSchema) -> np.ndarray:
         place = int(np.argmin(np.asarray(places.is_valid())))
         value: Any = values[np.array([place])].texts()[0].decode() if isinstance(values, Ragged) else values[place]
         classes = listed(map(str, schema.classes))
-        text = f"has {shown_value(value)}, which is no class of the schema ({classes}); mend it, or add it to these"
-        raise BadRowError(int(rows[place]), name, text)
+        text = f"has {shown_value(value)}, which is no class of the schema ({classes})"
+        raise BadRowError(int(rows[place]), name, text, "add it to these")
     return np.asarray(places).astype(np.int64)

@@ -25,12 +25,12 @@ class BadValueError(Exception):
 
     Attributes:
         row: Where in the array it is. text: What is wrong with it, as a sentence goes on: "has …".
-        remedy: What to do about it, after `text`.
+        way: What else can be done about it than to mend it.
     """
 
     row: int
     text: str
-    remedy: ClassVar[str] = "; mend it, or change the schema: the column's type, or what stands for a missing value"
+    way: ClassVar[str] = "change the schema: the column's type, or what stands for a missing value"
 
 
 def column_type(kind: Any) -> str | None:

@@ -85,10 +85,12 @@ class Stages:
 
     def _prepare(self, signals: StopSignals) -> None:
         """Makes all that training needs."""
+        job_file = self.folder.job_file
+        if not job_file.exists() and (none := _lacking([*self.request.files, *self.request.eval])):
+            raise UserError(f"{none}: no such file")
         self.folder.begin(self.request.to_json())
         if not self.folder.schema.exists():
             self._make_schema(signals)
-        job_file = self.folder.job_file
         if job_file.exists():
             return
         document = self._job_document(_with_label(self.folder.schema))
@@ -159,6 +161,11 @@ def _with_label(path: Path) -> TableSchema:
     if schema.label is None:
         raise UserError(f"{path}: has no column with role label, which is what is to be predicted; give it to one")
     return schema
+
+
+def _lacking(files: Sequence[str]) -> str | None:
+    """The first pattern that names no file."""
+    return next((pattern for pattern in files if not matches(pattern)), None)
 
 
 def _bytes(files: Sequence[str]) -> int:

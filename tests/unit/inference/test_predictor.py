@@ -18,7 +18,8 @@ from hpc_train.errors import UserError
 
 tf = pytest.importorskip("tensorflow")
 
-from hpc_train.inference.predictor import LoadedExport, inputs_from, predict_shards  # noqa: E402
+from hpc_train.inference.loaded_export import LoadedExport  # noqa: E402
+from hpc_train.inference.predictor import inputs_from, predict_shards  # noqa: E402
 
 rows = st.lists(st.integers(1, 5000), min_size=1, max_size=8)
 
