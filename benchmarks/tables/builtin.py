@@ -1,0 +1,57 @@
+"""Built-in models of Keras, trained on rows of a table by the schema that `hpc-train schema` finds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from pyarrow import parquet
+
+from hpc_train.config.builtin_model import model_from
+from hpc_train.config.table import Table
+from hpc_train.config.table_schema import TableSchema
+from hpc_train.distributed.world import World
+from hpc_train.models.function import BuiltinModelFunction
+from hpc_train.tabular.inference import infer_schema
+from tables.data_sets import DataSet
+
+BATCH, SEED = 64, 0
+LABEL = "y"
+
+
+def predicted(kind: str, train: DataSet, test: DataSet, steps: int) -> np.ndarray:
+    """What a model, as it is by default, says of the rows of `test`.
+
+    float32 `[rows]`: numbers, or probabilities of the second of two classes; of more `[rows, classes]`.
+    """
+    keras.utils.set_random_seed(SEED)
+    schema = schema_of(train)
+    model = BuiltinModelFunction(model_from({"builtin": kind, "schema": schema}))()
+    rows = tf.data.Dataset.from_tensor_slices((_tensors(train, schema), train.label))
+    batches = rows.shuffle(len(train.label), seed=SEED).repeat().batch(BATCH, drop_remainder=True)
+    model.fit(batches, steps_per_epoch=steps, verbose=0)
+    found: np.ndarray = np.asarray(model(_tensors(test, schema)))
+    return found[:, 0] if found.shape[1] == 1 else found
+
+
+def schema_of(rows: DataSet) -> TableSchema:
+    """What `hpc-train schema` finds."""
+    columns = {name: pa.array(column, mask=_is_missing(column)) for name, column in rows.columns.items()}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.parquet"
+        parquet.write_table(pa.table({**columns, LABEL: rows.label}), path)
+        return infer_schema(World.alone(), Table(files=str(path)), LABEL, rows.task, most_values=rows.most_values)
+
+
+def _is_missing(column: np.ndarray) -> np.ndarray:
+    found: np.ndarray = column == "" if column.dtype == object else np.isnan(column)
+    return found
+
+
+def _tensors(rows: DataSet, schema: TableSchema) -> Mapping[str, tf.Tensor]:
+    return {name: tf.constant(rows.columns[name]) for name in schema.features}
