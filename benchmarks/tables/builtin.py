@@ -24,13 +24,13 @@ BATCH, SEED = 64, 0
 LABEL = "y"
 
 
-def predicted(kind: str, train: DataSet, test: DataSet, steps: int) -> np.ndarray:
-    """What a model, as it is by default, says of the rows of `test`.
+def predicted(kind: str, train: DataSet, test: DataSet, steps: int, most_values: int) -> np.ndarray:
+    """What a model, as it is by default, says of the rows of `test`, with so many values of a vocabulary at most.
 
     float32 `[rows]`: numbers, or probabilities of the second of two classes; of more `[rows, classes]`.
     """
     keras.utils.set_random_seed(SEED)
-    schema = schema_of(train)
+    schema = schema_of(train, most_values)
     model = BuiltinModelFunction(model_from({"builtin": kind, "schema": schema}))()
     rows = tf.data.Dataset.from_tensor_slices((_tensors(train, schema), train.label))
     batches = rows.shuffle(len(train.label), seed=SEED).repeat().batch(BATCH, drop_remainder=True)
@@ -39,13 +39,13 @@ def predicted(kind: str, train: DataSet, test: DataSet, steps: int) -> np.ndarra
     return found[:, 0] if found.shape[1] == 1 else found
 
 
-def schema_of(rows: DataSet) -> TableSchema:
+def schema_of(rows: DataSet, most_values: int) -> TableSchema:
     """What `hpc-train schema` finds."""
     columns = {name: pa.array(column, mask=_is_missing(column)) for name, column in rows.columns.items()}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "rows.parquet"
         parquet.write_table(pa.table({**columns, LABEL: rows.label}), path)
-        return infer_schema(World.alone(), Table(files=str(path)), LABEL, rows.task, most_values=rows.most_values)
+        return infer_schema(World.alone(), Table(files=str(path)), LABEL, rows.task, most_values=most_values)
 
 
 def _is_missing(column: np.ndarray) -> np.ndarray:

@@ -12,12 +12,12 @@ from sklearn.metrics import r2_score, roc_auc_score
 from support.page import Report, Section, Table, Target
 from support.records import Found, Record, Sample, records_of
 
+from hpc_train.tabular.column_facts import MOST_DISTINCT
+from hpc_train.tabular.inference import MOST_VALUES
 from tables import builtin, scikit
-from tables.data_sets import DATA_SETS, MANY_VALUES, DataSet
+from tables.data_sets import DATA_SETS, DataSet
 
 BENCHMARK = "builtin_models"
-Predict = Callable[[DataSet, DataSet, int], np.ndarray]
-"""Of rows to train on, others, and the steps of a built-in model: what is predicted of the others."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,13 @@ class Kind:
     Attributes:
         worse: By how much it may be worse than its rival.
         rival: What that is of.
+        ours, theirs: What is predicted, by rows to train on, others, steps, and ours by most values of a vocabulary.
     """
 
     worse: float
     rival: str
-    ours: Predict
-    theirs: Predict
+    ours: Callable[[DataSet, DataSet, int, int], np.ndarray]
+    theirs: Callable[[DataSet, DataSet, int], np.ndarray]
 
 
 KINDS = {
@@ -51,7 +52,7 @@ SUMMARY = (
     "which 6,682 are in one row alone, and comments of 3 to 25 of 3,000 words; of all columns but items 5 to 20 % are "
     "missing. scikit-learn has SimpleImputer with indicators, OneHotEncoder of all values, TfidfVectorizer, "
     "and an MLPClassifier that stops early: 200 passes overfit. Built-in models know the 1,000 most frequent products "
-    f"and words, as by default; or {MANY_VALUES:,} (`hpc-train schema --most-values`), which are nearly all.",
+    f"and words, as by default; or {MOST_DISTINCT:,} (`hpc-train schema --most-values`), which are nearly all.",
 )
 
 
@@ -65,13 +66,20 @@ class Settings:
 
 
 def measure(name: str, kind: str, settings: Settings) -> Iterator[Record]:
-    """A model on a data set, fold by fold, beside its rival."""
-    steps, ours, theirs = settings.steps[kind], [], []
-    for train, test in DATA_SETS[name]().first(settings.most_rows).folds(settings.folds):
-        for scores, predict in ((ours, KINDS[kind].ours), (theirs, KINDS[kind].theirs)):
-            scores.append(_score(test, predict(train, test, steps)))
-    config = {"name": name, "kind": kind, "ours": mean(ours), "theirs": mean(theirs)}
-    yield from records_of(BENCHMARK, "of 1", [Sample(f"{kind} on {name}", ours, config=config)])
+    """A model on a data set, fold by fold, beside its rival: a record for each size of vocabulary."""
+    data, steps, made = DATA_SETS[name]().first(settings.most_rows), settings.steps[kind], KINDS[kind]
+    ours: dict[int, list[float]] = {most: [] for most in data.most_values}
+    theirs = []
+    for train, test in data.folds(settings.folds):
+        theirs.append(_score(test, made.theirs(train, test, steps)))
+        for most, scores in ours.items():
+            scores.append(_score(test, made.ours(train, test, steps, most)))
+    samples = []
+    for most, scores in ours.items():
+        case = name if most == MOST_VALUES else f"{name}, {most:,} values"
+        config = {"name": case, "kind": kind, "ours": mean(scores), "theirs": mean(theirs)}
+        samples.append(Sample(f"{kind} on {case}", scores, config=config))
+    yield from records_of(BENCHMARK, "of 1", samples)
 
 
 def _score(rows: DataSet, predicted: np.ndarray) -> float:
