@@ -99,6 +99,7 @@ class Rounds:
                 let_in()
                 self._booster.update(self._matrix, step)
                 step += 1
+                time.sleep(self._job.step_delay_secs)
                 self._report(step, last)
                 stop, save, ended = self._agreed(step)
                 every = config.save_checkpoints_steps

@@ -43,8 +43,12 @@ from hpc_train.trees.columns import TreeColumns
 log = logging.getLogger(__name__)
 
 
-def train_trees(world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals) -> Result:
+def train_trees(
+    world: World, job: JobConfig, job_dir: Path, code_folder: Path, signals: StopSignals, delay_secs: float = 0.0
+) -> Result:
     """Runs a job file's job of `builtin: gbdt` in `job_dir`; see train_and_evaluate. Collective.
+
+    This rank sleeps `delay_secs` after each round.
 
     Raises:
         UserError: XGBoost is not installed, too.
@@ -100,7 +104,7 @@ def _run(
         chief: Chief | None = None
         if exporters is not None:
             asked = settings_of(job.description)
-            about = Announcement({"strategy": "trees", "ranks": world.size})
+            about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
             reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
             before = manager.load(run.restored_step) if run.restored_step is not None else None
             note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
@@ -111,6 +115,11 @@ def _run(
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
         rounds = Rounds(world, job, run, booster, matrices[0], rows, evaluators, signals, watchdog, chief)
         return rounds.train()
+
+
+def _first_line(job: TrainingJob, run: RunPlan) -> str:
+    begin = f"going on from round {run.first_step}" if run.first_step else "training from the beginning"
+    return f"{begin} to round {run.max_steps}; job-dir {job.job_dir}"
 
 
 def _matrix(rows: TreeRows, columns: TreeColumns, settings: GBDTModel, threads: int) -> Any:

@@ -46,7 +46,7 @@ def export(
 
 def predict(
     export_path: Annotated[
-        Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
+        Path, typer.Argument(metavar="EXPORT", help="An export, or an exporter's folder: its newest one.")
     ],
     out: Annotated[
         str,
@@ -91,7 +91,7 @@ def predict(
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.startup import join_world
-    from hpc_train.inference.loaded_export import LoadedExport, newest_export
+    from hpc_train.inference.loaded_export import load_export, newest_export
     from hpc_train.inference.predictor import predict_shards
 
     with errors():
@@ -100,7 +100,7 @@ def predict(
     try:
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
-        loaded = world.each(lambda: LoadedExport(chosen))
+        loaded = world.each(lambda: load_export(chosen, world.cores))
         if table:
             from hpc_train.inference.table_predictor import TableRequest, predict_table
 

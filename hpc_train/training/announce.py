@@ -56,11 +56,13 @@ class Announcement:
     """What there is to say of the model and the data as a run begins.
 
     Attributes:
+        first_line: From where to where training goes.
         hyperparameters: By name, for TensorBoard. notes: warnings. warm: what a warm start has done.
         input_advice: What to change where training waits for input.
         graph: Writes the model's graph, once training has begun.
     """
 
+    first_line: str
     hyperparameters: Mapping[str, Any]
     notes: Sequence[str] = ()
     warm: Sequence[WarmStartResult] = ()
@@ -83,7 +85,7 @@ class Announcement:
         }
         notes = [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]
         show = partial(_show_graph, model=model, x_spec=spec[0] if isinstance(spec, tuple) else spec)
-        return cls(about, notes, warm, data.advice, show)
+        return cls(first_line(job, plan), about, notes, warm, data.advice, show)
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def start_reporting(
         metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
-        log.info(first_line(job, plan))
+        log.info(about.first_line)
         log.info(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
         for line in [*of_the_run_before(sound(before)), *(line for done in about.warm for line in done.lines)]:
             log.info(line)

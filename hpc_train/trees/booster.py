@@ -80,7 +80,7 @@ def booster_of(content: bytes, threads: int) -> Any:
         raise UserError(f"is no booster of XGBoost: {str(error).splitlines()[0]}") from None
 
 
-def predicted(booster: Any, matrix: Any, schema: TableSchema) -> np.ndarray:
+def predicted(booster: Any, matrix: Any) -> np.ndarray:
     """What `booster` predicts of a DMatrix: float32 `[rows, units]`, as the other built-in models give it."""
     found: np.ndarray = booster.predict(matrix)
     return found.reshape(len(found), -1)

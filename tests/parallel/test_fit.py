@@ -20,7 +20,7 @@ from hpc_train.config.job import load_job
 from hpc_train.config.table_schema import read_schema
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.inference.loaded_export import LoadedExport
+from hpc_train.inference.loaded_export import load_export
 from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
@@ -139,7 +139,7 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
     fitted: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """In one process, since each would load TensorFlow again."""
-    export = LoadedExport(fitted[0] / "out" / "runs" / "out" / "export" / "best")
+    export = load_export(fitted[0] / "out" / "runs" / "out" / "export" / "best")
     (tmp_path / "there.csv").write_text("mine")
     said: list[str] = []
 
@@ -209,7 +209,7 @@ def test_a_run_that_is_stopped_goes_on_and_tables_of_their_own_are_evaluated(tab
     ("words", "expected"),
     [
         (["--label", "returnd"], "--label returnd: table.csv has no such column; did you mean `returned`?"),
-        (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep"),
+        (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep, gbdt"),
         (["--label", "returned", "--set", "train.max_step=3"], "--set train.max_step: train.max_step: unknown key"),
         (["--label", "returned", "--split", "1.5"], "--split 1.5"),
         (["--label", "returned", "--eval", "none.csv"], "none.csv: no such file"),
