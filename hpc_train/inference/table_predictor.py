@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,17 @@ def _check_out(request: TableRequest, files: Sequence[TableFile]) -> None:
         raise UserError(f"--out {out}: is there already; {way}")
 
 
+def _check_types(file: TableFile, wanted: Mapping[str, str]) -> None:
+    """UserError where a column has numbers that are to be dates, or dates that are to be numbers."""
+    for name, kind in wanted.items():
+        given = file.types[name]
+        if given not in (None, "text", kind) and kind != "text" and "date" in (given, kind):
+            raise UserError(
+                f"{file.path}: column {name!r} has the type {given}, in the schema of the model {kind}; write it as "
+                "that, or as texts"
+            )
+
+
 def _share(blocks: int, world: World) -> tuple[int, int, int, int]:
     """This rank's first block, and that after its last; its number, and how many there are."""
     first, end = (blocks * rank // world.size for rank in (world.rank, world.rank + 1))
@@ -170,6 +182,7 @@ class _Work:
         features = {name: column.type for name, column in schema.features.items()}
         for file in files:
             check_columns(file, [*features, *kept])
+            _check_types(file, features)
         return cls(export, schema, FileBlocks(files, {**features, **dict.fromkeys(kept)}), kept, request)
 
     def part(self, rank: int) -> Path:
@@ -202,16 +215,17 @@ class _Work:
                     yield pa.ipc.open_stream(file).read_all()
 
     def _write(self, tables: Iterator[Any]) -> int:
+        first = next(tables, None)
+        if first is None:
+            raise UserError(f"{listed(self.request.files)}: has no rows; give a table with some")
         rows = 0
-        with replacement(self.request.out) as file:
-            writer = None
-            for table in tables:
-                writer = writer or writer_for(self.request.out)(file, table.schema)
+        with (
+            replacement(self.request.out) as file,
+            closing(writer_for(self.request.out)(file, first.schema)) as writer,
+        ):
+            for table in chain([first], tables):
                 writer.write(table)
                 rows += table.num_rows
-            if writer is None:
-                raise UserError(f"{listed(self.request.files)}: has no rows; give a table with some")
-            writer.close()
         return rows
 
     def _tables(self, first: int, end: int) -> Iterator[Any]:
