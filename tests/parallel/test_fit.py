@@ -25,8 +25,9 @@ from hpc_train.inference.loaded_export import LoadedExport
 from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
-from tests.support import BIN, LIMIT_SECS, environment, mpirun, run_program
+from tests.support import BIN, LIMIT_SECS, environment, run_program, run_ranks
 
+PROGRAMS = Path(__file__).parent / "programs"
 ROWS, NAMES = 1500, ("kept", "returned")
 
 
@@ -99,9 +100,8 @@ def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(
     assert JobDir(tmp_path / "other").status()["step"] == 200
 
 
-def predict(folder: Path, export: Path, out: str, *words: object, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)]
-    return run_program([*(mpirun(ranks) if ranks else []), *command], folder)
+def predict(folder: Path, export: Path, out: str, *words: object) -> subprocess.CompletedProcess[str]:
+    return run_program([str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)], folder)
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +130,27 @@ def test_new_rows_are_predicted_as_shards_of_them_are(table: Path, export: Loade
     np.testing.assert_allclose(probabilities, np.concatenate(parts), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_several_ranks_write_the_same_bytes_and_leave_nothing_else(
-    table: Path, export: LoadedExport, tmp_path: Path
+    ranks: int, table: Path, export: LoadedExport, tmp_path: Path
 ) -> None:
-    text = table.read_text("utf-8")
-    (tmp_path / "zipped.csv.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "bad.csv").write_text(text + "c1,2024-01-30,much,Bern,kept\n", "utf-8")
-    (tmp_path / "out").mkdir()
-    both = [str(table), str(tmp_path / "zipped.csv.gz")]
+    text, bad, zipped, out = table.read_text("utf-8"), *(tmp_path / name for name in ("b.csv", "z.csv.gz", "out"))
+    zipped.write_bytes(gzip.compress(text.encode()))
+    bad.write_text(text + "c1,2024-01-30,much,Bern,kept\n", "utf-8")
+    out.mkdir()
+    ended = run_ranks(ranks, [PROGRAMS / "predict_tables.py", export.path, out, bad, table, zipped], tmp_path)
+    assert ended.returncode == 0, ended.stderr
     for name in ("p.csv", "p.parquet"):
-        done = predict_table(World.alone(), export, TableRequest(tuple(both), tmp_path / name, ("city", "sold")), print)
-        assert done.rows == 2 * ROWS
-        words = [word for path in both for word in ("--table", path)]
-        several = predict(tmp_path, export.path, f"out/{name}", *words, "--keep=city,sold", ranks=2)
-        assert several.returncode == 0, several.stderr
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / name).read_bytes()
-    found, written = pyarrow.parquet.read_table(tmp_path / "p.parquet"), pyarrow.csv.read_csv(tmp_path / "p.csv")
+        request = TableRequest((str(table), str(zipped)), tmp_path / name, ("city", "sold"))
+        assert predict_table(World.alone(), export, request, print).rows == 2 * ROWS
+        assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
+    found, written = pyarrow.parquet.read_table(out / "p.parquet"), pyarrow.csv.read_csv(out / "p.csv")
     assert found.column("probability_returned").to_pylist() == [
         np.float32(value) for value in written.column("probability_returned").to_pylist()
     ]
-    refused = predict(tmp_path, export.path, "out/q.csv", "--table", both[1], "--table=bad.csv", ranks=2)
-    assert refused.returncode == EXIT_BAD_INPUT
-    (error,) = [line for line in refused.stderr.splitlines() if line.startswith("hpc-train: error: ")]
-    assert f"bad.csv: line {ROWS + 2:,}: column 'size' has 'much', not a number; mend it, or leave its row out" in error
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["p.csv", "p.parquet"]
+    problem = f"line {ROWS + 2:,}: column 'size' has 'much', not a number; mend it, or leave its row out"
+    assert ended.stdout.count(f"refused: {bad}: {problem}\n") == ranks
+    assert sorted(path.name for path in out.iterdir()) == ["p.csv", "p.parquet"]
 
 
 def test_tables_that_do_not_fit_are_refused_in_one_sentence(table: Path, export: LoadedExport, tmp_path: Path) -> None:
