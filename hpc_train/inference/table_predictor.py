@@ -51,7 +51,7 @@ class TableRequest:
     files: tuple[str, ...]
     out: Path
     keep: tuple[str, ...] | None = None
-    batch_size: int = 256
+    batch_size: int = 4096
     overwrite: bool = False
 
 
