@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ class TreeExporters(Exporters):
             **self._about,
             "versions": {**versions(), "xgboost": xgboost().__version__},
             "model": MODEL_FILE,
+            "sha256": hashlib.sha256(self.content).hexdigest(),
             "input_order": self._columns.columns,
             "output": OUTPUTS[self._task],
         }

@@ -130,15 +130,17 @@ class TreeExport(LoadedExport):
             content = read_bytes(path / MODEL_FILE, MAX_GRAPH_BYTES, follow=True)
         except OSError as error:
             raise UserError(f"{path / MODEL_FILE}: cannot be read: {error.strerror}") from None
+        about = read_json(path / ABOUT_FILE)
+        if about.get("sha256") != hashlib.sha256(content).hexdigest():  # XGBoost would crash on what is damaged
+            raise UserError(
+                f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; take the export from its job-dir again"
+            )
         self._digest = hashlib.sha256(content + schema.to_yaml().encode()).hexdigest()[:16]
-        try:
-            self._booster = booster_of(content, threads)
-        except UserError as error:
-            raise UserError(f"{path / MODEL_FILE}: {error}") from None
+        self._booster = booster_of(content, threads)
         types = {name: schema.columns[name].type for name in self._columns.columns}
         self.inputs = {name: InputSpec("object" if kind == "text" else "float64", ()) for name, kind in types.items()}
         self.datasets = {name: name for name in types}
-        step = read_json(path / ABOUT_FILE).get("step")
+        step = about.get("step")
         self.step = step if isinstance(step, int) else None
         self.pad = {}
 
