@@ -79,7 +79,7 @@ def test_damaged_exports_are_refused_in_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
     (path / MODEL_FILE).write_bytes(content)
     (path / "assets" / "schema.yaml").unlink()
-    with pytest.raises(UserError, match="schema.yaml: cannot be read"):
+    with pytest.raises(UserError, match=r"schema\.yaml: cannot be read"):
         load_export(path)
 
 
