@@ -133,7 +133,7 @@ class TreeExport(LoadedExport):
         about = read_json(path / ABOUT_FILE)
         if about.get("sha256") != hashlib.sha256(content).hexdigest():  # XGBoost would crash on what is damaged
             raise UserError(
-                f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export from its job-dir again"
+                f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export anew"
             )
         self._digest = hashlib.sha256(content + schema.to_yaml().encode()).hexdigest()[:16]
         self._booster = booster_of(content, threads)
