@@ -13,6 +13,9 @@ from hpc_train.cli.command import Command, Data, JobDir, named_job_dir
 from hpc_train.cli.terminal import errors, say, warn
 from hpc_train.errors import UserError
 
+BATCH_ROWS, TABLE_BATCH_ROWS = 256, 4096
+"""Rows that are predicted together; models of tables are small, so that calls cost more than rows."""
+
 
 def export(
     job_dir: JobDir,
@@ -46,7 +49,7 @@ def export(
 
 def predict(
     export_path: Annotated[
-        Path, typer.Argument(metavar="EXPORT", help="A SavedModel, or an exporter's folder: its newest export.")
+        Path, typer.Argument(metavar="EXPORT", help="An export, or an exporter's folder: its newest one.")
     ],
     out: Annotated[
         str,
@@ -66,7 +69,13 @@ def predict(
         str | None,
         typer.Option(metavar="A,B", help="Columns of the table to be kept. \\[default: those with role id]"),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows that are predicted together.")] = 256,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Rows that are predicted together. \\[default: {BATCH_ROWS} of shards, {TABLE_BATCH_ROWS} of tables]",
+        ),
+    ] = None,
     features: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,7 +100,7 @@ def predict(
     from hpc_train.distributed.devices import set_up_tensorflow
     from hpc_train.distributed.excepthook import report_error
     from hpc_train.distributed.startup import join_world
-    from hpc_train.inference.loaded_export import LoadedExport, newest_export
+    from hpc_train.inference.loaded_export import load_export, newest_export
     from hpc_train.inference.predictor import predict_shards
 
     with errors():
@@ -100,17 +109,16 @@ def predict(
     try:
         set_up_tensorflow(world)
         chosen = Path(world.on_chief(lambda: str(newest_export(export_path))))
-        loaded = world.each(lambda: LoadedExport(chosen))
+        loaded = world.each(lambda: load_export(chosen, world.cores))
         if table:
             from hpc_train.inference.table_predictor import TableRequest, predict_table
 
             columns = None if keep is None else tuple(filter(None, map(str.strip, keep.split(","))))
-            request = TableRequest(tuple(table), Path(out), columns, batch_size, overwrite)
+            request = TableRequest(tuple(table), Path(out), columns, batch_size or TABLE_BATCH_ROWS, overwrite)
             done = predict_table(world, loaded, request, warn)
         else:
-            done = predict_shards(
-                world, loaded, shards or (), out, batch_size, features or (), overwrite, say, pad or ()
-            )
+            rows = batch_size or BATCH_ROWS
+            done = predict_shards(world, loaded, shards or (), out, rows, features or (), overwrite, say, pad or ())
     except Exception as error:
         sys.exit(report_error(world, error))
     if world.is_chief:

@@ -17,7 +17,7 @@ from hpc_train.lazy import importing
 if TYPE_CHECKING:
     from hpc_train.jobs.fit.folder import FitFolder
 
-MODELS = ("linear", "dnn", "wide_deep")
+MODELS = ("linear", "dnn", "wide_deep", "gbdt")
 
 
 def fit(
@@ -143,7 +143,7 @@ COMMANDS = (
         examples=(
             "hpc-train fit data.csv --label income",
             "hpc-train fit 'sales-*.parquet' --label returned --time sold --out returns",
-            "hpc-train fit data.csv --schema reviewed.yaml --model linear --ranks 4",
+            "hpc-train fit data.csv --schema reviewed.yaml --model gbdt --ranks 4",
         ),
     ),
 )

@@ -32,6 +32,7 @@ def train(
 ) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     with importing():
+        from hpc_train.config.builtin_model import GBDTModel
         from hpc_train.config.job import JobConfig, load_job, strategy_in
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
@@ -49,8 +50,13 @@ def train(
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
         if first < world.size and any(not first <= rank < world.size for rank in delays):
             raise UserError(f"--debug-delay: the ranks that train are {first} to {world.size - 1}")
-        delay_secs = delays.get(world.rank, 0.0)
-        train_job(world, job, job_dir or Path("runs") / job.name, folder, context.obj, delay_secs)
+        chosen, delay_secs = job_dir or Path("runs") / job.name, delays.get(world.rank, 0.0)
+        if isinstance(job.model, GBDTModel):
+            from hpc_train.boosting.trainer import train_trees
+
+            train_trees(world, job, chosen, folder, context.obj, delay_secs)
+        else:
+            train_job(world, job, chosen, folder, context.obj, delay_secs)
     except Exception as error:
         sys.exit(report_error(world, error))
 

@@ -48,9 +48,12 @@ def _schema_from(value: Any) -> Any:
     return TableSchema.model_validate(value) if isinstance(value, Mapping) else value
 
 
+SchemaOption = Annotated[TableSchema | Path, BeforeValidator(_schema_from)]
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _Tabular(_Trained):
-    schema: Annotated[TableSchema | Path, BeforeValidator(_schema_from)]
+    schema: SchemaOption
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -124,6 +127,32 @@ class WideDeepModel(DNNModel):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class GBDTModel:
+    """Gradient boosted decision trees, by XGBoost; `train.max_steps` is the number of rounds.
+
+    After Chen and Guestrin, XGBoost: A Scalable Tree Boosting System, 2016 (arXiv:1603.02754).
+
+    Args:
+        schema: As in LinearModel.
+        learning_rate: What the leaves of a tree are multiplied by (XGBoost's eta).
+        max_depth: Of a tree. min_child_weight: the least sum of second derivatives in a leaf.
+        gamma: The least decrease of the loss for a split.
+        l1, l2: Penalties of the leaves (XGBoost's alpha and lambda).
+        max_bin: Into so many bins numbers are put.
+    """
+
+    builtin: Literal["gbdt"] = "gbdt"
+    schema: SchemaOption
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    max_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 6
+    min_child_weight: Penalty = 1.0
+    gamma: Penalty = 0.0
+    l1: Penalty = 0.0
+    l2: Penalty = 1.0
+    max_bin: Annotated[int, Field(ge=2, le=65_536, strict=True)] = 256
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ImageModel(_Trained):
     """A backbone of keras.applications, or a small one, on images as they are stored, and a softmax layer.
 
@@ -153,13 +182,16 @@ class ImageModel(_Trained):
         return train
 
 
-TabularModel = LinearModel | DNNModel | WideDeepModel
-BuiltinModel = LinearModel | DNNModel | WideDeepModel | ImageModel
+KerasTabularModel = LinearModel | DNNModel | WideDeepModel
+TabularModel = LinearModel | DNNModel | WideDeepModel | GBDTModel
+KerasModel = LinearModel | DNNModel | WideDeepModel | ImageModel
+BuiltinModel = LinearModel | DNNModel | WideDeepModel | GBDTModel | ImageModel
 
 KINDS: dict[str, type[BuiltinModel]] = {
     "linear": LinearModel,
     "dnn": DNNModel,
     "wide_deep": WideDeepModel,
+    "gbdt": GBDTModel,
     "image": ImageModel,
 }
 """By the job file's `builtin`."""

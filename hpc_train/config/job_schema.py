@@ -6,9 +6,17 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hpc_train.config.builtin_model import BuiltinModel, ImageModel, LinearModel, TabularModel, WideDeepModel
+from hpc_train.config.builtin_model import (
+    BuiltinModel,
+    GBDTModel,
+    ImageModel,
+    LinearModel,
+    TabularModel,
+    WideDeepModel,
+)
 from hpc_train.config.specs import HDF5Input
 from hpc_train.config.table_schema import TableSchema
+from hpc_train.config.tree_job import mistakes_of_trees
 from hpc_train.config.yaml_loader import Location
 from hpc_train.errors import did_you_mean
 
@@ -61,6 +69,8 @@ def mistakes_of_schema(job: JobConfig, schema: TableSchema) -> Iterator[Found]:
         yield at, "the schema has no column that a model takes: numeric, categorical, text or date"
     if isinstance(model, LinearModel) and job.run.mixed_precision is not None:
         yield ("run", "mixed_precision"), "a linear model computes in float32; leave it out"
+    if isinstance(model, GBDTModel):
+        yield from mistakes_of_trees(job)
     inputs: dict[Location, HDF5Input] = {("data", "train"): job.data.train, ("data", "eval"): job.data.eval}
     inputs |= {("evals", name, "data"): section.data for name, section in job.evals.items()}
     for place, source in inputs.items():

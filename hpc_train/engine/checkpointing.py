@@ -77,7 +77,7 @@ class Checkpointing:
         self._config, self._manager, self._watchdog = context.config, context.manager, context.watchdog
         self._stalls: dict[int, float] = {}
         restored = self._chief.restored if self._chief else None
-        self._best = _best_of(self._manager, restored, self._config) if self._chief else None
+        self._best = best_before(self._manager, restored, self._config) if self._chief else None
         self._at_hand = context.plan.restored_step
         self.taken = restored.time if restored else 0.0
         self.snapshot: Snapshot | None = None
@@ -230,7 +230,7 @@ def failed_by(manager: CheckpointManager) -> Callable[[BaseException, int], None
     return note
 
 
-def _best_of(manager: CheckpointManager, restored: Snapshot | None, config: RunConfig) -> Best | None:
+def best_before(manager: CheckpointManager, restored: Snapshot | None, config: RunConfig) -> Best | None:
     """The best evaluation of the runs before, by the metric that is asked for now."""
     best = manager.best()
     if best is None and restored is not None and restored.best is not None:

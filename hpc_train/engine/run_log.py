@@ -11,6 +11,7 @@ from hpc_train.engine.events import RunListener
 from hpc_train.engine.run_context import ChiefServices, RunContext
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.export.exporters import ExportResult
+from hpc_train.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
@@ -18,33 +19,12 @@ EXPORT_ERRORS_KEPT = 20
 """In status.json; metrics.jsonl has all of them."""
 
 
-class RunLog(RunListener):
-    """Logs what happens, and writes it to metrics, status and report.
+class RunReports:
+    """Evaluations, exports and the report of a job, whatever it trains."""
 
-    Attributes:
-        status: Changes fields of status.json. run_ended: notes the end of this run in the metrics.
-    """
-
-    def __init__(self, context: RunContext, chief: ChiefServices, checkpointing: Checkpointing) -> None:
-        self._context, self._reporter, self._lists = context, chief.reporter, chief.reporter.lists
-        self._checkpointing = checkpointing
-        self.status, self.run_ended = chief.reporter.status.update, chief.reporter.metrics.end
-        self._last_weights = context.plan.first_step
-
-    def committed(self) -> None:
-        """Records the checkpoints that have been committed since the last call."""
-        for step, about in self._checkpointing.committed():
-            self._reporter.metrics.note("checkpoint", step, **about)
-
-    def after_checkpoint(self, step: int, path: Path) -> None:
-        """Histograms of the weights, where they are due and the chief takes no steps; else a hook writes them."""
-        every, snapshot = self._context.config.save_histograms_steps, self._checkpointing.snapshot
-        if not every or not self._context.plan.roles.idle or snapshot is None:
-            return
-        if step // every > self._last_weights // every:
-            self._last_weights = step
-            trained = {variable.path for variable in self._context.model.trainable_variables}
-            self._reporter.metrics.weights(step, {k: v for k, v in snapshot.model.items() if k in trained})
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter, self._lists = reporter, reporter.lists
+        self.status = reporter.status.update
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
         """Records an evaluation, unless an earlier run has."""
@@ -75,17 +55,53 @@ class RunLog(RunListener):
         del errors[:-EXPORT_ERRORS_KEPT]
         self.status(state="running", export_errors=errors)
 
-    def report(self, step: int) -> None:
-        """Writes the report of a job that is done, if it is wanted."""
-        if not self._context.config.report:
-            return
-        self._context.watchdog.at("report", step)
+    def page(self, job_dir: Path) -> None:
+        """Writes the report of a job that is done."""
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end
 
-            path = write_report(self._context.job_dir)
+            path = write_report(job_dir)
         except Exception as error:  # whatever goes wrong with it, the job is done
             log.warning(f"report.html could not be written: {type(error).__name__}: {error}")
             return
         self.status(state="succeeded", report=str(path))
         log.info(f"report {path}")
+
+
+class RunLog(RunListener):
+    """Logs what happens, and writes it to metrics, status and report.
+
+    Attributes:
+        status: Changes fields of status.json. run_ended: notes the end of this run in the metrics.
+    """
+
+    def __init__(self, context: RunContext, chief: ChiefServices, checkpointing: Checkpointing) -> None:
+        self._context, self._reporter, self._reports = context, chief.reporter, RunReports(chief.reporter)
+        self._checkpointing = checkpointing
+        self.status, self.run_ended = chief.reporter.status.update, chief.reporter.metrics.end
+        self._last_weights = context.plan.first_step
+
+    def committed(self) -> None:
+        """Records the checkpoints that have been committed since the last call."""
+        for step, about in self._checkpointing.committed():
+            self._reporter.metrics.note("checkpoint", step, **about)
+
+    def after_checkpoint(self, step: int, path: Path) -> None:
+        """Histograms of the weights, where they are due and the chief takes no steps; else a hook writes them."""
+        every, snapshot = self._context.config.save_histograms_steps, self._checkpointing.snapshot
+        if not every or not self._context.plan.roles.idle or snapshot is None:
+            return
+        if step // every > self._last_weights // every:
+            self._last_weights = step
+            trained = {variable.path for variable in self._context.model.trainable_variables}
+            self._reporter.metrics.weights(step, {k: v for k, v in snapshot.model.items() if k in trained})
+
+    def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
+        """Records an evaluation, unless an earlier run has."""
+        self._reports.evaluation(result, training_step, last)
+
+    def report(self, step: int) -> None:
+        """Writes the report of a job that is done, if it is wanted."""
+        if self._context.config.report:
+            self._context.watchdog.at("report", step)
+            self._reports.page(self._context.job_dir)

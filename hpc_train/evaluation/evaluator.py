@@ -66,7 +66,7 @@ class Evaluator:
         # One graph for each batch size: Keras weighs the losses of several outputs by the static shape.
         self._test_step = model.test_step if model.run_eagerly else tf.function(self._run, autograph=False)
         self.kind, self.name, self.exports = spec.kind, spec.name, bool(spec.exporters)
-        self.what = _what(spec, shards)
+        self.what = what_of(spec, shards)
         self._merging, self._nothing = Merging(), False
         self._rows = None if shards is None or not isinstance(spec.input_fn, HDF5Input) else shards.rows
         self._batch = spec.input_fn.batch_size if isinstance(spec.input_fn, HDF5Input) else None
@@ -192,7 +192,7 @@ class _Around:
     after_batch: Callable[[int], None]
 
 
-def _what(spec: EvalSpec, shards: ShardSet | None) -> str | None:
+def what_of(spec: EvalSpec, shards: ShardSet | None) -> str | None:
     """A digest of what `spec` evaluates; None where a function decides that."""
     source = spec.input_fn
     if shards is None or not isinstance(source, HDF5Input) or callable(source.map_fn):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,13 +52,10 @@ class ExportResult:
     new: bool = True
 
 
-class ExporterRunner:
-    """The exporters of one evaluation set.
+class Exporters(ABC):
+    """The exporters of one evaluation set, whatever they export. For the chief alone.
 
     Args:
-        signature: How the model is called, for exporters without a serving_fn; None where it is not known, for the
-            reason `unknown`.
-        about: Goes into each export's hpc_train.json: job, job_dir, params, data.
         load: Finds the functions that a job file names.
         sole: No other process writes into these exporters' folders.
         schema: Of a built-in model of a table: what its inputs and outputs mean; it becomes assets/schema.yaml.
@@ -67,22 +65,27 @@ class ExporterRunner:
         self,
         job_dir: Path,
         exporters: Sequence[Exporter],
-        model: keras.Model,
-        signature: Signature | None,
-        about: dict[str, Any],
         load: Loader,
         sole: bool = True,
-        unknown: str = "",
         schema: TableSchema | None = None,
     ) -> None:
-        self._exporters, self._model, self._about, self._load = exporters, model, about, load
-        self._signature, self._unknown, self._schema = signature, unknown, schema
+        self._exporters, self._load, self._schema = exporters, load, schema
         self._folders = {e.name: ExportFolder(job_dir / EXPORTS / e.name, sole, job_dir) for e in exporters}
-        self._functions: dict[str, Callable[..., Any]] = {}
-        self._default: Callable[..., Any] | None = None
+
+    @abstractmethod
+    def prepare(self, exporter: Exporter) -> None:
+        """Looks whether `exporter` can work, before training; writes nothing."""
+
+    @abstractmethod
+    def least_bytes(self) -> int:
+        """What an export takes at least."""
+
+    @abstractmethod
+    def fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
+        """Writes an export into `folder`, which is there, and what it was made of, `of_this` included."""
 
     def check(self, metric_names: Collection[str]) -> None:
-        """Whether all exporters can work; traces the functions that they export. Writes nothing.
+        """Whether all exporters can work. Writes nothing.
 
         Raises:
             UserError: A metric that evaluation does not give, an asset that is missing or has another's name, a
@@ -96,7 +99,7 @@ class ExporterRunner:
         if problems:
             raise UserError("\n".join(problems))
         for exporter in self._exporters:
-            self._function(exporter)
+            self.prepare(exporter)
             if isinstance(exporter, BestExporter) and exporter.compare_fn is not None:
                 self._loaded(exporter.compare_fn, COMPARE_FN)
 
@@ -121,25 +124,6 @@ class ExporterRunner:
     def _loaded(self, function: str | Callable[..., Any], allowed: tuple[tuple[str, ...], ...]) -> Callable[..., Any]:
         return checked(function, self._load(function), allowed) if isinstance(function, str) else function
 
-    def _function(self, exporter: Exporter) -> Callable[..., Any]:
-        """The tf.function that `exporter` exports; made once."""
-        if exporter.name not in self._functions:
-            with without_chatter():
-                self._functions[exporter.name] = self._make_function(exporter)
-        return self._functions[exporter.name]
-
-    def _make_function(self, exporter: Exporter) -> Callable[..., Any]:
-        if exporter.serving_fn is not None:
-            return custom_serving(
-                self._loaded(exporter.serving_fn, SERVING_FN), self._model, f"exporter {exporter.name!r}"
-            )
-        if self._default is None:
-            if self._signature is None:
-                raise UserError(f"exporter {exporter.name!r}: {self._unknown}; give it a serving_fn")
-            self._default = default_serving(self._model, self._signature)
-            self._default.get_concrete_function()  # type: ignore[attr-defined]
-        return self._default
-
     def after_evaluation(
         self, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
     ) -> list[ExportResult]:
@@ -153,15 +137,11 @@ class ExporterRunner:
                 exported = self._run(exporter, step, checkpoint_time, metrics, last)
             except Exception as error:
                 number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
-                lacks = shortage(number, self._folders[exporter.name].path, self._least_bytes())
+                lacks = shortage(number, self._folders[exporter.name].path, self.least_bytes())
                 exported = ExportResult(exporter.name, None, f"{type(error).__name__}: {error}{lacks}")
             if exported is not None:
                 done.append(exported)
         return done
-
-    def _least_bytes(self) -> int:
-        """What an export takes at least: its variables once in the SavedModel, and once in the Keras file."""
-        return sum(2 * math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in self._model.variables)
 
     def _run(
         self, exporter: Exporter, step: int, checkpoint_time: float, metrics: dict[str, float], last: bool
@@ -187,7 +167,7 @@ class ExporterRunner:
     ) -> Path:
         """Exports as `exporter` does, into `folder`, whether it is due or not; raises what fails."""
         of_this = {"step": step, "checkpoint_time": checkpoint_time, "metrics": metrics, "exporter": exporter.name}
-        return folder.write(lambda temporary: self._fill(temporary, exporter, of_this))
+        return folder.write(lambda temporary: self.fill(temporary, exporter, of_this))
 
     def _is_best(self, exporter: BestExporter, metrics: dict[str, float]) -> bool:
         best = self._best(exporter)
@@ -219,7 +199,70 @@ class ExporterRunner:
             return bool(self._loaded(exporter.compare_fn, COMPARE_FN)(dict(best), dict(current)))
         return is_better(current.get(exporter.metric), best.get(exporter.metric), exporter.mode)
 
-    def _fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
+    def add_schema(self, folder: Path) -> None:
+        """Writes assets/schema.yaml of an export, where there is a schema."""
+        if self._schema is not None:
+            make_folder(folder / "assets")
+            with open(create(folder / "assets" / SCHEMA_FILE), "w", encoding="utf-8") as file:
+                file.write(self._schema.to_yaml())
+
+
+class ExporterRunner(Exporters):
+    """Exporters of a Keras model.
+
+    Args:
+        signature: How the model is called, for exporters without a serving_fn; None where it is not known, for the
+            reason `unknown`.
+        about: Goes into each export's hpc_train.json: job, job_dir, params, data.
+        load, sole, schema: See Exporters.
+    """
+
+    def __init__(
+        self,
+        job_dir: Path,
+        exporters: Sequence[Exporter],
+        model: keras.Model,
+        signature: Signature | None,
+        about: dict[str, Any],
+        load: Loader,
+        sole: bool = True,
+        unknown: str = "",
+        schema: TableSchema | None = None,
+    ) -> None:
+        super().__init__(job_dir, exporters, load, sole, schema)
+        self._model, self._about = model, about
+        self._signature, self._unknown = signature, unknown
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._default: Callable[..., Any] | None = None
+
+    def prepare(self, exporter: Exporter) -> None:
+        """Traces the function that is exported."""
+        self._function(exporter)
+
+    def _function(self, exporter: Exporter) -> Callable[..., Any]:
+        """The tf.function that `exporter` exports; made once."""
+        if exporter.name not in self._functions:
+            with without_chatter():
+                self._functions[exporter.name] = self._make_function(exporter)
+        return self._functions[exporter.name]
+
+    def _make_function(self, exporter: Exporter) -> Callable[..., Any]:
+        if exporter.serving_fn is not None:
+            return custom_serving(
+                self._loaded(exporter.serving_fn, SERVING_FN), self._model, f"exporter {exporter.name!r}"
+            )
+        if self._default is None:
+            if self._signature is None:
+                raise UserError(f"exporter {exporter.name!r}: {self._unknown}; give it a serving_fn")
+            self._default = default_serving(self._model, self._signature)
+            self._default.get_concrete_function()  # type: ignore[attr-defined]
+        return self._default
+
+    def least_bytes(self) -> int:
+        """What an export takes at least: its variables once in the SavedModel, and once in the Keras file."""
+        return sum(2 * math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in self._model.variables)
+
+    def fill(self, folder: Path, exporter: Exporter, of_this: dict[str, Any]) -> None:
         function = self._function(exporter)
         with without_chatter():
             archive = keras.export.ExportArchive()
@@ -240,10 +283,7 @@ class ExporterRunner:
             make_folder(target.parent)
             with open_to_read(asset, follow=True) as source, open(create(target), "wb") as copy:
                 shutil.copyfileobj(source, copy)
-        if self._schema is not None:
-            make_folder(folder / "assets")
-            with open(create(folder / "assets" / SCHEMA_FILE), "w", encoding="utf-8") as file:
-                file.write(self._schema.to_yaml())
+        self.add_schema(folder)
         about: dict[str, Any] = {**of_this, "time": time.time(), **self._about, "versions": versions()}
         about |= describe(function, self._signature if exporter.serving_fn is None else None)
         keras_error = save_keras_file(self._model, folder / KERAS_FILE)

@@ -3,43 +3,77 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpc_train.config.table_schema import read_schema
 from hpc_train.config.types import are_paddings
 from hpc_train.data.writing.prediction_files import InputSpec
 from hpc_train.distributed.silence import without_chatter
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE
 from hpc_train.files import read_bytes
+from hpc_train.jobdir.paths import SCHEMA_FILE
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
+from hpc_train.trees.booster import MODEL_FILE, OUTPUTS, booster_of, matrix_of, predicted
+from hpc_train.trees.columns import TreeColumns
 
 SIGNATURE = "serving_default"
 MAX_GRAPH_BYTES = 2 << 30
 """A protocol buffer is no larger."""
 
 
-class LoadedExport:
-    """An exported model's signature `serving_default`, loaded with TensorFlow alone.
-
-    Args:
-        path: The SavedModel, or an exporter's folder, of which the newest export is taken.
+class LoadedExport(ABC):
+    """An export that can predict.
 
     Attributes:
-        path: The SavedModel, absolute. inputs: what each input takes, in the order in which the model was given them.
-        datasets: The dataset that each input was trained on, where the export records another name. step: of the model.
+        path: Its folder, absolute. inputs: what each input takes, in the order in which the model was given them.
+        datasets: The dataset that each input was trained on. step: of the model, None where it is not recorded.
         pad: What rows of different lengths were padded with in training, by dataset.
+    """
+
+    path: Path
+    inputs: Mapping[str, InputSpec]
+    datasets: Mapping[str, str]
+    step: int | None
+    pad: Mapping[str, Any]
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Of all that decides what it predicts."""
+
+    @abstractmethod
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name for inputs by name, `[B, ...]` each."""
+
+
+def load_export(path: Path, threads: int = 1) -> LoadedExport:
+    """The export `path`, or the newest one of an exporter's folder. Local.
+
+    Args:
+        threads: With which trees predict.
+
+    Raises:
+        UserError: There is none, or it cannot be loaded.
+    """
+    found = newest_export(path).absolute()
+    return TreeExport(found, threads) if (found / MODEL_FILE).exists() else KerasExport(found)
+
+
+class KerasExport(LoadedExport):
+    """An exported model's signature `serving_default`, loaded with TensorFlow alone.
 
     Raises:
         UserError: There is no SavedModel, or none with that signature.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = newest_export(path).absolute()
+        self.path = path
         with without_chatter():
             try:
                 self._loaded = tf.saved_model.load(str(self.path))
@@ -68,20 +102,71 @@ class LoadedExport:
         return digest.hexdigest()[:16]
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name for inputs by name, `[B, ...]` each."""
+        """See LoadedExport."""
         inputs = {name: tf.constant(array, dtype=self._specs[name].dtype) for name, array in arrays.items()}
         return {name: output.numpy() for name, output in sorted(self._call(**inputs).items())}
 
 
+class TreeExport(LoadedExport):
+    """Exported trees (`builtin: gbdt`).
+
+    Args:
+        threads: With which they predict.
+
+    Raises:
+        UserError: XGBoost is not installed, or the export is damaged.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self.path, self._threads = path, threads
+        schema = read_schema(path / "assets" / SCHEMA_FILE, follow=False)
+        if schema.task is None:
+            raise UserError(
+                f"{path / 'assets' / SCHEMA_FILE}: has no label, which trees have learned; export them anew"
+            )
+        self._schema, self._output = schema, OUTPUTS[schema.task]
+        self._columns = TreeColumns(schema)
+        try:
+            content = read_bytes(path / MODEL_FILE, MAX_GRAPH_BYTES, follow=True)
+        except OSError as error:
+            raise UserError(f"{path / MODEL_FILE}: cannot be read: {error.strerror}") from None
+        about = read_json(path / ABOUT_FILE)
+        if about.get("sha256") != hashlib.sha256(content).hexdigest():  # XGBoost would crash on what is damaged
+            raise UserError(
+                f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export anew"
+            )
+        self._digest = hashlib.sha256(content + schema.to_yaml().encode()).hexdigest()[:16]
+        self._booster = booster_of(content, threads)
+        types = {name: schema.columns[name].type for name in self._columns.columns}
+        self.inputs = {name: InputSpec("object" if kind == "text" else "float64", ()) for name, kind in types.items()}
+        self.datasets = {name: name for name in types}
+        step = about.get("step")
+        self.step = step if isinstance(step, int) else None
+        self.pad = {}
+
+    def digest(self) -> str:
+        """Of the trees and the schema."""
+        return self._digest
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See LoadedExport."""
+        matrix = matrix_of(self._columns, self._columns.matrix(arrays), self._threads)
+        return {self._output: predicted(self._booster, matrix)}
+
+
+def _is_export(path: Path) -> bool:
+    return any((path / name).exists() for name in ("saved_model.pb", MODEL_FILE))
+
+
 def newest_export(path: Path) -> Path:
     """`path`, or the newest export in it, where it is an exporter's folder; UserError where it is neither."""
-    if (path / "saved_model.pb").exists():
+    if _is_export(path):
         return path
     if not path.is_dir():
         raise UserError(f"{path}: there is no such folder; an export is JOBDIR/export/NAME/NUMBER")
-    exports = [p for p in path.iterdir() if p.name.isdigit() and (p / "saved_model.pb").exists()]
+    exports = [p for p in path.iterdir() if p.name.isdigit() and _is_export(p)]
     if not exports:
-        raise UserError(f"{path}: is no SavedModel, nor a folder of them; an export is JOBDIR/export/NAME/NUMBER")
+        raise UserError(f"{path}: is no export, nor a folder of them; an export is JOBDIR/export/NAME/NUMBER")
     return max(exports, key=lambda p: int(p.name))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,16 +33,15 @@ def _text(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def output_columns(outputs: Mapping[str, np.ndarray], schema: TableSchema) -> dict[str, Any]:
+def output_columns(values: np.ndarray, schema: TableSchema) -> dict[str, Any]:
     """Columns of Arrow, null where a number is none.
 
     Of two classes `prediction` is the more probable one, and `probability_<class>` that of the second; of more classes
     there is a `probability_<class>` of each. Of numbers `prediction` is the number.
 
     Args:
-        outputs: Of a built-in model: one, `[rows, units]`.
+        values: What a built-in model gives, `[rows, units]`.
     """
-    (values,) = outputs.values()
     values = np.asarray(values, np.float32)
     if not schema.classes:
         return {PREDICTION: _numbers(values[:, 0])}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pyarrow as pa
 
 from hpc_train.config.table import Table
 from hpc_train.config.table_schema import TableSchema, read_schema
+from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
 from hpc_train.data.tables.files import files_from_json, files_to_json, open_files
 from hpc_train.data.tables.part import check_columns
 from hpc_train.data.tables.rows import BadRowError, encoded
 from hpc_train.data.tables.table_file import TableFile
+from hpc_train.data.writing.prediction_files import InputSpec
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.files import open_to_read, replacement
@@ -30,6 +34,7 @@ from hpc_train.inference.table_writer import writer_for
 from hpc_train.jobdir.paths import SCHEMA_FILE
 from hpc_train.mapreduce.table_blocks import FileBlocks, cut_files
 from hpc_train.mapreduce.table_types import Part
+from hpc_train.models.heads import head_of
 from hpc_train.text import listed
 
 
@@ -46,7 +51,7 @@ class TableRequest:
     files: tuple[str, ...]
     out: Path
     keep: tuple[str, ...] | None = None
-    batch_size: int = 256
+    batch_size: int = 4096
     overwrite: bool = False
 
 
@@ -77,10 +82,13 @@ def predict_table(
     work = world.each(lambda: _Work.of(export, schema, files, request))
     if world.is_chief and (more := [n for n in files[0].types if n not in schema.columns and n not in work.kept]):
         report(f"{files[0].path}: has columns that the model was not trained with, and leaves out: {listed(more)}")
-    rows = world.each(lambda: work.predict(*_share(work.blocks.blocks, world)))
-    world.each(lambda: work.join(world.size) if world.is_chief else None)
-    with suppress(FileNotFoundError):
-        remove(work.part(world.rank))
+    try:
+        rows = world.each(lambda: work.predict(*_share(work.blocks.blocks, world)))
+        world.each(lambda: work.join(world.size) if world.is_chief else None)
+    finally:
+        if world.size > 1:
+            with suppress(FileNotFoundError):
+                remove(work.part(world.rank))
     return PredictionResult(sum(world.all_gather(rows)), 0, time.monotonic() - began, (request.out,))
 
 
@@ -94,8 +102,17 @@ def schema_of(export: LoadedExport) -> TableSchema:
     if not path.is_file():
         raise UserError(f"{export.path}: is no export of a built-in model of a table; predict shards, with --shards")
     schema = read_schema(path, follow=False)
-    if other := [name for name in export.datasets.values() if name not in schema.features]:
-        raise UserError(f"{path}: has no feature {other[0]!r}, which the export's model takes; export it anew")
+    for name, dataset in export.datasets.items():
+        if dataset not in schema.features:
+            raise UserError(
+                f"{path}: has no feature {dataset!r}, which the export takes; predict shards, with --shards"
+            )
+        wanted = InputSpec("object" if schema.columns[dataset].type == "text" else "float64", ())
+        if export.inputs[name] != wanted:
+            raise UserError(
+                f"{export.path}: takes {dataset!r} as {export.inputs[name]}, not {wanted} as tables have it; predict "
+                "shards, with --shards"
+            )
     return schema
 
 
@@ -108,9 +125,20 @@ def _check_out(request: TableRequest, files: Sequence[TableFile]) -> None:
     for file in files:
         if out.exists() and out.samefile(file.path):
             raise UserError(f"--out {out}: is the table itself; name another file")
-    if out.is_dir() or (out.exists() and not request.overwrite):
+    if out.is_dir() or (os.path.lexists(out) and not request.overwrite):
         way = "name another file" if out.is_dir() else "name another file, or give --overwrite to replace it"
         raise UserError(f"--out {out}: is there already; {way}")
+
+
+def _check_types(file: TableFile, wanted: Mapping[str, str]) -> None:
+    """UserError where a column has numbers that are to be dates, or dates that are to be numbers."""
+    for name, kind in wanted.items():
+        given = file.types[name]
+        if given not in (None, "text", kind) and kind != "text" and "date" in (given, kind):
+            raise UserError(
+                f"{file.path}: column {name!r} has the type {given}, in the schema of the model {kind}; write it as "
+                "that, or as texts"
+            )
 
 
 def _share(blocks: int, world: World) -> tuple[int, int, int, int]:
@@ -141,6 +169,7 @@ class _Work:
             kept = tuple(name for name in there if name in schema.columns and schema.columns[name].role == "id")
         else:
             kept = request.keep
+        files[0].check_readable(kept)
         for name in kept:
             if name not in there:
                 near = did_you_mean(name, there)
@@ -150,9 +179,10 @@ class _Work:
                 f"column {twice[0]!r} of {files[0].path} is called as a prediction is; give --keep without it, or "
                 "rename it"
             )
-        features = {name: schema.columns[name].type for name in dict.fromkeys(export.datasets.values())}
+        features = {name: column.type for name, column in schema.features.items()}
         for file in files:
             check_columns(file, [*features, *kept])
+            _check_types(file, features)
         return cls(export, schema, FileBlocks(files, {**features, **dict.fromkeys(kept)}), kept, request)
 
     def part(self, rank: int) -> Path:
@@ -166,13 +196,10 @@ class _Work:
             return self._write(tables)
         rows = 0
         with replacement(self.part(rank), to_disk=False) as file:
-            writer = None
             for table in tables:
-                writer = writer or pa.ipc.new_stream(file, table.schema)
-                writer.write_table(table)
+                with pa.ipc.new_stream(file, table.schema) as writer:  # of its own: files may have other types
+                    writer.write_table(table)
                 rows += table.num_rows
-            if writer is not None:
-                writer.close()
         return rows
 
     def join(self, ranks: int) -> None:
@@ -183,42 +210,60 @@ class _Work:
     def _parts(self, ranks: int) -> Iterator[Any]:
         for rank in range(ranks):
             with open_to_read(self.part(rank)) as file:
-                if not self.part(rank).stat().st_size:
-                    continue
-                for batch in pa.ipc.open_stream(file):
-                    yield pa.Table.from_batches([batch])
+                size = os.fstat(file.fileno()).st_size
+                while file.tell() < size:
+                    yield pa.ipc.open_stream(file).read_all()
 
     def _write(self, tables: Iterator[Any]) -> int:
+        first = next(tables, None)
+        if first is None:
+            raise UserError(f"{listed(self.request.files)}: has no rows; give a table with some")
         rows = 0
-        with replacement(self.request.out) as file:
-            writer = None
-            for table in tables:
-                writer = writer or writer_for(self.request.out)(file, table.schema)
+        with (
+            replacement(self.request.out) as file,
+            closing(writer_for(self.request.out)(file, first.schema)) as writer,
+        ):
+            for table in chain([first], tables):
                 writer.write(table)
                 rows += table.num_rows
-            if writer is None:
-                raise UserError(f"{listed(self.request.files)}: has no rows; give a table with some")
-            writer.close()
         return rows
 
     def _tables(self, first: int, end: int) -> Iterator[Any]:
         with self.blocks.reader() as read:
             for block in range(first, end):
                 for part in read(block):
-                    for row in range(0, part.table.num_rows, self.request.batch_size):
-                        table = part.table.slice(row, self.request.batch_size)
-                        yield self._predicted(Part(part.block, part.row + row, table))
+                    if part.table.num_rows:
+                        yield self._predicted(part)
 
     def _predicted(self, part: Part) -> Any:
         """The kept columns of a Part, with what is predicted of its rows."""
+        features = self._features(part)
+        values = [
+            self._values({name: rows[start : start + self.request.batch_size] for name, rows in features.items()})
+            for start in range(0, part.table.num_rows, self.request.batch_size)
+        ]
+        found = output_columns(np.concatenate(values), self.schema)
+        return pa.table({**{name: part.table.column(name) for name in self.kept}, **found})
+
+    def _features(self, part: Part) -> dict[str, Rows]:
+        """What each input of the export takes of a Part: the label, if it is kept, is none of it."""
+        datasets = self.export.datasets
         try:
-            rows = encoded(part.table, self.schema)
+            rows = encoded(part.table.select(list(self.schema.features)), self.schema)
         except BadRowError as error:
             place = self.blocks.place(part.block, part.row + error.row)
             raise UserError(f"{place}: column {error.column!r} {error.text}; mend it, or leave its row out") from None
-        arrays = {
-            name: values.texts() if isinstance(values := rows[dataset], Ragged) else np.asarray(values)
-            for name, dataset in self.export.datasets.items()
-        }
-        found = output_columns(self.export.predict(arrays), self.schema)
-        return pa.table({**{name: part.table.column(name) for name in self.kept}, **found})
+        return {name: rows[dataset] for name, dataset in datasets.items()}
+
+    def _values(self, rows: Mapping[str, Rows]) -> np.ndarray:
+        """What the export makes of some rows, `[rows, units]`."""
+        arrays = {name: each.texts() if isinstance(each, Ragged) else np.asarray(each) for name, each in rows.items()}
+        outputs = self.export.predict(arrays)
+        shape = (len(next(iter(arrays.values()))), head_of(self.schema).units)
+        if [output.shape for output in outputs.values()] != [shape]:
+            given = listed(f"{name} {list(output.shape)}" for name, output in outputs.items())
+            raise UserError(
+                f"{self.export.path}: gives {given} of {shape[0]} rows, a model of this schema {list(shape)} alone; "
+                "predict shards, with --shards"
+            )
+        return next(iter(outputs.values()))

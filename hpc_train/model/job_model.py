@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from hpc_train.config.builtin_model import BuiltinModel, TabularModel
+from hpc_train.config.builtin_model import BuiltinModel, GBDTModel, KerasModel, TabularModel
 from hpc_train.config.diagnostics import validated
 from hpc_train.config.estimator import Estimator
 from hpc_train.config.functions import PARAMS, call, check_model
@@ -95,7 +95,9 @@ class JobModel:
 
     def call(self) -> Any:
         """What the model function returns. Local."""
-        if isinstance(self.model, BuiltinModel):
+        if isinstance(self.model, GBDTModel):
+            raise UserError(f"{self.name}: is no Keras model; trees are evaluated and exported while they are trained")
+        if isinstance(self.model, KerasModel):
             return BuiltinModelFunction(self.model)()
         function = self.load(self.model)
         try:

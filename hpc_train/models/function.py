@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpc_train.arguments import checked_arguments, is_path, not_allowed, shown
-from hpc_train.config.builtin_model import KINDS, BuiltinModel, ImageModel, model_from
+from hpc_train.config.builtin_model import KINDS, BuiltinModel, GBDTModel, ImageModel, KerasModel, model_from
 from hpc_train.config.table_schema import read_schema
 from hpc_train.config.validation import Shortened, said_of
 from hpc_train.errors import UserError, did_you_mean
@@ -27,7 +27,7 @@ class BuiltinModelFunction:
         UserError: When it is called: the schema lacks what the model needs.
     """
 
-    settings: BuiltinModel
+    settings: KerasModel
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__qualname__", f"builtin {self.settings.builtin}")  # what messages call it
@@ -71,6 +71,10 @@ def builtin_model(name: str, schema: str | Path | None = None, **options: Any) -
     except ValidationError as error:
         lines = [f"{where}: {_said(dict(each), KINDS[name])}" for each in error.errors()]
         raise UserError("\n".join(dict.fromkeys(lines))) from None
+    if isinstance(settings, GBDTModel):
+        raise UserError(
+            f"{where}: name: 'gbdt' is no Keras model; give it in a job file, as `model: {{builtin: gbdt}}`"
+        )
     if isinstance(settings, ImageModel):
         return BuiltinModelFunction(replace(settings, weights=settings.weights and settings.weights.absolute()))
     if isinstance(settings.schema, Path):

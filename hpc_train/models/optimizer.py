@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_train.config.builtin_model import BuiltinModel
+from hpc_train.config.builtin_model import KerasModel
 from hpc_train.lazy import keras
 
 _CLASSES = {
@@ -17,7 +17,7 @@ _CLASSES = {
 """Of keras.optimizers, by the name in a job file."""
 
 
-def optimizer_of(settings: BuiltinModel) -> keras.optimizers.Optimizer:
+def optimizer_of(settings: KerasModel) -> keras.optimizers.Optimizer:
     """A new one."""
     made: keras.optimizers.Optimizer = getattr(keras.optimizers, _CLASSES[settings.optimizer])(settings.learning_rate)
     return made

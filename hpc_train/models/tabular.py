@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpc_train.config.builtin_model import DNNModel, LinearModel, TabularModel, WideDeepModel
+from hpc_train.config.builtin_model import DNNModel, KerasTabularModel, LinearModel, WideDeepModel
 from hpc_train.config.table_schema import TableSchema
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras
@@ -16,7 +16,7 @@ _NAME_TWICE = "All operation names should be unique"
 """What Keras says where a column is called as it calls another layer."""
 
 
-def tabular_model(settings: TabularModel) -> tuple[keras.Model, Head]:
+def tabular_model(settings: KerasTabularModel) -> tuple[keras.Model, Head]:
     """The model that `settings`, whose schema has been read, describe; not compiled.
 
     It takes a dict by column, see Features.inputs, and gives what its head does.
@@ -34,7 +34,7 @@ def tabular_model(settings: TabularModel) -> tuple[keras.Model, Head]:
     return _model(settings, Features.of(settings.schema, layers_as_columns=False), head), head
 
 
-def _model(settings: TabularModel, features: Features, head: Head) -> keras.Model:
+def _model(settings: KerasTabularModel, features: Features, head: Head) -> keras.Model:
     if isinstance(settings, LinearModel):
         logits = _linear(settings, features, head)
     else:

@@ -14,6 +14,7 @@ from hpc_train.data.hdf5.reader import Rows
 from hpc_train.data.ragged import Ragged
 from hpc_train.data.sources.arrow import arrow_of_texts
 from hpc_train.data.tables.hashes import hashes_of
+from hpc_train.data.tables.words import words_of
 from hpc_train.mapreduce.distinct import Distinct
 from hpc_train.mapreduce.moments import MinMax, Moments
 from hpc_train.mapreduce.quantiles import Quantiles
@@ -26,8 +27,6 @@ MOST_DISTINCT = 10_000
 """Values, words, and pairs of a value and a label are counted exactly, as long as there are no more."""
 BETWEEN = b"\x1f"
 """Between the value and the label of a pair."""
-PUNCTUATION = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']"""
-"""What Keras's TextVectorization strips; it makes ASCII letters small, and cuts at blanks."""
 
 
 @dataclass(frozen=True)
@@ -197,11 +196,8 @@ def _equal(rows: Rows, label: Rows) -> int:
 
 def _with_words(vocabulary: Vocabulary, state: State, texts: Any, counts: np.ndarray) -> State:
     """`state` and the words of `texts`, each of which occurs so often as `counts` has it."""
-    plain = compute.ascii_lower(texts.cast(pa.large_string()))
-    lists = compute.ascii_split_whitespace(compute.replace_substring_regex(plain, PUNCTUATION, ""))
-    words, times = lists.flatten(), np.repeat(counts, np.asarray(lists.value_lengths()))
-    is_word = compute.greater(compute.binary_length(words), 0)
-    words, times = words.filter(is_word), times[np.asarray(is_word)]
+    words, rows = words_of(texts)
+    times = counts[rows]
     if not len(words):
         return state
     encoded = words.cast(pa.large_binary()).dictionary_encode()

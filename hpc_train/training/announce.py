@@ -6,9 +6,9 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,22 +51,51 @@ RANKS_LISTED = 64
 """Ranks in the table that a job prints first; environment.json has all."""
 
 
+@dataclass(frozen=True)
+class Announcement:
+    """What there is to say of the model and the data as a run begins.
+
+    Attributes:
+        first_line: From where to where training goes.
+        hyperparameters: By name, for TensorBoard. notes: warnings. warm: what a warm start has done.
+        input_advice: What to change where training waits for input.
+        graph: Writes the model's graph, once training has begun.
+    """
+
+    first_line: str
+    hyperparameters: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    warm: Sequence[WarmStartResult] = ()
+    input_advice: str = ""
+    graph: Callable[[MetricsWriter], None] | None = None
+
+    @classmethod
+    def of_model(
+        cls, job: TrainingJob, plan: RunPlan, model: keras.Model, optimizer: Any, data: OpenInput, warm: Any
+    ) -> Announcement:
+        """Of a Keras model; `optimizer` is the first that a step applies."""
+        source, config, spec = job.train_spec.input_fn, job.config, data.dataset.element_spec
+        about = {
+            "strategy": config.strategy,
+            "ranks": plan.roles.size,
+            "batch_size": source.batch_size if isinstance(source, HDF5Input) else None,
+            "optimizer": type(optimizer).__name__,
+            "mixed_precision": config.mixed_precision,
+            **job.estimator.params,
+        }
+        notes = [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]
+        show = partial(_show_graph, model=model, x_spec=spec[0] if isinstance(spec, tuple) else spec)
+        return cls(first_line(job, plan), about, notes, warm, data.advice, show)
+
+
 @contextmanager
 def start_reporting(
-    job: TrainingJob,
-    plan: RunPlan,
-    model: keras.Model,
-    optimizer: Any,
-    data: OpenInput,
-    failure: FailureReport,
-    ranks: list[dict[str, Any]],
-    warm: Sequence[WarmStartResult],
+    job: TrainingJob, plan: RunPlan, failure: FailureReport, ranks: list[dict[str, Any]], about: Announcement
 ) -> Iterator[Reporter]:
     """Reports that a run begins, and gives what reports the rest. Writes into the job-dir.
 
     Args:
-        optimizer: The first that a step applies. ranks: about each rank. warm: what a warm start has done, if there
-            was one.
+        ranks: About each rank.
     """
     if log.isEnabledFor(logging.INFO):
         screen = console()
@@ -82,25 +111,25 @@ def start_reporting(
     status = StatusFile(job_dir, failure.path, lenient, step=plan.first_step, max_steps=max_steps, ranks=size, **fields)
     with MetricsWriter(job_dir, lenient) as metrics:
         metrics.start(plan.first_step, ranks=size, max_steps=plan.max_steps, restarts=fields["restarts"])
-        show_job(metrics, job, size, optimizer)
+        metrics.hyperparameters(about.hyperparameters, [spec.kind for spec in job.eval_specs])
+        metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
         progress = TrainingProgress(console(), plan.first_step, plan.max_steps, config.log_step_count_steps)
         status.update(state="running")
-        log.info(first_line(job, plan))
+        log.info(about.first_line)
         log.info(f"curves: tensorboard --logdir {shlex.quote(str(job_dir))} --host localhost")
-        for line in [*of_the_run_before(sound(before)), *(line for done in warm for line in done.lines)]:
+        for line in [*of_the_run_before(sound(before)), *(line for done in about.warm for line in done.lines)]:
             log.info(line)
-        for done in warm:
+        for done in about.warm:
             if done.warning is not None:
                 log.warning(done.warning)
             with lenient.writing(job_dir / WARM_START_FILE):
                 write_json(job_dir / WARM_START_FILE, done.record)
         if plan.reordered:
             log.info("the order of rows has changed: training goes on with a whole epoch of it")
-        for note in [*data.notes, *notes_on_types(plan.shards, (job.train_spec, *job.eval_specs))]:
+        for note in about.notes:
             log.warning(note)
-        spec = data.dataset.element_spec
-        show = partial(_show_graph, metrics, model, spec[0] if isinstance(spec, tuple) else spec)
-        yield Reporter(metrics, status, progress, lists, data.advice, show, start_timeline)
+        show = None if about.graph is None else partial(about.graph, metrics)
+        yield Reporter(metrics, status, progress, lists, about.input_advice, show, start_timeline)
 
 
 def _how_started(ranks: int) -> dict[str, Any]:
@@ -123,20 +152,6 @@ def _masked(command: str) -> str | None:
     except ValueError:
         return None
     return command if masked_words(words) == words else shlex.join(masked_words(words))
-
-
-def show_job(metrics: MetricsWriter, job: TrainingJob, ranks: int, optimizer: Any) -> None:
-    """Writes hyper-parameters and the job file's text. For the chief."""
-    source, config = job.train_spec.input_fn, job.config
-    about = {
-        "strategy": config.strategy,
-        "ranks": ranks,
-        "batch_size": source.batch_size if isinstance(source, HDF5Input) else None,
-        "optimizer": type(optimizer).__name__,
-        "mixed_precision": config.mixed_precision,
-    }
-    metrics.hyperparameters({**about, **job.estimator.params}, [spec.kind for spec in job.eval_specs])
-    metrics.text("job", f"```yaml\n{read_bytes(job.job_dir / JOB_FILE, MAX_JOB_BYTES).decode()}\n```")
 
 
 def _show_graph(metrics: MetricsWriter, model: keras.Model, x_spec: Any) -> None:

@@ -44,7 +44,7 @@ from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
-from hpc_train.training.announce import start_reporting
+from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import early_stopper, hooks_of, prepare_evaluations, user_hooks
 from hpc_train.training.data_check import check_labels
 from hpc_train.training.job_dir import about_rank, begin_job_dir
@@ -120,7 +120,8 @@ def build(
         reporter: Reporter | None = None
         if world.is_chief:
             optimizer = trained.parts.state.updates.first
-            reporting = start_reporting(job, plan, model, optimizer, data.current, failure, ranks, trained.warm)
+            about = Announcement.of_model(job, plan, model, optimizer, data.current, trained.warm)
+            reporting = start_reporting(job, plan, failure, ranks, about)
             reporter = stack.enter_context(reporting)
             if trained.restored is not None:
                 before = trained.restored.settings

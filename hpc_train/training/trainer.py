@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hpc_train.distributed.excepthook import install_excepthook
 from hpc_train.distributed.startup import join_world
 from hpc_train.distributed.world import World
 from hpc_train.engine import background_evaluation
-from hpc_train.engine.run_plan import TrainingJob
+from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
 from hpc_train.jobdir.code_paths import relative_to
 from hpc_train.jobdir.paths import CHECKPOINTS, SCHEMA_FILE
@@ -100,7 +100,7 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
         made_by = estimator.model_fn
         schema = schema_of(made_by.settings) if isinstance(made_by, BuiltinModelFunction) else None
         job = TrainingJob(estimator, train_spec, tuple(eval_specs), description, Path.cwd(), schema=schema)
-        return _run(world, job, signals)
+        return run_job(world, job, signals, keras_run)
 
 
 def train_job(
@@ -110,14 +110,32 @@ def train_job(
 
     This rank sleeps `delay_secs` after each step.
     """
+    return run_job(world, asked_for(job, job_dir, code_folder, delay_secs), signals, keras_run)
+
+
+def asked_for(job: JobConfig, job_dir: Path, code_folder: Path, delay_secs: float = 0.0) -> TrainingJob:
+    """What a job file asks for. Local."""
     model = JobModel.of_job(job, job_dir, code_folder)
     estimator, specs = model.estimator(job.warm_start_from), (job.train_spec(), tuple(job.eval_specs()))
     description = relative_to(job_dir, with_schema_named(job.model_dump(mode="json"), SCHEMA_FILE))
-    asked = TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs, model.schema)
-    return _run(world, asked, signals)
+    return TrainingJob(estimator, *specs, description, code_folder, model.load, delay_secs, model.schema)
 
 
-def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
+Run = Callable[
+    [World, TrainingJob, RunPlan, CheckpointManager, JobLock, StopSignals], tuple[dict[str, float], list[str]]
+]
+"""Trains, evaluates and exports as planned; gives the last evaluation's metrics, and the exports of it. Collective."""
+
+
+def keras_run(
+    world: World, job: TrainingJob, run: RunPlan, manager: CheckpointManager, lock: JobLock, signals: StopSignals
+) -> tuple[dict[str, float], list[str]]:
+    """The Run of a Keras model."""
+    with build(world, job, run, strategy_of(job.config.strategy), manager, lock, signals) as context:
+        return context.training(context)
+
+
+def run_job(world: World, job: TrainingJob, signals: StopSignals, train: Run) -> Result:
     """What train_and_evaluate does, once the world is joined. Collective."""
     config = job.config
     start_timeline.begin("data")
@@ -136,8 +154,7 @@ def _run(world: World, job: TrainingJob, signals: StopSignals) -> Result:
             run = plan(world, job, strategy, manager)
             if (finished := world.on_chief(lambda: finished_result(job, run))) is not None:
                 return finished[0], [Path(path) for path in finished[1]]
-            context = stack.enter_context(build(world, job, run, strategy, manager, lock, signals))
-            metrics, exports = context.training(context)
+            metrics, exports = train(world, job, run, manager, lock, signals)
             return metrics, [Path(path) for path in exports]
     except JobStopped as stopped:
         if background_evaluation.hangs():  # Python would wait for its thread

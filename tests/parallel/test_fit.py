@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import shutil
 import signal
@@ -20,12 +21,13 @@ from hpc_train.config.job import load_job
 from hpc_train.config.table_schema import read_schema
 from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
-from hpc_train.inference.loaded_export import LoadedExport
+from hpc_train.inference.loaded_export import LoadedExport, load_export
 from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
-from tests.support import BIN, LIMIT_SECS, environment, mpirun, run_program
+from tests.support import BIN, LIMIT_SECS, environment, run_program, run_ranks
 
+PROGRAMS = Path(__file__).parent / "programs"
 ROWS, NAMES = 1500, ("kept", "returned")
 
 
@@ -98,35 +100,28 @@ def test_a_table_becomes_a_model_and_its_folder_can_be_gone_on_with(
     assert JobDir(tmp_path / "other").status()["step"] == 200
 
 
-def predict(folder: Path, export: Path, out: str, *words: object, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)]
-    return run_program([*(mpirun(ranks) if ranks else []), *command], folder)
+def predict(folder: Path, export: Path, out: str, *words: object) -> subprocess.CompletedProcess[str]:
+    return run_program([str(BIN / "hpc-train"), "predict", str(export), "--out", out, *map(str, words)], folder)
 
 
-def test_new_rows_are_predicted_as_shards_of_them_are(
-    table: Path, fitted: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    out = fitted[0] / "out"
-    export = out / "runs" / "out" / "export" / "best"
-    done = predict(tmp_path, export, "p.csv", "--table", table, "--keep", "customer,sold")
+@pytest.fixture(scope="module")
+def export(fitted: tuple[Path, subprocess.CompletedProcess[str]]) -> LoadedExport:
+    return load_export(fitted[0] / "out" / "runs" / "out" / "export" / "best")
+
+
+def test_new_rows_are_predicted_as_shards_of_them_are(table: Path, export: LoadedExport, tmp_path: Path) -> None:
+    schema_file = table.parent / "out" / "schema.yaml"
+    done = predict(tmp_path, export.path.parent, "p.csv", "--table", table, "--keep", "customer,sold")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"done: {ROWS:,} rows predicted" in done.stdout
-    for out_file in ("p2.csv", "p2.parquet"):
-        several = predict(tmp_path, export, out_file, "--table", table, "--keep", "customer,sold", ranks=2)
-        assert several.returncode == 0, several.stderr
-    assert (tmp_path / "p2.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".p")] == []
     found, given = pyarrow.csv.read_csv(tmp_path / "p.csv"), pyarrow.csv.read_csv(table)
     assert found.column_names == ["customer", "sold", "prediction", "probability_returned"]
-    assert pyarrow.parquet.read_table(tmp_path / "p2.parquet").column("probability_returned").to_pylist() == [
-        np.float32(value) for value in found.column("probability_returned").to_pylist()
-    ]
     for name in ("customer", "sold"):
         assert found.column(name) == given.column(name)
     probabilities = found.column("probability_returned").to_numpy()
     assert found.column("prediction").to_pylist() == [NAMES[int(p > 0.5)] for p in probabilities]
-    run_program([str(BIN / "hpc-train"), "shard", "all", str(table), "--schema", str(out / "schema.yaml")], tmp_path)
-    by_shards = predict(tmp_path, export, "q-*.h5", "--shards", "all-*.h5")
+    run_program([str(BIN / "hpc-train"), "shard", "all", str(table), "--schema", str(schema_file)], tmp_path)
+    by_shards = predict(tmp_path, export.path, "q-*.h5", "--shards", "all-*.h5")
     assert by_shards.returncode == 0, by_shards.stderr
     parts = []
     for path in sorted(tmp_path.glob("q-*.h5")):
@@ -135,11 +130,33 @@ def test_new_rows_are_predicted_as_shards_of_them_are(
     np.testing.assert_allclose(probabilities, np.concatenate(parts), atol=1e-6, rtol=0)
 
 
-def test_tables_that_do_not_fit_are_refused_in_one_sentence(
-    fitted: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_several_ranks_write_the_same_bytes_and_leave_nothing_else(
+    ranks: int, table: Path, export: LoadedExport, tmp_path: Path
 ) -> None:
+    text, bad, zipped, out = table.read_text("utf-8"), *(tmp_path / name for name in ("b.csv", "z.csv.gz", "out"))
+    zipped.write_bytes(gzip.compress(text.encode()))
+    bad.write_text(text + "c1,2024-01-30,much,Bern,kept\n", "utf-8")
+    out.mkdir()
+    ended = run_ranks(ranks, [PROGRAMS / "predict_tables.py", export.path, out, bad, table, zipped], tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    for name in ("p.csv", "p.parquet"):
+        request = TableRequest((str(table), str(zipped)), tmp_path / name, ("city", "sold"))
+        assert predict_table(World.alone(), export, request, print).rows == 2 * ROWS
+        assert (out / name).read_bytes() == (tmp_path / name).read_bytes()
+    found, written = pyarrow.parquet.read_table(out / "p.parquet"), pyarrow.csv.read_csv(out / "p.csv")
+    assert found.column("probability_returned").to_pylist() == [
+        np.float32(value) for value in written.column("probability_returned").to_pylist()
+    ]
+    problem = f"line {ROWS + 2:,}: column 'size' has 'much', not a number; mend it, or leave its row out"
+    assert ended.stdout.count(f"refused: {bad}: {problem}\n") == ranks
+    assert sorted(path.name for path in out.iterdir()) == ["p.csv", "p.parquet"]
+
+
+def test_tables_that_do_not_fit_are_refused_in_one_sentence(table: Path, export: LoadedExport, tmp_path: Path) -> None:
     """In one process, since each would load TensorFlow again."""
-    export = LoadedExport(fitted[0] / "out" / "runs" / "out" / "export" / "best")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "self.csv").symlink_to(tmp_path / "new.csv")
     (tmp_path / "there.csv").write_text("mine")
     said: list[str] = []
 
@@ -161,11 +178,28 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
     refused("customer,sold,size,city\n", "has no rows")
     refused(good, "--keep custmer: ", keep=("custmer",))
     refused(good, "is the table itself", out=tmp_path / "new.csv", overwrite=True)
+    refused(good, "is the table itself", out=tmp_path / "self.csv", overwrite=True)
+    refused(good, "link.csv: is there already; name", out=tmp_path / "link.csv")
     refused(good, "there.csv: is there already; name another file, or give --overwrite", out=tmp_path / "there.csv")
     refused(good, "written as .csv or .parquet", out=tmp_path / "p.xlsx")
     refused(good, "no such folder", out=tmp_path / "none" / "p.csv")
     refused(good.replace("customer", "prediction"), "is called as a prediction is", keep=("prediction",))
+    with pytest.raises(UserError, match="is a folder, not a regular file"):
+        predict_table(World.alone(), export, TableRequest((str(tmp_path),), tmp_path / "p.csv"), said.append)
+    numbers = {"customer": ["c1"], "sold": [20240102], "size": [1.5], "city": ["Bern"]}
+    pyarrow.parquet.write_table(pyarrow.table(numbers), tmp_path / "new.parquet")
+    request = TableRequest((str(tmp_path / "new.parquet"),), tmp_path / "p.parquet")
+    with pytest.raises(UserError, match="column 'sold' has the type integer, in the schema of the model date; write"):
+        predict_table(World.alone(), export, request, said.append)
     assert said == []
+
+    labelled = (
+        good.replace("city\n", "city,returned\n").replace("Bern\n", "Bern,\n").replace("Genève\n", "Genève,who\n")
+    )
+    (tmp_path / "labelled.csv").write_text(labelled, "utf-8")
+    request = TableRequest((str(tmp_path / "labelled.csv"),), tmp_path / "p.csv", keep=("returned",))
+    assert predict_table(World.alone(), export, request, said.append).rows == 2
+    assert [row.split(",")[0] for row in (tmp_path / "p.csv").read_text().splitlines()] == ["returned", "", "who"]
 
     odd = good.replace("city\n", "city,näxt\n").replace("Bern\n", 'Bern,"a\nb"\n').replace("Genève\n", "nowhere,\n")
     (tmp_path / "odd.csv").write_text("\ufeff" + odd.replace("\n", "\r\n"), "utf-8")
@@ -209,7 +243,7 @@ def test_a_run_that_is_stopped_goes_on_and_tables_of_their_own_are_evaluated(tab
     ("words", "expected"),
     [
         (["--label", "returnd"], "--label returnd: table.csv has no such column; did you mean `returned`?"),
-        (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep"),
+        (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep, gbdt"),
         (["--label", "returned", "--set", "train.max_step=3"], "--set train.max_step: train.max_step: unknown key"),
         (["--label", "returned", "--split", "1.5"], "--split 1.5"),
         (["--label", "returned", "--eval", "none.csv"], "none.csv: no such file"),

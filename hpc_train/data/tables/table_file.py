@@ -37,7 +37,7 @@ class TableFile(ABC):
         if wrong := next((name for name in names if name in self.refused), None):
             raise UserError(
                 f"{self.path}: column {wrong!r} is {self.refused[wrong]}; a table has numbers, truth values, texts and "
-                "dates: leave the column out with --columns, or write it as one of these"
+                "dates: write it as one of these, or leave the column out"
             )
 
     @abstractmethod

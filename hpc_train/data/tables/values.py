@@ -125,7 +125,8 @@ def shown_value(value: Any) -> str:
     """A value as a message has it."""
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST else f"{value[:LONGEST]}…")
-    return f"{value:g}" if value == value // 1 and abs(value) < 1e6 else f"{float(value)!r}"
+    number = float(value)
+    return f"{number:g}" if number == number // 1 and abs(number) < 1e6 else repr(number)
 
 
 def day_of(seconds: float) -> str:

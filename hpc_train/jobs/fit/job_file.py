@@ -19,6 +19,8 @@ EVALUATIONS = 10
 PATIENCE = 3
 """Evaluations without a smaller loss that end training."""
 EPOCHS = 30
+ROUNDS, ROUNDS_BETWEEN, ROUNDS_OF_PATIENCE = 500, 25, 50
+"""Of trees: at most, between evaluations, and without a smaller loss before training ends."""
 LEAST_STEPS, MOST_STEPS = 1_000, 20_000
 GOALS: dict[Task, tuple[str, str]] = {
     "binary": ("auc", "max"),
@@ -55,13 +57,20 @@ def job_document(
     Raises:
         UserError: A setting is not `KEY=VALUE`.
     """
-    steps, (metric, mode) = steps_of(rows), GOALS[task]
-    every = steps // EVALUATIONS
+    metric, mode = GOALS[task]
+    train: dict[str, Any] = {"shards": "data/train-*.h5"}
+    if model == "gbdt":
+        steps, every, patience = ROUNDS, ROUNDS_BETWEEN, ROUNDS_OF_PATIENCE
+    else:
+        steps = steps_of(rows)
+        every = steps // EVALUATIONS
+        patience = PATIENCE * every
+        train |= {"batch_size": max(1, batch_of(rows) // ranks), "seed": 1}
     job: dict[str, Any] = {
         "name": name,
         "model": {"builtin": model, "schema": "schema.yaml"},
         "data": {
-            "train": {"shards": "data/train-*.h5", "batch_size": max(1, batch_of(rows) // ranks), "seed": 1},
+            "train": train,
             "eval": {"shards": "data/test-*.h5", "batch_size": 1024},
         },
         "run": {"save_checkpoints_steps": every, "best_metric": metric, "best_mode": mode, "tf_random_seed": 1},
@@ -70,7 +79,7 @@ def job_document(
             "early_stopping": {
                 "stop_if_no_decrease": {
                     "metric_name": "loss",
-                    "max_steps_without_decrease": PATIENCE * every,
+                    "max_steps_without_decrease": patience,
                     "run_every_steps": every,
                 }
             },

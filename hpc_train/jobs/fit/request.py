@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hpc_train.errors import UserError
 
-Model = Literal["linear", "dnn", "wide_deep"]
+Model = Literal["linear", "dnn", "wide_deep", "gbdt"]
 FRACTION = 0.2
 """Of the rows for evaluation, where nothing else is said."""
 OF_SCHEMA = ("label", "task", "split", "seed", "split_by", "time", "columns", "separator", "missing", "most_values")

@@ -33,9 +33,9 @@ _BOTH = (
 )
 _VOCABULARY = "label_vocabulary? "
 _TREES = (
-    "hpc_train has no boosted trees: train them by XGBoost, as a job of its own program (`module:` in job.yaml); "
-    "examples/xgboost does, on any number of ranks. n_trees is XGBoost's rounds, max_depth its max_depth, "
-    "learning_rate its eta, l1_regularization alpha, l2_regularization lambda, tree_complexity gamma"
+    "boosted trees are a built-in model of a table's shards, by XGBoost: `model: {builtin: gbdt, schema: schema.yaml}` "
+    "in job.yaml, or `hpc-train fit TABLE --label COLUMN --model gbdt`. n_trees is train.max_steps, max_depth and "
+    "learning_rate are called so, l1_regularization l1, l2_regularization l2, tree_complexity gamma"
 )
 _HEADS = "model_fn compiles the model with its loss and metrics, and that is all that a head did"
 _BASELINE = (

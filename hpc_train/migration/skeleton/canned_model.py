@@ -67,7 +67,7 @@ _KINDS = {
     "Classifier": "keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
     "Regressor": "keras.losses.MeanSquaredError()",
 }
-_TREES = "boosted trees have no counterpart: this is a linear model of the same columns"
+_TREES = "boosted trees are `model: {builtin: gbdt}` of a table's shards: this is a linear model of the same columns"
 _MOST_COLUMNS = 1000
 _MAX_DEPTH = 20
 
@@ -108,7 +108,7 @@ class _Canned:
         linear = self._columns(given.get("linear_feature_columns"))
         hidden = given.get("dnn_hidden_units", given.get("hidden_units"))
         if "BoostedTrees" in name:
-            self._remark(f"{_TREES}, and examples/xgboost trains trees")
+            self._remark(_TREES)
         if not columns + linear:
             self.remarks.append("no feature columns were found; take what the rows have")
             self._shapes = {"x": (1,)}

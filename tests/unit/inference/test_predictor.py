@@ -18,7 +18,7 @@ from hpc_train.errors import UserError
 
 tf = pytest.importorskip("tensorflow")
 
-from hpc_train.inference.loaded_export import LoadedExport  # noqa: E402
+from hpc_train.inference.loaded_export import LoadedExport, load_export  # noqa: E402
 from hpc_train.inference.predictor import inputs_from, predict_shards  # noqa: E402
 
 rows = st.lists(st.integers(1, 5000), min_size=1, max_size=8)
@@ -88,7 +88,7 @@ def write_export(path: Path, factor: float) -> Path:
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
-    return [LoadedExport(write_export(folder / str(i), 2.0 + i)) for i in range(2)]
+    return [load_export(write_export(folder / str(i), 2.0 + i)) for i in range(2)]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def save_lengths(folder: Path, pad: dict) -> LoadedExport:
     inputs = {"t": {"dataset": "tokens"}, "n": {"dataset": "tokens/length"}}
     about = {"signature": {"inputs": inputs}, "data": {"pad": pad}}
     (folder / "hpc_train.json").write_text(json.dumps(about))
-    return LoadedExport(folder)
+    return load_export(folder)
 
 
 def test_rows_of_different_lengths_are_padded_as_in_training_or_as_is_said(tmp_path):
@@ -230,13 +230,13 @@ def test_a_narrower_dtype_that_loses_nothing_is_taken(shards, exports):
 
 def test_what_is_no_export_is_refused(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
-        LoadedExport(tmp_path / "no")
+        load_export(tmp_path / "no")
     with pytest.raises(UserError, match="is no SavedModel"):
-        LoadedExport(tmp_path)
+        load_export(tmp_path)
     module = tf.Module()
     tf.saved_model.save(module, str(tmp_path / "1"))
     with pytest.raises(UserError, match="no signature serving_default"):
-        LoadedExport(tmp_path)
+        load_export(tmp_path)
 
 
 def test_outputs_without_a_row_for_each_row_are_refused(shards, tmp_path):
@@ -244,5 +244,5 @@ def test_outputs_without_a_row_for_each_row_are_refused(shards, tmp_path):
     module.serve = tf.function(lambda x: tf.reduce_sum(x), input_signature=[tf.TensorSpec([None, 3], name="x")])
     tf.saved_model.save(module, str(tmp_path / "sum"), signatures=module.serve)
     with pytest.raises(UserError, match="rows of outputs"):
-        predict(shards, LoadedExport(tmp_path / "sum"))
+        predict(shards, load_export(tmp_path / "sum"))
     assert list((shards / "out").iterdir()) == []

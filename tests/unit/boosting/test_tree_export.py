@@ -1,0 +1,92 @@
+"""Exports of trees as they are loaded, whole and damaged; and XGBoost where it is not installed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost as xgb
+
+from hpc_train.config.builtin_model import GBDTModel
+from hpc_train.config.table_schema import TableSchema
+from hpc_train.errors import UserError
+from hpc_train.inference.loaded_export import load_export
+from hpc_train.trees.booster import MODEL_FILE, matrix_of, parameters, xgboost
+from hpc_train.trees.columns import TreeColumns
+
+LABELS: dict[str, dict[str, Any]] = {
+    "binary": {"type": "boolean", "role": "label", "vocabulary": [False, True]},
+    "classes": {"type": "integer", "role": "label", "vocabulary": [5, 3, 9]},
+    "regression": {"type": "number", "role": "label"},
+    "counts": {"type": "integer", "role": "label"},
+}
+UNITS = {"binary": 1, "classes": 3, "regression": 1, "counts": 1}
+OUTPUT = {"binary": "probability", "classes": "probabilities", "regression": "prediction", "counts": "prediction"}
+
+
+def exported(folder: Path, task: str) -> Path:
+    """An export as a job makes it."""
+    columns = {
+        "x": {"type": "number", "role": "numeric"},
+        "city": {"type": "text", "role": "categorical", "vocabulary": ["a", "b"]},
+        "y": LABELS[task],
+    }
+    schema = TableSchema.model_validate({"task": task, "columns": columns})
+    chance, made = np.random.default_rng(0), TreeColumns(schema)
+    rows = {"x": chance.normal(size=200), "city": np.array([b"a", b"b"], object)[chance.integers(2, size=200)]}
+    matrix = matrix_of(made, made.matrix(rows), 1)
+    matrix.set_label(chance.integers(3, size=200) if task in ("classes", "counts") else rows["x"] > 0)
+    booster = xgb.train(parameters(GBDTModel(schema=schema), schema, 1, 0), matrix, 5)
+    (folder / "7" / "assets").mkdir(parents=True)
+    (folder / "7" / "assets" / "schema.yaml").write_text(schema.to_yaml())
+    content = bytes(booster.save_raw("ubj"))
+    about = {"step": 5, "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "7" / "hpc_train.json").write_text(json.dumps(about))
+    (folder / "7" / MODEL_FILE).write_bytes(content)
+    return folder / "7"
+
+
+@pytest.mark.parametrize("task", list(LABELS))
+def test_outputs_are_those_of_other_built_in_models(task: str, tmp_path: Path) -> None:
+    path = exported(tmp_path, task)
+    export = load_export(tmp_path)
+    assert (export.path, export.step, list(export.inputs)) == (path, 5, ["x", "city"])
+    found = export.predict({"x": np.array([1.0, np.nan]), "city": np.array([b"b", b""], object)})
+    assert list(found) == [OUTPUT[task]]
+    values = found[OUTPUT[task]]
+    assert (values.shape, values.dtype) == ((2, UNITS[task]), np.float32)
+    assert np.isfinite(values).all()
+    if task == "classes":
+        np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-6)
+    digest, text = export.digest(), (path / "assets" / "schema.yaml").read_text()
+    assert load_export(tmp_path).digest() == digest
+    (path / "assets" / "schema.yaml").write_text(text.replace("[a, b]", "[b, a]"))
+    assert load_export(tmp_path).digest() != digest
+
+
+def test_damaged_exports_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = exported(tmp_path, "binary")
+    content = (path / MODEL_FILE).read_bytes()
+    for damaged in (b"", b"no booster", content[: len(content) // 2]):
+        (path / MODEL_FILE).write_bytes(damaged)
+        with pytest.raises(UserError, match=r"model\.ubj: is not what hpc_train\.json beside it records") as refused:
+            load_export(path)
+        assert "\n" not in str(refused.value)
+    (path / MODEL_FILE).write_bytes(content)
+    (path / "assets" / "schema.yaml").unlink()
+    with pytest.raises(UserError, match=r"schema\.yaml: cannot be read"):
+        load_export(path)
+
+
+def test_where_xgboost_is_missing_the_way_on_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", none)
+    with pytest.raises(UserError, match=r"which is not installed; pip install 'hpc_train\[gbdt\]'"):
+        xgboost()
