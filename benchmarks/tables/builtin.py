@@ -8,9 +8,7 @@ from tempfile import TemporaryDirectory
 
 import keras
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
-from pyarrow import parquet
 
 from hpc_train.config.builtin_model import model_from
 from hpc_train.config.table import Table
@@ -18,10 +16,9 @@ from hpc_train.config.table_schema import TableSchema
 from hpc_train.distributed.world import World
 from hpc_train.models.function import BuiltinModelFunction
 from hpc_train.tabular.inference import infer_schema
-from tables.data_sets import DataSet
+from tables.data_sets import LABEL, DataSet
 
 BATCH, SEED = 64, 0
-LABEL = "y"
 
 
 def predicted(kind: str, train: DataSet, test: DataSet, steps: int, most_values: int) -> np.ndarray:
@@ -41,16 +38,10 @@ def predicted(kind: str, train: DataSet, test: DataSet, steps: int, most_values:
 
 def schema_of(rows: DataSet, most_values: int) -> TableSchema:
     """What `hpc-train schema` finds."""
-    columns = {name: pa.array(column, mask=_is_missing(column)) for name, column in rows.columns.items()}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "rows.parquet"
-        parquet.write_table(pa.table({**columns, LABEL: rows.label}), path)
+        rows.write(path)
         return infer_schema(World.alone(), Table(files=str(path)), LABEL, rows.task, most_values=most_values)
-
-
-def _is_missing(column: np.ndarray) -> np.ndarray:
-    found: np.ndarray = column == "" if column.dtype == object else np.isnan(column)
-    return found
 
 
 def _tensors(rows: DataSet, schema: TableSchema) -> Mapping[str, tf.Tensor]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 from sklearn import datasets
 from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -17,6 +20,8 @@ from hpc_train.tabular.inference import MOST_VALUES
 from tables.orders import orders
 
 SEED = 0
+LABEL = "y"
+"""What the label is called in files."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,20 @@ class DataSet:
         for train, test in split.split(self.label, self.label):
             yield self._rows(train), self._rows(test)
 
+    def write(self, path: Path) -> None:
+        """Writes a Parquet file, with LABEL as its last column."""
+        columns = {name: pa.array(column, mask=is_missing(column)) for name, column in self.columns.items()}
+        parquet.write_table(pa.table({**columns, LABEL: self.label}), path)
+
     def _rows(self, numbers: np.ndarray) -> DataSet:
         columns = {name: column[numbers] for name, column in self.columns.items()}
         return replace(self, columns=columns, label=self.label[numbers])
+
+
+def is_missing(column: np.ndarray) -> np.ndarray:
+    """Where a column of a DataSet lacks a value: bool `[rows]`."""
+    found: np.ndarray = column == "" if column.dtype == object else np.isnan(column)
+    return found
 
 
 def _carried(load: Callable[[], Any], task: Task) -> DataSet:
