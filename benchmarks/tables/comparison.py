@@ -48,14 +48,14 @@ SUMMARY = (
     "default.",
     "linear is compared with LogisticRegression and Ridge, which find the optimum; dnn with MLPClassifier and "
     "MLPRegressor, of one layer of 100, too, for 200 passes. MLPRegressor gets a standardised label: else "
-    "its 200 passes end before it has learnt anything. Built-in models have 1,000 and 600 steps of 64 rows. gbdt, which "
-    "a job of one rank trains, is compared with XGBoost by hand, with the same parameters and 100 rounds.",
+    "its 200 passes end before it has learnt anything. Built-in models have 1,000 and 600 steps of 64 rows. gbdt, "
+    "which a job of one rank trains, is compared with XGBoost by hand, with the same parameters and 100 rounds.",
     "orders is made by a seed: 25,000 rows of two classes, with price, age, items, 30 cities, 10,881 products, of "
     "which 6,682 are in one row alone, and comments of 3 to 25 of 3,000 words; of all columns but items 5 to 20 % are "
-    "missing. scikit-learn has SimpleImputer with indicators, OneHotEncoder of all values, TfidfVectorizer, "
-    "and an MLPClassifier that stops early: 200 passes overfit; XGBoost by hand has all products as categories and counts "
-    "of the 200 most frequent words. Built-in models know the 1,000 most frequent products "
-    f"and words, as by default; or {MOST_DISTINCT:,} (`hpc-train schema --most-values`), which are nearly all.",
+    "missing. scikit-learn has SimpleImputer with indicators, OneHotEncoder of all values, TfidfVectorizer, and an "
+    "MLPClassifier that stops early: 200 passes overfit; XGBoost by hand has all products as categories and counts of "
+    "the 200 most frequent words. Built-in models know the 1,000 most frequent products and words, as by default; or "
+    f"{MOST_DISTINCT:,} (`hpc-train schema --most-values`), which are nearly all.",
 )
 
 
