@@ -1,6 +1,6 @@
 """How good the built-in models are with their defaults, against others, on scikit-learn's data sets and a made one.
 
-python benchmarks/builtin_models.py                 # about 10 minutes
+python benchmarks/builtin_models.py                 # about 15 minutes
 python benchmarks/builtin_models.py --quick         # tries everything once; the figures mean nothing
 """
 
