@@ -196,7 +196,7 @@ class Rounds:
         if chief is not None:
             chief.exporters.content = bytes(self._booster.save_raw("ubj"))
             result = replace(result, exports=tuple(chief.exporters.after_evaluation(step, taken, metrics, last)))
-            RunReports(chief.reporter).evaluation(result, step, last)
+            RunReports(chief.reporter, self._job.config).evaluation(result, step, last)
             self._note_best(chief, step, metrics)
             if chief.stopper is not None:
                 chief.stopper.saw(result.kind, step, metrics)
@@ -242,7 +242,6 @@ class Rounds:
             end = f"stopped early: {decision.reason}" if decision is not None else "max_steps"
             log.info(f"done: step {step} ({end})")
             reporter.metrics.end(step, "succeeded", end)
-            if self._job.config.report:
-                self._watchdog.at("report", step)
-                RunReports(reporter).page(self._job.job_dir)
+            self._watchdog.at("report", step)
+            RunReports(reporter, self._job.config).page(self._job.job_dir)
         return {**result.metrics, "global_step": step}, exports

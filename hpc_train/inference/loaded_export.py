@@ -132,9 +132,7 @@ class TreeExport(LoadedExport):
             raise UserError(f"{path / MODEL_FILE}: cannot be read: {error.strerror}") from None
         about = read_json(path / ABOUT_FILE)
         if about.get("sha256") != hashlib.sha256(content).hexdigest():  # XGBoost would crash on what is damaged
-            raise UserError(
-                f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export anew"
-            )
+            raise UserError(f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export anew")
         self._digest = hashlib.sha256(content + schema.to_yaml().encode()).hexdigest()[:16]
         self._booster = booster_of(content, threads)
         types = {name: schema.columns[name].type for name in self._columns.columns}
