@@ -24,7 +24,7 @@ class RunReports:
     """Evaluations, exports and the report of a job, whatever it trains."""
 
     def __init__(self, reporter: Reporter, config: RunConfig) -> None:
-        self._reporter, self._lists, self._config = reporter, reporter.lists, config
+        self._reporter, self._lists, self.config = reporter, reporter.lists, config
         self.status = reporter.status.update
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
@@ -58,7 +58,7 @@ class RunReports:
 
     def page(self, job_dir: Path) -> None:
         """Writes the report of a job that is done, if it is wanted."""
-        if not self._config.report:
+        if not self.config.report:
             return
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end
