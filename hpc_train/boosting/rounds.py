@@ -127,7 +127,8 @@ class Rounds:
 
     def _report(self, step: int, last: int) -> None:
         config = self._job.config
-        record = step % config.save_summary_steps == 0 or step == last or step == self._run.first_step + 1
+        saved = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
+        record = saved or step % config.save_summary_steps == 0 or step == last or step == self._run.first_step + 1
         if not record and step % config.log_step_count_steps:
             return
         loss = self._training.loss(self._booster)
