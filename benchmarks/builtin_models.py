@@ -1,4 +1,4 @@
-"""How good the built-in models are with their defaults, against scikit-learn's, on its own data sets and a made one.
+"""How good the built-in models are with their defaults, against others, on scikit-learn's data sets and a made one.
 
 python benchmarks/builtin_models.py                 # about 10 minutes
 python benchmarks/builtin_models.py --quick         # tries everything once; the figures mean nothing

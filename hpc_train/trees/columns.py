@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -75,10 +76,16 @@ class _Date(_Column):
 
 @dataclass(frozen=True)
 class _Category(_Column):
-    """A value's place in the vocabulary; all others have the place after its end."""
+    """A value's place in the vocabulary.
+
+    Attributes:
+        vocabulary: Of Arrow.
+        unknown: What all others have: the place after its end; NaN where training had none, as if they were missing:
+            at each split XGBoost sends a category that it has never seen the same way.
+    """
 
     vocabulary: Any
-    """Of Arrow."""
+    unknown: float
 
     @property
     def features(self) -> Sequence[str]:
@@ -94,8 +101,9 @@ class _Category(_Column):
             given = pa.array(rows, pa.large_binary())
         else:
             missing, given = np.isnan(rows), pa.array(rows)
-        places = compute.index_in(given, self.vocabulary).fill_null(len(self.vocabulary))
-        found = np.asarray(places).astype(np.float32)
+        places = compute.index_in(given, self.vocabulary)
+        found = np.asarray(places.fill_null(0)).astype(np.float32)
+        found[np.asarray(places.is_null())] = self.unknown
         found[missing] = np.nan
         return found[:, None]
 
@@ -127,8 +135,8 @@ class TreeColumns:
     """The features that trees are grown on, of the columns that a schema gives a model.
 
     Numbers and truth values as they are; dates in days, and their time of day, weekday and day of the year;
-    categorical values by their place in the vocabulary, as categories; of texts how often each of the MOST_WORDS most
-    frequent words occurs.
+    categorical values by their place in the vocabulary, as categories, and others as one more, or as missing where
+    training had none; of texts how often each of the MOST_WORDS most frequent words occurs.
 
     Attributes:
         columns: Of the table, in the schema's order.
@@ -164,7 +172,9 @@ def _column(name: str, column: ColumnSchema) -> _Column:
         values = pa.array([str(each).encode() for each in column.vocabulary], pa.large_binary())
     else:
         values = pa.array([float(each) for each in column.vocabulary])
-    return _Category(name, values) if column.role == "categorical" else _Words(name, values[:MOST_WORDS])
+    if column.role == "text":
+        return _Words(name, values[:MOST_WORDS])
+    return _Category(name, values, len(values) if column.out_of_vocabulary else math.nan)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ def test_of_few_orders_with_texts_and_missing_values_both_learn_about_as_much(fo
 
 def test_the_page_has_a_target_for_each_kind(found):
     report = make_page(found)
-    assert [len(target.measured) for target in report.targets] == [4, 1]
+    assert [len(target.measured) for target in report.targets] == [4, 1, 0]
     assert "diabetes" in as_text(report, "2026-01-01")[0]
 
 

@@ -15,7 +15,7 @@ NAN = float("nan")
 COLUMNS: dict[str, Any] = {
     "x<1>": {"type": "number", "role": "numeric"},
     "x[1>": {"type": "integer", "role": "numeric"},
-    "city": {"type": "text", "role": "categorical", "vocabulary": ["Bern", "Genève"]},
+    "city": {"type": "text", "role": "categorical", "vocabulary": ["Bern", "Genève"], "out_of_vocabulary": 5},
     "code": {"type": "integer", "role": "categorical", "vocabulary": [7, 3]},
     "sold": {"type": "date", "role": "date"},
     "note": {"type": "text", "role": "text", "vocabulary": ["good", "bad"]},
@@ -48,7 +48,7 @@ def test_each_kind_of_column_becomes_numbers() -> None:
         "x_1>": [1.5, NAN, largest],
         "x_1> 2": [1, 2, -largest],
         "city": [1, 2, NAN],
-        "code": [1, 2, NAN],
+        "code": [1, NAN, NAN],  # training had no others
         "sold (day)": [0, 19723.25, NAN],
         "sold (time of day)": [0, 6, NAN],
         "sold (weekday)": [3, 0, NAN],
