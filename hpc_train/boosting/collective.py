@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from hpc_train.distributed.world import World
@@ -40,8 +41,13 @@ def joined(world: World) -> Iterator[None]:
         return arguments
 
     where = world.on_chief(start)
-    with xgboost().collective.CommunicatorContext(dmlc_task_id=f"{world.rank:08d}", **where):
+    collective = xgboost().collective
+    with redirect_stdout(io.StringIO()):  # each worker prints its rank
+        collective.init(dmlc_task_id=f"{world.rank:08d}", **where)
+    try:
         yield
+    finally:
+        collective.finalize()
     for tracker in trackers:
         tracker.wait_for()
 

@@ -29,7 +29,7 @@ class TreeEvaluator:
 
     def loss(self, booster: Any) -> float:
         """The mean loss of all ranks' rows. Collective."""
-        return self._mean_loss(predicted(booster, self._matrix))
+        return self._mean_loss(predicted(booster, self._matrix, self._head.units))
 
     def _mean_loss(self, found: np.ndarray) -> float:
         own = float(self._head.loss()(self._labels, found)) * len(found) if len(found) else 0.0
@@ -41,7 +41,7 @@ class TreeEvaluator:
 
         Keras's metrics keep sums and counts in their variables; the sum of all ranks' is the state of one process.
         """
-        found = predicted(booster, self._matrix)
+        found = predicted(booster, self._matrix, self._head.units)
         metrics = self._head.metrics()
         for metric in metrics:
             metric.update_state(self._labels[:0], found[:0])  # which makes all variables

@@ -127,7 +127,8 @@ class Rounds:
 
     def _report(self, step: int, last: int) -> None:
         config = self._job.config
-        record = step % config.save_summary_steps == 0 or step == last or step == self._run.first_step + 1
+        saved = config.save_checkpoints_steps is not None and step % config.save_checkpoints_steps == 0
+        record = saved or step % config.save_summary_steps == 0 or step == last or step == self._run.first_step + 1
         if not record and step % config.log_step_count_steps:
             return
         loss = self._training.loss(self._booster)
@@ -196,7 +197,7 @@ class Rounds:
         if chief is not None:
             chief.exporters.content = bytes(self._booster.save_raw("ubj"))
             result = replace(result, exports=tuple(chief.exporters.after_evaluation(step, taken, metrics, last)))
-            RunReports(chief.reporter).evaluation(result, step, last)
+            RunReports(chief.reporter, self._job.config).evaluation(result, step, last)
             self._note_best(chief, step, metrics)
             if chief.stopper is not None:
                 chief.stopper.saw(result.kind, step, metrics)
@@ -242,7 +243,6 @@ class Rounds:
             end = f"stopped early: {decision.reason}" if decision is not None else "max_steps"
             log.info(f"done: step {step} ({end})")
             reporter.metrics.end(step, "succeeded", end)
-            if self._job.config.report:
-                self._watchdog.at("report", step)
-                RunReports(reporter).page(self._job.job_dir)
+            self._watchdog.at("report", step)
+            RunReports(reporter, self._job.config).page(self._job.job_dir)
         return {**result.metrics, "global_step": step}, exports

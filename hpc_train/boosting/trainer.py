@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.builtin_model import GBDTModel
 from hpc_train.config.job import JobConfig
 from hpc_train.config.settings import settings_of
+from hpc_train.config.specs import HDF5Input
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
@@ -54,9 +56,15 @@ def train_trees(
         UserError: XGBoost is not installed, too.
     """
     assert isinstance(job.model, GBDTModel)
-    return run_job(
-        world, asked_for(job, job_dir, code_folder), signals, partial(_run, settings=job.model, name=job.name)
-    )
+    asked = _without_batches(asked_for(job, job_dir, code_folder, delay_secs))
+    return run_job(world, asked, signals, partial(_run, settings=job.model, name=job.name))
+
+
+def _without_batches(job: TrainingJob) -> TrainingJob:
+    """`job`, for which a row for each rank is enough, whatever `batch_size` is."""
+    source = job.train_spec.input_fn
+    assert isinstance(source, HDF5Input), "a job file's"
+    return replace(job, train_spec=replace(job.train_spec, input_fn=replace(source, batch_size=1)))
 
 
 def _run(

@@ -75,6 +75,7 @@ def fit(
     goes on where it was when it is started again.
     """
     with importing():
+        from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.errors import UserError
         from hpc_train.jobs.fit.folder import FitFolder
         from hpc_train.jobs.fit.request import FitRequest
@@ -82,6 +83,8 @@ def fit(
         from hpc_train.jobs.launch.mpirun import Mpirun
 
     with errors():
+        if launched_ranks() > 1:
+            raise UserError("hpc-train fit starts its ranks by itself, see --ranks; start it without mpirun")
         if model not in MODELS:
             raise UserError(f"--model {model}: allowed: {', '.join(MODELS)}")
         kind: Any = model

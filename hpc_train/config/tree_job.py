@@ -37,7 +37,13 @@ FOLLOWED: Mapping[str, frozenset[str]] = {
 }
 """Keys by section that trees follow, or that make no difference to them."""
 WHY = "is not for trees (builtin: gbdt); leave it out"
-ALL_ROWS = "trees are evaluated on all rows; give null"
+AFTER_EACH = "trees are evaluated after each checkpoint; give 0, or leave it out"
+EVALUATED: Mapping[str, tuple[str, tuple[float | None, ...]]] = {
+    "steps": ("trees are evaluated on all rows; give null", (None, 100)),
+    "start_delay_secs": (AFTER_EACH, (0, 120)),
+    "throttle_secs": (AFTER_EACH, (0, 600)),
+}
+"""Keys of evaluations of which one value and the default are taken, and why no other one is."""
 
 
 def mistakes_of_trees(job: JobConfig) -> Iterator[tuple[Location, str]]:
@@ -57,8 +63,9 @@ def mistakes_of_trees(job: JobConfig) -> Iterator[tuple[Location, str]]:
 
 def _of_evaluation(section: Any, at: Location) -> Iterator[tuple[Location, str]]:
     yield from _others(section, at, "eval")
-    if section.steps not in (None, 100):  # which is the default
-        yield (*at, "steps"), ALL_ROWS
+    for name, (said, allowed) in EVALUATED.items():
+        if getattr(section, name) not in allowed:
+            yield (*at, name), said
     exporters: tuple[Exporter, ...] = section.exporters
     for exporter in exporters:
         yield from _others(exporter, (*at, "exporters", exporter.name), "exporter")

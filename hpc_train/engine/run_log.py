@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from hpc_train.config.specs import RunConfig
 from hpc_train.engine.checkpointing import Checkpointing
 from hpc_train.engine.events import RunListener
 from hpc_train.engine.run_context import ChiefServices, RunContext
@@ -22,8 +23,8 @@ EXPORT_ERRORS_KEPT = 20
 class RunReports:
     """Evaluations, exports and the report of a job, whatever it trains."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter, self._lists = reporter, reporter.lists
+    def __init__(self, reporter: Reporter, config: RunConfig) -> None:
+        self._reporter, self._lists, self.config = reporter, reporter.lists, config
         self.status = reporter.status.update
 
     def evaluation(self, result: EvaluationResult, training_step: int, last: bool) -> None:
@@ -56,7 +57,9 @@ class RunReports:
         self.status(state="running", export_errors=errors)
 
     def page(self, job_dir: Path) -> None:
-        """Writes the report of a job that is done."""
+        """Writes the report of a job that is done, if it is wanted."""
+        if not self.config.report:
+            return
         try:
             from hpc_train.report.page import write_report  # a job needs it once, at its end
 
@@ -76,7 +79,11 @@ class RunLog(RunListener):
     """
 
     def __init__(self, context: RunContext, chief: ChiefServices, checkpointing: Checkpointing) -> None:
-        self._context, self._reporter, self._reports = context, chief.reporter, RunReports(chief.reporter)
+        self._context, self._reporter, self._reports = (
+            context,
+            chief.reporter,
+            RunReports(chief.reporter, context.config),
+        )
         self._checkpointing = checkpointing
         self.status, self.run_ended = chief.reporter.status.update, chief.reporter.metrics.end
         self._last_weights = context.plan.first_step
@@ -102,6 +109,5 @@ class RunLog(RunListener):
 
     def report(self, step: int) -> None:
         """Writes the report of a job that is done, if it is wanted."""
-        if self._context.config.report:
-            self._context.watchdog.at("report", step)
-            self._reports.page(self._context.job_dir)
+        self._context.watchdog.at("report", step)
+        self._reports.page(self._context.job_dir)

@@ -20,7 +20,7 @@ from hpc_train.files import read_bytes
 from hpc_train.jobdir.paths import SCHEMA_FILE
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
-from hpc_train.trees.booster import MODEL_FILE, OUTPUTS, booster_of, matrix_of, predicted
+from hpc_train.trees.booster import MODEL_FILE, OUTPUTS, booster_of, matrix_of, predicted, units_of
 from hpc_train.trees.columns import TreeColumns
 
 SIGNATURE = "serving_default"
@@ -149,7 +149,7 @@ class TreeExport(LoadedExport):
     def predict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See LoadedExport."""
         matrix = matrix_of(self._columns, self._columns.matrix(arrays), self._threads)
-        return {self._output: predicted(self._booster, matrix)}
+        return {self._output: predicted(self._booster, matrix, units_of(self._schema))}
 
 
 def _is_export(path: Path) -> bool:

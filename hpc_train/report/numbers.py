@@ -146,7 +146,12 @@ def training_ranks(history: History) -> int | None:
 
 
 def global_batch(history: History) -> int | None:
-    """Examples that one step takes, of all ranks; in an asynchronous job a step is one worker's."""
+    """Examples that one step takes, of all ranks; in an asynchronous job a step is one worker's.
+
+    None where it is not known, and of trees, each of which takes all.
+    """
+    if setting(history, "model", "builtin") == "gbdt":
+        return None
     batch = as_number(setting(history, "data", "train", "batch_size"))
     ranks = 1 if setting(history, "run", "strategy") == "async" else training_ranks(history)
     examples = None if batch is None or ranks is None else as_number(batch * ranks)

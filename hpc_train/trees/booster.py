@@ -63,7 +63,7 @@ def parameters(model: GBDTModel, schema: TableSchema, threads: int, seed: int) -
         "nthread": threads,
     }
     if schema.task == "classes":
-        found["num_class"] = len(schema.classes)
+        found["num_class"] = units_of(schema)
     return found
 
 
@@ -72,10 +72,15 @@ def booster_of(content: bytes, threads: int) -> Any:
     return xgboost().Booster({"nthread": threads}, model_file=bytearray(content))
 
 
-def predicted(booster: Any, matrix: Any) -> np.ndarray:
+def units_of(schema: TableSchema) -> int:
+    """So many numbers a booster predicts of a row."""
+    return len(schema.classes) if schema.task == "classes" else 1
+
+
+def predicted(booster: Any, matrix: Any, units: int) -> np.ndarray:
     """What `booster` predicts of a DMatrix: float32 `[rows, units]`, as the other built-in models give it."""
-    found: np.ndarray = booster.predict(matrix)
-    return found.reshape(len(found), -1)
+    found: np.ndarray = booster.predict(matrix) if matrix.num_row() else np.zeros(0, np.float32)
+    return found.reshape(matrix.num_row(), units)
 
 
 def matrix_of(columns: TreeColumns, rows: np.ndarray, threads: int) -> Any:

@@ -25,7 +25,7 @@ from hpc_train.inference.loaded_export import LoadedExport, load_export
 from hpc_train.inference.table_predictor import TableRequest, predict_table
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_TERMINATED
-from tests.support import BIN, LIMIT_SECS, environment, run_program, run_ranks
+from tests.support import BIN, LIMIT_SECS, environment, mpirun, run_program, run_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROWS, NAMES = 1500, ("kept", "returned")
@@ -237,6 +237,14 @@ def test_a_run_that_is_stopped_goes_on_and_tables_of_their_own_are_evaluated(tab
         "train": 1000,
         "eval": 500,
     }
+
+
+def test_ranks_that_were_started_already_are_refused(table: Path, tmp_path: Path) -> None:
+    command = [*mpirun(2), str(BIN / "hpc-train"), "fit", str(table), "--label", "returned"]
+    refused = run_program(command, tmp_path)
+    assert refused.returncode == EXIT_BAD_INPUT
+    assert "hpc-train fit starts its ranks by itself, see --ranks; start it without mpirun" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,20 @@ def test_a_job_that_is_stopped_grows_the_same_trees(folder: Path, trained: dict[
     assert metrics(job_dir) == metrics(trained[2])
 
 
+def test_ranks_may_have_few_rows_and_none_to_evaluate_with(folder: Path) -> None:
+    lines = (folder / "table.csv").read_text("utf-8").splitlines(keepends=True)
+    for name, last in (("few", 41), ("two", 3)):
+        (folder / f"{name}.csv").write_text("".join(lines[:last]), "utf-8")
+        convert(folder / name, [str(folder / f"{name}.csv")], Options(schema=folder / "schema.yaml", shards=1))
+    rows = ["--set=data.train.shards=few-*.h5", "--set=data.eval.shards=two-*.h5"]
+    done = hpc_train(folder, "launch", "-n", "3", "job.yaml", "--job-dir", "few-rows", *rows)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "13 of 40 rows" in done.stdout
+    few = JobDir(folder / "few-rows")
+    assert few.status()["state"] == "succeeded"
+    assert metrics(few)["label_mean"] in (0.0, 0.5, 1.0)
+
+
 def test_exports_predict_what_plain_xgboost_does_and_what_was_evaluated(
     folder: Path, trained: dict[int, JobDir], tmp_path: Path
 ) -> None:

@@ -52,6 +52,14 @@ def exported(folder: Path, task: str) -> Path:
 
 
 @pytest.mark.parametrize("task", list(LABELS))
+def test_of_no_rows_outputs_have_their_width(task: str, tmp_path: Path) -> None:
+    exported(tmp_path, task)
+    found = load_export(tmp_path).predict({"x": np.zeros(0), "city": np.zeros(0, object)})
+    assert found[OUTPUT[task]].shape == (0, UNITS[task])
+    assert found[OUTPUT[task]].dtype == np.float32
+
+
+@pytest.mark.parametrize("task", list(LABELS))
 def test_outputs_are_those_of_other_built_in_models(task: str, tmp_path: Path) -> None:
     path = exported(tmp_path, task)
     export = load_export(tmp_path)

@@ -103,7 +103,7 @@ def test_models_of_images_need_no_schema_and_their_weights_are_where_the_data_is
             "builtin: dnn",
             "builtin: dn",
             "job.yaml:2: model.builtin: 'dn' is not allowed; did you mean `dnn`? allowed: linear, dnn, "
-            "wide_deep, image",
+            "wide_deep, gbdt, image",
         ),
         (
             "hidden_units: [8]",

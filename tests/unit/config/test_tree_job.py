@@ -52,6 +52,7 @@ def test_what_trees_follow_is_taken(tmp_path: Path) -> None:
         (["run.mixed_precision=bfloat16", "run.accumulate_steps=2"], ["run.mixed_precision: is", "run.accumulate_s"]),
         (["train.max_steps=null", "data.train.epochs=3"], ["train.max_steps: trees need a number", "epochs: is"]),
         (["eval.steps=5"], ["eval.steps: trees are evaluated on all rows; give null"]),
+        (["eval.throttle_secs=60"], ["eval.throttle_secs: trees are evaluated after each checkpoint; give 0"]),
         (["eval.exporters.final.serving_fn=a.py:f"], ["eval.exporters.final.serving_fn: is not for trees"]),
         (["model.optimizer=adam"], ["model.optimizer: unknown key"]),
         (["model.max_depth=0"], ["model.max_depth: 0 is not allowed"]),

@@ -231,7 +231,7 @@ def test_a_narrower_dtype_that_loses_nothing_is_taken(shards, exports):
 def test_what_is_no_export_is_refused(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         load_export(tmp_path / "no")
-    with pytest.raises(UserError, match="is no SavedModel"):
+    with pytest.raises(UserError, match="is no export"):
         load_export(tmp_path)
     module = tf.Module()
     tf.saved_model.save(module, str(tmp_path / "1"))

@@ -169,7 +169,7 @@ def test_calls_are_written_with_the_users_arguments(
         ("est.EstimatorSpec(mode, loss=loss)", Verdict.DROPPED, "arguments of model.compile"),
         ("x = est.ModeKeys.TRAIN", Verdict.DROPPED, "layers such as Dropout do by themselves"),
         ("est.add_metrics(e, f)", Verdict.DROPPED, "model.compile(metrics=[…])"),
-        ("est.BoostedTreesRegressor(c, 1)", Verdict.MISSING, "examples/xgboost"),
+        ("est.BoostedTreesRegressor(c, 1)", Verdict.MISSING, "hpc-train fit TABLE --label COLUMN --model gbdt"),
         ("est.BaselineClassifier()", Verdict.MISSING, "hpc-train stats"),
         ("tf.feature_column.sequence_numeric_column('a')", Verdict.MISSING, "`pad` in job.yaml"),
         ("tf.feature_column.weighted_categorical_column(c, 'w')", Verdict.MISSING, "count_weights"),

@@ -172,9 +172,9 @@ def test_a_canned_estimator_becomes_layers(tmp_path: Path) -> None:
     assert (job.run.keep_checkpoint_max, job.data.train.batch_size) == (3, 40)
 
 
-def test_boosted_trees_are_said_to_have_no_counterpart(tmp_path: Path) -> None:
+def test_boosted_trees_are_said_to_be_a_job_file(tmp_path: Path) -> None:
     _, text = skeleton(read_source(PROGRAMS / "boosted_trees.py"), tmp_path)
-    assert "TODO: boosted trees have no counterpart" in text
+    assert "TODO: boosted trees are `model: {builtin: gbdt}` of a table's shards" in text
     assert '"width": keras.Input((1,), name="width")' in text
 
 

@@ -155,7 +155,10 @@ def test_a_program_names_a_model_and_its_schema(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"name": "dn"}, r"name: 'dn' is not allowed; allowed: linear, dnn, wide_deep, image; did you mean `dnn`\?"),
+        (
+            {"name": "dn"},
+            r"name: 'dn' is not allowed; allowed: linear, dnn, wide_deep, gbdt, image; did you mean `dnn`\?",
+        ),
         ({"name": "dnn"}, "schema: missing, and it has no default"),
         ({"name": "dnn", "schema": 3}, r"schema: 3 is not allowed; allowed: the path of a schema\.yaml, or None"),
         ({"name": "dnn", "schema": "s", "hiden_units": 3}, r"hiden_units: unknown key; did you mean `hidden_units`\?"),
