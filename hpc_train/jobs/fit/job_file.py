@@ -14,9 +14,9 @@ ABOUT = """\
 # Made by hpc-train fit. Change what you like before it is trained, and submit it: hpc-train submit job.yaml
 # All keys are in docs/job_file.md, options of `model` in docs/builtin_models.md.
 """
-EVALUATIONS = 10
+EVALUATIONS = 20
 """While training, where it is not ended before."""
-PATIENCE = 3
+PATIENCE = 4
 """Evaluations without a smaller loss that end training."""
 EPOCHS = 30
 ROUNDS, ROUNDS_BETWEEN, ROUNDS_OF_PATIENCE = 500, 25, 50
