@@ -28,12 +28,14 @@ from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import best_before
 from hpc_train.engine.recovery import note_changes
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
+from hpc_train.errors import UserError
 from hpc_train.export.contents import about_job
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.resilience.failure import FailureReport
 from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.resilience.watchdog import watch_over
+from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
 from hpc_train.training.components import early_stopper
@@ -95,7 +97,7 @@ def _run(
         stack.enter_context(joined(world))
         start_timeline.begin("model")
         threads = world.cores
-        matrices = [_matrix(rows, columns, settings, threads) for rows in (train, test)]
+        matrices = [_matrix(rows, columns, threads) for rows in (train, test)]
         content = _restored(world, manager, run)
         known = parameters(settings, schema, threads, job.config.tf_random_seed or 0)
         booster = module.Booster(known, matrices, model_file=bytearray(content) if content else None)
@@ -111,13 +113,9 @@ def _run(
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         chief: Chief | None = None
         if exporters is not None:
-            asked = settings_of(job.description)
             about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
             reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
-            before = manager.load(run.restored_step) if run.restored_step is not None else None
-            note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
-            best = best_before(manager, before, job.config)
-            chief = Chief(reporter, manager, exporters, early_stopper(job, run), asked, best)
+            chief = _chief(job, run, manager, exporters, reporter)
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
@@ -125,12 +123,23 @@ def _run(
         return rounds.train()
 
 
+def _chief(
+    job: TrainingJob, run: RunPlan, manager: CheckpointManager, exporters: TreeExporters, reporter: Reporter
+) -> Chief:
+    """What the chief has besides, with what earlier runs have left."""
+    asked = settings_of(job.description)
+    before = manager.load(run.restored_step) if run.restored_step is not None else None
+    note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
+    best = best_before(manager, before, job.config)
+    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, best)
+
+
 def _first_line(job: TrainingJob, run: RunPlan) -> str:
     begin = f"going on from round {run.first_step}" if run.first_step else "training from the beginning"
     return f"{begin} to round {run.max_steps}; job-dir {job.job_dir}"
 
 
-def _matrix(rows: TreeRows, columns: TreeColumns, settings: GBDTModel, threads: int) -> Any:
+def _matrix(rows: TreeRows, columns: TreeColumns, threads: int) -> Any:
     matrix = matrix_of(columns, rows.features, threads)
     matrix.set_label(rows.labels)
     if rows.weights is not None:
@@ -143,7 +152,14 @@ def _restored(world: World, manager: CheckpointManager, run: RunPlan) -> bytes:
     if run.restored_step is None:
         return b""
     step = run.restored_step
-    loaded = world.each(lambda: manager.load(step).model[TREES] if world.is_chief else np.zeros(0, np.uint8))
+
+    def load() -> np.ndarray:
+        found = manager.load(step).model if world.is_chief else {TREES: np.zeros(0, np.uint8)}
+        if TREES not in found:
+            raise UserError(f"{manager.path(step)}: is of another model, and not of trees; give another job-dir")
+        return found[TREES]
+
+    loaded = world.each(load)
     size = world.broadcast(len(loaded))
     content = np.array(loaded) if world.is_chief else np.zeros(size, np.uint8)
     if world.size > 1:

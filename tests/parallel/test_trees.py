@@ -212,6 +212,14 @@ def test_commands_for_keras_models_refuse_in_one_sentence(folder: Path, trained:
             "builtin gbdt: is no Keras model; trees are evaluated and exported while they are trained" in refused.stderr
         )
         assert "Traceback" not in refused.stderr
+    linear = ["--set", "model={builtin: linear, schema: schema.yaml}"]
+    done = hpc_train(folder, "train", "job.yaml", "--job-dir", "linear", *linear, "--set", "train.max_steps=10")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (["on-1", *linear], ["linear"]):
+        refused = hpc_train(folder, "train", "job.yaml", "--job-dir", *words)
+        assert refused.returncode == EXIT_BAD_INPUT, refused.stdout + refused.stderr
+        assert "another model" in refused.stderr
+        assert "Traceback" not in refused.stderr
     listed = hpc_train(folder, "list", "--root", str(folder))
     assert listed.stdout.count("SUCCEEDED  40/40") >= 2, listed.stdout
     again = hpc_train(folder, "train", "job.yaml", "--job-dir", "on-1", "--set", "model.max_depth=2")
