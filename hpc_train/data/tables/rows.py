@@ -116,5 +116,8 @@ def _label(values: Rows, rows: np.ndarray, schema: TableSchema) -> np.ndarray:
         value: Any = values[np.array([place])].texts()[0].decode() if isinstance(values, Ragged) else values[place]
         classes = listed(map(str, schema.classes))
         text = f"has {shown_value(value)}, which is no class of the schema ({classes})"
-        raise BadRowError(int(rows[place]), name, text, "add it to these")
+        way = "add it to these"
+        if not isinstance(values, Ragged) and schema.columns[name].type != "boolean":
+            way += ", or give `task: regression` or `counts`"
+        raise BadRowError(int(rows[place]), name, text, way)
     return np.asarray(places).astype(np.int64)

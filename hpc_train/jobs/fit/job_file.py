@@ -36,7 +36,8 @@ LARGEST_BATCH = 4096
 
 def batch_of(rows: int) -> int:
     """Rows of a step over all ranks."""
-    return next((batch for most, batch in _BATCHES if rows <= most), LARGEST_BATCH)
+    wanted = next((batch for most, batch in _BATCHES if rows <= most), LARGEST_BATCH)
+    return min(wanted, rows) if rows else wanted
 
 
 def steps_of(rows: int) -> int:

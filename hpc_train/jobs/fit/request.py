@@ -12,6 +12,8 @@ from hpc_train.errors import UserError
 Model = Literal["linear", "dnn", "wide_deep", "gbdt"]
 FRACTION = 0.2
 """Of the rows for evaluation, where nothing else is said."""
+ROWS_OF_A_SHARD, MANY_ROWS = 100, 800
+"""At least, of fewer than MANY_ROWS rows."""
 OF_SCHEMA = ("label", "task", "split", "seed", "split_by", "time", "columns", "separator", "missing", "most_values")
 """What `hpc-train schema` is asked, by the options that both commands have."""
 
@@ -68,14 +70,19 @@ class FitRequest:
             words.append(f"--split={FRACTION}")
         return [*words, f"--out={out}"]
 
-    def shard_words(self, folder: Path, schema: Path) -> Iterator[list[str]]:
-        """The commands that write the shards: train-*.h5 and test-*.h5 in `folder`."""
+    def shard_words(self, folder: Path, schema: Path, rows: int) -> Iterator[list[str]]:
+        """The commands that write the shards: train-*.h5 and test-*.h5 in `folder`.
+
+        Args:
+            rows: For training. Of few there are fewer files than otherwise; a table for evaluation becomes one.
+        """
         how = [f"--schema={schema}"]
+        few = [f"--shards={max(1, rows // ROWS_OF_A_SHARD)}"] if rows < MANY_ROWS else []
         if self.eval:
-            yield ["shard", str(folder / "train"), *_as_files(self.files), *how]
-            yield ["shard", str(folder / "test"), *_as_files(self.eval), *how]
+            yield ["shard", str(folder / "train"), *_as_files(self.files), *how, *few]
+            yield ["shard", str(folder / "test"), *_as_files(self.eval), *how, "--shards=1"]
         else:
-            yield ["shard", f"{folder}/", *_as_files(self.files), *how, "--split"]
+            yield ["shard", f"{folder}/", *_as_files(self.files), *how, *few, "--split"]
 
     def _options(self, names: tuple[str, ...]) -> Iterator[str]:
         for name in names:

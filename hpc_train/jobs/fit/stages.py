@@ -20,7 +20,7 @@ from hpc_train.files import replace_text
 from hpc_train.folders import make_folder
 from hpc_train.jobs.fit.folder import FitFolder
 from hpc_train.jobs.fit.job_file import job_document, text_of
-from hpc_train.jobs.fit.request import FitRequest
+from hpc_train.jobs.fit.request import MANY_ROWS, FitRequest
 from hpc_train.jobs.launch.mpirun import Mpirun, launch, mpirun_command
 from hpc_train.outcome import STOP_CODES
 from hpc_train.resilience.signals import StopSignals
@@ -93,10 +93,11 @@ class Stages:
             self._make_schema(signals)
         if job_file.exists():
             return
-        document = self._job_document(_with_label(self.folder.schema))
+        schema = _with_label(self.folder.schema)
+        document = self._job_document(schema)
         job_in(document)  # whose mistakes are those of --set
         make_folder(self.folder.data)
-        for words in self.request.shard_words(self.folder.data, self.folder.schema):
+        for words in self.request.shard_words(self.folder.data, self.folder.schema, schema.rows or MANY_ROWS):
             self._command(words, signals)
         replace_text(job_file, text_of(document))
         self.report(str(job_file))

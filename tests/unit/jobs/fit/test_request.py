@@ -40,13 +40,13 @@ def test_the_schema_is_found_by_a_command_that_there_is(options: dict[str, Any],
 
 def test_shards_are_made_by_commands_that_there_are() -> None:
     schema = Path("out/schema.yaml")
-    assert list(request().shard_words(Path("out/data"), schema)) == [
-        ["shard", "out/data/", "a.csv", "b.csv", "--schema=out/schema.yaml", "--split"]
-    ]
-    with_eval = list(request(eval=("c.csv", "d.csv")).shard_words(Path("out/data"), schema))
+    for rows, shards in ((800, []), (799, ["--shards=7"]), (2, ["--shards=1"])):
+        (words,) = request().shard_words(Path("out/data"), schema, rows)
+        assert words == ["shard", "out/data/", "a.csv", "b.csv", "--schema=out/schema.yaml", *shards, "--split"]
+    with_eval = list(request(eval=("c.csv", "d.csv")).shard_words(Path("out/data"), schema, 10**6))
     assert with_eval == [
         ["shard", "out/data/train", "a.csv", "b.csv", "--schema=out/schema.yaml"],
-        ["shard", "out/data/test", "c.csv", "d.csv", "--schema=out/schema.yaml"],
+        ["shard", "out/data/test", "c.csv", "d.csv", "--schema=out/schema.yaml", "--shards=1"],
     ]
     for words in with_eval:
         parse(words)
@@ -72,7 +72,7 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], ex
 def test_files_are_never_taken_for_options() -> None:
     odd = FitRequest(files=("--force",), eval=("-x.csv",), label="y")
     assert odd.schema_words(Path("s.yaml"))[1] == "./--force"
-    assert [words[2] for words in odd.shard_words(Path("data"), Path("s.yaml"))] == ["./--force", "./-x.csv"]
+    assert [words[2] for words in odd.shard_words(Path("data"), Path("s.yaml"), 9)] == ["./--force", "./-x.csv"]
 
 
 def test_what_is_kept_of_a_request_is_what_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
