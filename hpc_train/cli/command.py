@@ -18,6 +18,8 @@ import typer
 from hpc_train import cli
 from hpc_train.errors import UserError
 
+TASKS = ("binary", "classes", "regression", "counts")
+"""What a schema's `task` may be."""
 JobDir = Annotated[Path, typer.Argument(metavar="JOB", help="A job's name under runs, or its job-dir.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the job file.")
@@ -27,6 +29,29 @@ Data = Annotated[
     typer.Option(metavar="[NAME=]PATTERN", help="Where an evaluation set's shards lie by now; can be given again."),
 ]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+TableFiles = Annotated[
+    list[str],
+    typer.Argument(metavar="FILES...", help="A table in CSV (.csv, .tsv, also .gz), Parquet or HDF5; or patterns."),
+]
+Label = Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option(metavar="TASK", help=f"{', '.join(TASKS)}. \\[default: what the label's values say]"),
+]
+TableColumns = Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")]
+Separator = Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")]
+MissingTexts = Annotated[
+    str | None, typer.Option(metavar="A,B", help="What stands for a missing value, beside an empty field.")
+]
+SplitBy = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Rows with one value of it, such as a customer, stay together.")
+]
+TimeColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Those to evaluate with are the latest by this column.")
+]
+SplitSeed = Annotated[
+    int | None, typer.Option(metavar="S", min=0, help="Which rows are to evaluate with. \\[default: 0]")
+]
 """Arguments and options of several commands."""
 
 EXAMPLE_WIDTH = 76

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpc_train.cli.command import Command
-from hpc_train.cli.schema import TASKS
+from hpc_train.cli.command import (
+    Command,
+    Label,
+    MissingTexts,
+    Separator,
+    SplitBy,
+    SplitSeed,
+    TableColumns,
+    TableFiles,
+    TaskName,
+    TimeColumn,
+)
 from hpc_train.cli.terminal import errors, say
 from hpc_train.lazy import importing
 
@@ -21,11 +31,8 @@ MODELS = ("linear", "dnn", "wide_deep", "gbdt")
 
 
 def fit(
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES...", help="A table in CSV (.csv, .tsv, also .gz), Parquet or HDF5; or patterns."),
-    ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted.")] = None,
+    files: TableFiles,
+    label: Label = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where all is made. \\[default: called as the first file]")
     ] = None,
@@ -37,26 +44,16 @@ def fit(
     split: Annotated[
         float | None, typer.Option(metavar="FRACTION", help="Of the rows are to evaluate with. \\[default: 0.2]")
     ] = None,
-    split_by: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Rows with one value of it, such as a customer, stay together."),
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Those to evaluate with are the latest by this column.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="Which rows these are. \\[default: 0]")] = None,
+    split_by: SplitBy = None,
+    time: TimeColumn = None,
+    seed: SplitSeed = None,
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A schema that you have reviewed, in place of one found out.")
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="TASK", help=f"{', '.join(TASKS)}. \\[default: what the label's values say]"),
-    ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")] = None,
-    separator: Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")] = None,
-    missing: Annotated[
-        str | None, typer.Option(metavar="A,B", help="What stands for a missing value, beside an empty field.")
-    ] = None,
+    task: TaskName = None,
+    columns: TableColumns = None,
+    separator: Separator = None,
+    missing: MissingTexts = None,
     most_values: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=10_000, help="Values of a vocabulary at most. \\[default: 1000]"),

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpc_train.cli.command import Command
+from hpc_train.cli.command import (
+    TASKS,
+    Command,
+    Label,
+    MissingTexts,
+    Separator,
+    SplitBy,
+    SplitSeed,
+    TableColumns,
+    TableFiles,
+    TaskName,
+    TimeColumn,
+)
 from hpc_train.cli.terminal import answer, console, errors, say, show
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
@@ -18,39 +30,25 @@ if TYPE_CHECKING:
     from hpc_train.config.table import Table
     from hpc_train.config.table_schema import ColumnSchema, TableSchema
 
-TASKS = ("binary", "classes", "regression", "counts")
 SHOWN_VALUES = 4
 DISPENSABLE = ("values", "distinct", "missing")
 
 
 def schema(
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES...", help="A table in CSV (.csv, .tsv, also .gz), Parquet or HDF5; or patterns."),
-    ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted.")] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="TASK", help=f"{', '.join(TASKS)}. \\[default: what the label's values say]"),
-    ] = None,
+    files: TableFiles,
+    label: Label = None,
+    task: TaskName = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="What is written.")] = Path("schema.yaml"),
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of these columns alone.")] = None,
+    columns: TableColumns = None,
     split: Annotated[
         float | None,
         typer.Option(metavar="FRACTION", help="So many rows are left out: those that `shard --split` puts into test."),
     ] = None,
-    split_by: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Rows with one value of it, such as a customer, stay together."),
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Those for test are the latest by this column.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="Which rows these are. \\[default: 0]")] = None,
-    separator: Annotated[str | None, typer.Option(metavar="C", help="Between columns of CSV files.")] = None,
-    missing: Annotated[
-        str | None, typer.Option(metavar="A,B", help="What stands for a missing value, beside an empty field.")
-    ] = None,
+    split_by: SplitBy = None,
+    time: TimeColumn = None,
+    seed: SplitSeed = None,
+    separator: Separator = None,
+    missing: MissingTexts = None,
     most_values: Annotated[
         int, typer.Option(metavar="N", min=1, max=10_000, help="Values and words that a vocabulary has at most.")
     ] = 1000,

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 FRACTION = 0.2
-"""Where a column decides and nothing else is said."""
+"""Where nothing else is said."""
 
 
 def _as_text(value: Any) -> Any:

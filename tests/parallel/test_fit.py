@@ -254,6 +254,10 @@ def test_ranks_that_were_started_already_are_refused(table: Path, tmp_path: Path
         (["--label", "returned", "--model", "tree"], "--model tree: allowed: linear, dnn, wide_deep, gbdt"),
         (["--label", "returned", "--set", "train.max_step=3"], "--set train.max_step: train.max_step: unknown key"),
         (["--label", "returned", "--split", "1.5"], "--split 1.5"),
+        (
+            ["--label", "returned", "--split-by", "customer", "--time", "sold"],
+            "--split-by and --time: give one of them",
+        ),
         (["--label", "returned", "--eval", "none.csv"], "none.csv: no such file"),
         (["--schema", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
     ],

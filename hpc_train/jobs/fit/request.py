@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from hpc_train.config.row_split import FRACTION
 from hpc_train.errors import UserError
 
 Model = Literal["linear", "dnn", "wide_deep", "gbdt"]
-FRACTION = 0.2
-"""Of the rows for evaluation, where nothing else is said."""
 ROWS_OF_A_SHARD, MANY_ROWS = 100, 800
 """At least, of fewer than MANY_ROWS rows."""
 OF_SCHEMA = ("label", "task", "split", "seed", "split_by", "time", "columns", "separator", "missing", "most_values")
@@ -57,8 +56,6 @@ class FitRequest:
             raise UserError(f"--{_word(given[0])}: with --schema, that says it; leave it out, or edit the schema")
         if self.schema is None and self.label is None:
             raise UserError("--label COLUMN is missing: what is to be predicted; or give --schema FILE, which names it")
-        if self.split_by is not None and self.time is not None:
-            raise UserError("--split-by and --time: give one of them")
         splits = [name for name in ("split", "seed", "split_by", "time") if getattr(self, name) is not None]
         if self.eval and splits:
             raise UserError(f"--{_word(splits[0])}: with --eval, whose rows are for evaluation; give one of them")
@@ -66,7 +63,7 @@ class FitRequest:
     def schema_words(self, out: Path) -> list[str]:
         """The command that finds the schema of the table, and writes it to `out`."""
         words = ["schema", *_as_files(self.files), *self._options(OF_SCHEMA)]
-        if not self.eval and self.split is None:
+        if not self.eval and (self.split, self.split_by, self.time) == (None, None, None):
             words.append(f"--split={FRACTION}")
         return [*words, f"--out={out}"]
 

@@ -21,7 +21,7 @@ def request(**options: Any) -> FitRequest:
     [
         ({}, ["--label=y", "--split=0.2"]),
         ({"split": 0.1, "seed": 3}, ["--label=y", "--split=0.1", "--seed=3"]),
-        ({"split_by": "who"}, ["--label=y", "--split-by=who", "--split=0.2"]),
+        ({"split_by": "who"}, ["--label=y", "--split-by=who"]),
         ({"time": "sold", "split": 0.3}, ["--label=y", "--split=0.3", "--time=sold"]),
         ({"eval": ("c.csv",)}, ["--label=y"]),
         (
@@ -58,7 +58,6 @@ def test_shards_are_made_by_commands_that_there_are() -> None:
         ({"label": None}, "--label COLUMN is missing"),
         ({"schema": Path("s.yaml")}, "--label: with --schema, that says it"),
         ({"label": None, "schema": Path("s.yaml"), "split_by": "a"}, "--split-by: with --schema"),
-        ({"split_by": "a", "time": "b"}, "--split-by and --time: give one of them"),
         ({"eval": ("c.csv",), "split": 0.1}, "--split: with --eval"),
         ({"eval": ("c.csv",), "time": "b"}, "--time: with --eval"),
     ],
