@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,6 +33,7 @@ from hpc_train.resilience.signals import JobStopped, StopSignals, signal_of_any
 from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.reporter import Reporter, StepSummary
 from hpc_train.telemetry.units import size
+from hpc_train.trees.booster import content_of
 
 log = logging.getLogger(__name__)
 TREES = "trees"
@@ -41,12 +42,29 @@ EVERY_SECS = 600.0
 """Between checkpoints, where the job does not say."""
 
 
+@dataclass(frozen=True)
+class Forest:
+    """The trees, and what they are grown on and evaluated with.
+
+    Attributes:
+        booster: With the trees of the checkpoint that the run goes on from. matrix: of this rank's rows for training.
+        rows: For training, of all ranks. training, evaluation: evaluators of those rows, and of the others.
+    """
+
+    booster: Any
+    matrix: Any
+    rows: int
+    training: TreeEvaluator
+    evaluation: TreeEvaluator
+
+
 @dataclass
 class Chief:
     """What only the chief has.
 
     Attributes:
         settings: What the run was asked for. best: the best evaluation so far.
+        taken: When the newest checkpoint was, in seconds since 1970.
     """
 
     reporter: Reporter
@@ -55,14 +73,13 @@ class Chief:
     stopper: EarlyStopper | None
     settings: Mapping[str, str]
     best: Best | None = None
+    taken: float = 0.0
 
 
 class Rounds:
     """Grows trees until the job ends. Methods are collective unless they say otherwise.
 
     Args:
-        booster: With the trees of the checkpoint that the run goes on from. matrix: of this rank's rows.
-        rows: Of all ranks. evaluators: of the rows for training, and of those to evaluate with.
         chief: None on all other ranks.
     """
 
@@ -71,18 +88,13 @@ class Rounds:
         world: World,
         job: TrainingJob,
         run: RunPlan,
-        booster: Any,
-        matrix: Any,
-        rows: int,
-        evaluators: Sequence[TreeEvaluator],
+        forest: Forest,
         signals: StopSignals,
         watchdog: Watchdog,
         chief: Chief | None,
     ) -> None:
         self._world, self._job, self._run, self._chief = world, job, run, chief
-        self._booster, self._matrix, self._rows = booster, matrix, rows
-        self._training, self._evaluator = evaluators
-        self._signals, self._watchdog = signals, watchdog
+        self._forest, self._signals, self._watchdog = forest, signals, watchdog
         self._saved = run.restored_step
         self._saved_at = self._begun = time.monotonic()
         self._decision: Decision | None = run.decision
@@ -97,7 +109,7 @@ class Rounds:
             while step < last and not ended:
                 self._watchdog.at("training step", step + 1)
                 let_in()
-                self._booster.update(self._matrix, step)
+                self._forest.booster.update(self._forest.matrix, step)
                 step += 1
                 time.sleep(self._job.step_delay_secs)
                 self._report(step, last)
@@ -131,12 +143,12 @@ class Rounds:
         record = saved or step % config.save_summary_steps == 0 or step == last or step == self._run.first_step + 1
         if not record and step % config.log_step_count_steps:
             return
-        loss = self._training.loss(self._booster)
+        loss = self._forest.training.loss(self._forest.booster)
         if not math.isfinite(loss):
             raise JobEndedError(f"the loss is {loss} after round {step}; look at the label's values", EXIT_NOT_FINITE)
         if self._chief is not None:
             secs, rounds = time.monotonic() - self._begun, step - self._run.first_step
-            rate = self._rows * rounds / max(secs, 1e-9)
+            rate = self._forest.rows * rounds / max(secs, 1e-9)
             left = secs / rounds * (last - step)
             summary = StepSummary(step, loss, rate, rate, left, step == last, record)
             self._chief.reporter.report(summary)
@@ -159,15 +171,15 @@ class Rounds:
         if chief is None or self._saved == step:
             return
         self._watchdog.at("checkpoint", step)
-        content = np.frombuffer(bytes(self._booster.save_raw("ubj")), np.uint8)
+        chief.exporters.content, chief.taken = content_of(self._forest.booster), time.time()
         best = asdict(chief.best) if chief.best is not None else None
         about = Snapshot(
-            {TREES: content},
+            {TREES: np.frombuffer(chief.exporters.content, np.uint8)},
             {},
             DataProgress(step),
             None,
             self._world.size,
-            time.time(),
+            chief.taken,
             best=best,
             settings=chief.settings,
         )
@@ -187,15 +199,14 @@ class Rounds:
         self._watchdog.at("evaluation", step)
         spec, chief = self._job.eval_specs[0], self._chief
         what, begun = what_of(spec, self._run.shards[1]), time.monotonic()
-        taken = self._world.on_chief(lambda: self._taken(step))
+        taken = self._world.broadcast(chief.taken if chief is not None else 0.0)
         known = self._world.on_chief(lambda: self._job_dir.evaluation_of(taken, spec.kind, what) if last else None)
-        metrics = known if known is not None else self._evaluator.evaluate(self._booster)
+        metrics = known if known is not None else self._forest.evaluation.evaluate(self._forest.booster)
         result = EvaluationResult(
             0, spec.kind, spec.name, what, step, taken, metrics, time.monotonic() - begun, (), known is not None
         )
         failed: str | None = None
         if chief is not None:
-            chief.exporters.content = bytes(self._booster.save_raw("ubj"))
             result = replace(result, exports=tuple(chief.exporters.after_evaluation(step, taken, metrics, last)))
             RunReports(chief.reporter, self._job.config).evaluation(result, step, last)
             self._note_best(chief, step, metrics)
@@ -208,11 +219,6 @@ class Rounds:
                 EXIT_FAILED,
             )
         return result
-
-    def _taken(self, step: int) -> float:
-        """When the checkpoint of `step` was taken. For the chief."""
-        assert self._chief is not None
-        return self._chief.manager.load(step).time
 
     def _note_best(self, chief: Chief, step: int, metrics: Mapping[str, float]) -> None:
         config = self._job.config

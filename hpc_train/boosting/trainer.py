@@ -15,8 +15,9 @@ import numpy as np
 from hpc_train.boosting.collective import joined, signals_kept_out
 from hpc_train.boosting.evaluation import TreeEvaluator
 from hpc_train.boosting.exports import TreeExporters
-from hpc_train.boosting.rounds import TREES, Chief, Rounds
+from hpc_train.boosting.rounds import TREES, Chief, Forest, Rounds
 from hpc_train.boosting.rows import TreeRows, read_rows
+from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.builtin_model import GBDTModel
 from hpc_train.config.job import JobConfig
@@ -98,40 +99,47 @@ def _run(
         start_timeline.begin("model")
         threads = world.cores
         matrices = [_matrix(rows, columns, threads) for rows in (train, test)]
-        content = _restored(world, manager, run)
+        before = world.each(lambda: _loaded(manager, run.restored_step) if world.is_chief else None)
+        content = _shared(world, before)
         known = parameters(settings, schema, threads, job.config.tf_random_seed or 0)
         booster = module.Booster(known, matrices, model_file=bytearray(content) if content else None)
         start_timeline.begin("job-dir")
         ranks = world.gather(_about_rank(world, train, run)) or []
         failure = FailureReport(job.job_dir / LOGS, run.run_id)
         exporters = _exporters(world, job, run, columns, name)
-        evaluators = [
-            TreeEvaluator(world, schema, rows, own) for rows, own in zip((train, test), matrices, strict=True)
-        ]
-        world.each(lambda: exporters.check(evaluators[1].names) if exporters is not None else None)
+        both = zip((train, test), matrices, strict=True)
+        training, evaluation = (TreeEvaluator(world, schema, rows, own) for rows, own in both)
+        world.each(lambda: exporters.check(evaluation.names) if exporters is not None else None)
         world.each(lambda: begin_job_dir(job, run, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         chief: Chief | None = None
         if exporters is not None:
             about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
             reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
-            chief = _chief(job, run, manager, exporters, reporter)
+            chief = _chief(job, run, manager, exporters, reporter, before)
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
-        rounds = Rounds(world, job, run, booster, matrices[0], rows, evaluators, signals, watchdog, chief)
-        return rounds.train()
+        forest = Forest(booster, matrices[0], rows, training, evaluation)
+        return Rounds(world, job, run, forest, signals, watchdog, chief).train()
 
 
 def _chief(
-    job: TrainingJob, run: RunPlan, manager: CheckpointManager, exporters: TreeExporters, reporter: Reporter
+    job: TrainingJob,
+    run: RunPlan,
+    manager: CheckpointManager,
+    exporters: TreeExporters,
+    reporter: Reporter,
+    before: Snapshot | None,
 ) -> Chief:
-    """What the chief has besides, with what earlier runs have left."""
+    """What the chief has besides; `before`: the checkpoint that the run goes on from."""
     asked = settings_of(job.description)
-    before = manager.load(run.restored_step) if run.restored_step is not None else None
+    if before is not None:
+        exporters.content = before.model[TREES].tobytes()
     note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
     best = best_before(manager, before, job.config)
-    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, best)
+    taken = before.time if before is not None else 0.0
+    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, best, taken)
 
 
 def _first_line(job: TrainingJob, run: RunPlan) -> str:
@@ -147,21 +155,25 @@ def _matrix(rows: TreeRows, columns: TreeColumns, threads: int) -> Any:
     return matrix
 
 
-def _restored(world: World, manager: CheckpointManager, run: RunPlan) -> bytes:
-    """The booster of the checkpoint to go on from, on all ranks; empty at the beginning. Collective."""
-    if run.restored_step is None:
-        return b""
-    step = run.restored_step
+def _loaded(manager: CheckpointManager, step: int | None) -> Snapshot | None:
+    """The checkpoint to go on from; None at the beginning. For the chief.
 
-    def load() -> np.ndarray:
-        found = manager.load(step).model if world.is_chief else {TREES: np.zeros(0, np.uint8)}
-        if TREES not in found:
-            raise UserError(f"{manager.path(step)}: is of another model, and not of trees; give another job-dir")
-        return found[TREES]
+    Raises:
+        UserError: It is of another model.
+    """
+    if step is None:
+        return None
+    found = manager.load(step)
+    if TREES not in found.model:
+        raise UserError(f"{manager.path(step)}: is of another model, and not of trees; give another job-dir")
+    return found
 
-    loaded = world.each(load)
-    size = world.broadcast(len(loaded))
-    content = np.array(loaded) if world.is_chief else np.zeros(size, np.uint8)
+
+def _shared(world: World, before: Snapshot | None) -> bytes:
+    """The booster of the chief's checkpoint, on all ranks; empty at the beginning. Collective."""
+    own = np.zeros(0, np.uint8) if before is None else before.model[TREES]
+    size = world.broadcast(len(own))
+    content = own if world.is_chief else np.zeros(size, np.uint8)
     if world.size > 1:
         world.broadcast_arrays([content])
     return content.tobytes()

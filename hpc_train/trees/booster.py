@@ -72,6 +72,11 @@ def booster_of(content: bytes, threads: int) -> Any:
     return xgboost().Booster({"nthread": threads}, model_file=bytearray(content))
 
 
+def content_of(booster: Any) -> bytes:
+    """What `booster_of` makes the same booster of."""
+    return bytes(booster.save_raw("ubj"))
+
+
 def units_of(schema: TableSchema) -> int:
     """So many numbers a booster predicts of a row."""
     return len(schema.classes) if schema.task == "classes" else 1
