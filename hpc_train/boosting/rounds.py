@@ -38,8 +38,6 @@ from hpc_train.trees.booster import content_of
 log = logging.getLogger(__name__)
 TREES = "trees"
 """What the booster is called in checkpoints: the bytes of a `.ubj` file, uint8 `[n]`."""
-EVERY_SECS = 600.0
-"""Between checkpoints, where the job does not say."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,7 @@ class Rounds:
 
     def _agreed(self, step: int) -> tuple[bool, bool, bool]:
         """Whether a rank was asked to stop, the chief's clock asks for a checkpoint, and a rule ends training."""
-        config, secs, ends = self._job.config, None, False
-        if config.save_checkpoints_steps is None:
-            secs = config.save_checkpoints_secs or EVERY_SECS
+        secs, ends = self._job.config.checkpoint_interval_secs, False
         due = secs is not None and time.monotonic() - self._saved_at >= secs
         if self._chief is not None and self._chief.stopper is not None:
             ends = self._chief.stopper.check(step + 1, time.monotonic()) is not None

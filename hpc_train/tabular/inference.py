@@ -69,10 +69,10 @@ def infer_schema(
     """
     blocks = table_blocks(world, table, look=True, label=label)
     assert blocks.types is not None
-    side = Side(world.each(lambda: _checked(split, blocks, label)), blocks)
-    side.find_border(world)
-    facts = _facts(world, blocks, label, side, most_values)
-    return world.each(lambda: _schema(table, blocks, facts, label, task, side.split, most_values))
+    chosen = TrainingRows(world.each(lambda: _checked(split, blocks, label)), blocks)
+    chosen.find_border(world)
+    facts = _facts(world, blocks, label, chosen, most_values)
+    return world.each(lambda: _schema(table, blocks, facts, label, task, chosen.split, most_values))
 
 
 def _checked(split: RowSplit | None, blocks: TableBlocks, label: str | None) -> RowSplit | None:
@@ -90,7 +90,7 @@ def _checked(split: RowSplit | None, blocks: TableBlocks, label: str | None) -> 
     return split
 
 
-class Side:
+class TrainingRows:
     """Which rows are for training.
 
     Args:
@@ -151,7 +151,7 @@ class Side:
 
 
 def _facts(
-    world: World, blocks: TableBlocks, label: str | None, side: Side, most_values: int
+    world: World, blocks: TableBlocks, label: str | None, chosen: TrainingRows, most_values: int
 ) -> dict[str, ColumnFacts]:
     """What is counted of each column over the rows for training."""
     assert blocks.types is not None
@@ -170,7 +170,7 @@ def _facts(
     def add(state: State, part: Part) -> State:
         rows: dict[str, Rows] = dict(blocks.batch(part))
         counted = np.ones(part.table.num_rows, bool) if label is None else is_there(rows[label])
-        counted[counted] = side.is_training(part, counted)
+        counted[counted] = chosen.is_training(part, counted)
         if not counted.all():
             rows = {name: values[counted] for name, values in rows.items()}
         labels = None if label is None else rows[label]
