@@ -45,6 +45,7 @@ from hpc_train.config.specs import (
     TrainSpec,
 )
 from hpc_train.config.table_schema import read_schema
+from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.types import STRATEGIES, STRICT, Name
 from hpc_train.config.validation import specification
 from hpc_train.config.warm_start import WarmStart
@@ -89,7 +90,7 @@ class JobConfig(_Section):
         model: The model function, as `file.py:function` or `package.module:function`, or a built-in model, whose schema
             has been read.
         params: Handed to the function.
-        data, run, train, eval, evals, warm_start_from, resources: The sections of the file; see docs/job_file.md.
+        data, run, train, eval, evals, warm_start_from, resources, tune: The sections of the file; see docs/job_file.md.
 
     Raises:
         UserError: With every mistake.
@@ -105,6 +106,7 @@ class JobConfig(_Section):
     evals: dict[Name, FurtherEvalSection] = Field(default_factory=dict)
     warm_start_from: WarmStart = None
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
+    tune: TuneSection | None = None
     _schema_file: Path | None = PrivateAttr(None)
 
     @property

@@ -11,7 +11,7 @@ from hpc_train.config.secrets import MASK
 from hpc_train.config.yaml_loader import Document, Location, read_value
 from hpc_train.errors import UserError
 
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
@@ -24,7 +24,7 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
     for setting in settings:
         key, equals, text = setting.partition("=")
         option = f"--set {key}"
-        if not equals or not _KEY.fullmatch(key):
+        if not equals or not KEY.fullmatch(key):
             given = f"{key}={MASK}" if key.strip().startswith("resources") else setting  # which may hold secrets
             raise UserError(f"--set: {given!r} is not allowed; allowed: KEY=VALUE, as in train.max_steps=500")
         location: Location = tuple(key.split("."))
