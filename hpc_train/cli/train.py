@@ -68,6 +68,7 @@ def launch(
     settings: Settings = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a crash.")] = 0,
     debug_delay: DebugDelay = None,
+    data_root: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train on several ranks of this machine: runs mpirun with the right flags."""
     with importing(), errors():
@@ -80,10 +81,11 @@ def launch(
         from hpc_train.telemetry.units import counted
 
     with errors():
-        job = load_job(job_file, settings or [])
+        job = load_job(job_file, settings or [], data_root)
         _delays(debug_delay or [])
         more = [f"--debug-delay={given}" for given in debug_delay or []]
         more += [f"--set={setting}" for setting in masked_settings(settings or [])]
+        more += [f"--data-root={data_root}"] if data_root is not None else []
         warn(f"starting {counted(ranks, 'rank')}; Python, MPI and TensorFlow take some seconds each time")
         sys.exit(launch_ranks(mpirun, ranks, job_file, job_dir or Path("runs") / job.name, max_restarts, more))
 

@@ -144,7 +144,12 @@ class Parameter:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
             value = low + share * (high - low)
-        return min(max(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), low), high)
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """A number of its range with SIGNIFICANT_DIGITS, in the range."""
+        assert self.bounds is not None, "a range"
+        return float(min(max(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), self.bounds[0]), self.bounds[1]))
 
     def grid(self) -> tuple[Value, ...]:
         """All its values, or `points` of a range; ValueError where it has no end of them."""

@@ -178,8 +178,15 @@ class TuneSection:
 
     @field_validator("sampler")
     @classmethod
-    def _has_a_grid(cls, sampler: str, info: ValidationInfo) -> str:
-        for key, parameter in info.data.get("space", {}).items() if sampler == "grid" else ():
+    def _goes_with_the_space(cls, sampler: str, info: ValidationInfo) -> str:
+        space = info.data.get("space", {})
+        if sampler == "cmaes" and len(space) == 1:
+            raise ValueError("`cmaes` is for two keys and more; take tpe or random")
+        for key, parameter in space.items() if sampler == "cmaes" else ():
+            if parameter.choice is not None or parameter.when:
+                what = "a choice" if parameter.choice is not None else "`when`"
+                raise ValueError(f"`cmaes` is for ranges that always matter, and {key} has {what}; take tpe or random")
+        for key, parameter in space.items() if sampler == "grid" else ():
             try:
                 parameter.grid()
             except ValueError as error:

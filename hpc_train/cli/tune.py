@@ -1,0 +1,180 @@
+"""hpc-train tune: studies of hyper-parameters."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from hpc_train.cli.command import Command, Settings, examples
+from hpc_train.cli.terminal import answer, errors, say, warn
+from hpc_train.errors import UserError
+from hpc_train.lazy import importing
+
+if TYPE_CHECKING:
+    from hpc_train.tuning.folder import StudyFolder
+    from hpc_train.tuning.study import Study
+
+RUN = "run"
+"""What is meant where the first word is no command of this group."""
+StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of the study.")]
+
+
+class _Words(TyperGroup):
+    """`hpc-train tune JOB.yaml` is `hpc-train tune run JOB.yaml`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts RUN before words that begin with none of the commands."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+tune = typer.Typer(
+    cls=_Words,
+    no_args_is_help=True,
+    epilog=examples("hpc-train tune job.yaml", "hpc-train tune runs/mine_study", "hpc-train tune status runs/mine_study"),
+)
+
+
+@tune.callback()
+def about() -> None:
+    """Search for the best settings of a job: `hpc-train tune JOB.yaml`, whose `tune` says what varies.
+
+    A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by `hpc-train tune STUDY`.
+    """
+
+
+@tune.command(RUN, hidden=True)
+def run(
+    what: Annotated[Path, typer.Argument(metavar="JOB.yaml|STUDY", help="A job file with `tune`, or a study.")],
+    study: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where all is kept. \\[default: runs/<name>_study]")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", "-n", min=1, help="Of each trial. \\[default: as `resources` says]")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(metavar="P", min=1, help="Trials at once. \\[default: tune.parallel_trials]")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Begin a study, or go on with one."""
+    with importing():
+        from hpc_train.distributed.launcher import launched_ranks
+        from hpc_train.resilience.signals import StopSignals
+        from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
+        from hpc_train.tuning.driver import Driver, Listeners, usable_cores
+        from hpc_train.tuning.folder import StudyFolder
+        from hpc_train.tuning.machine import devices, wanted_by
+        from hpc_train.tuning.slots import slots_of
+
+    with errors():
+        if launched_ranks() > 1:
+            raise UserError("hpc-train tune starts the ranks of its trials by itself; start it without mpirun")
+        folder = StudyFolder(what.absolute())
+        if not what.is_dir():
+            folder = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks), warn)
+        elif given := next((name for name, value in _given(study, ranks, settings) if value), None):
+            raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
+        found, known = open_study(folder)
+        found.reopen()
+        slots = slots_of(usable_cores(), devices(), wanted_by(found.job.job, known.ranks), parallel or found.job.tune.parallel_trials)
+        at_once = threading.Event()
+        with StopSignals(at_once.set) as signals:
+            code = Driver(found, known, slots, signals, at_once, Listeners(say)).run()
+    _say_best(found)
+    sys.exit(code)
+
+
+def _given(study: Path | None, ranks: int | None, settings: list[str] | None) -> list[tuple[str, Any]]:
+    return [("--study", study), ("--ranks", ranks), ("--set", settings)]
+
+
+def _say_best(study: Study) -> None:
+    from hpc_train.jobdir.paths import CODE
+    from hpc_train.tuning.driver import shown
+    from hpc_train.tuning.folder import BEST_FILE
+
+    best = study.state.best
+    if best is None or best.value is None:
+        return
+    point = ", ".join(f"{key}={shown(value)}" for key, value in best.point.items())
+    say(f"best: trial {best.name}, {study.goal.metric} {best.value:.6g}: {point}")
+    say(f"its job-dir:  {_near(study.folder.job_dir(best).path)}")
+    say(f"its job file: {_near(study.folder.path / CODE / BEST_FILE)}")
+
+
+def _near(path: Path) -> str:
+    """A path as short as it can be typed here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+@tune.command("stop")
+@answer()
+def stop(study: StudyPath) -> None:
+    """Have the trials of a study save and stop, whoever runs them; `hpc-train tune resume` lets it go on."""
+    with errors():
+        found = _open(study)
+        if found.halt("hpc-train tune stop"):
+            say("the drivers of the study will see it within seconds; its trials save and stop")
+        else:
+            say("the study is stopped already")
+
+
+@tune.command("resume")
+def resume(study: StudyPath) -> None:
+    """Go on with a study: as `hpc-train tune STUDY`."""
+    run(study)
+
+
+@tune.command("add-trials")
+@answer()
+def add_trials(study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]) -> None:
+    """Allow a study N trials more."""
+    with errors():
+        found = _open(study)
+        if found.state.max_trials is None:
+            raise UserError("the study tries all points of a grid, of which there are no more")
+        found.change(max_trials=found.state.max_trials + count)
+        say(f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on")
+
+
+@tune.command("status")
+@answer()
+def status(
+    study: StudyPath,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text: an object a line.")] = False,
+) -> None:
+    """Show the trials of a study, best first."""
+    with errors():
+        from hpc_train.tuning.overview import as_objects, overview
+
+        found = _open(study)
+        if as_json:
+            import json
+
+            for one in as_objects(found):
+                print(json.dumps(one))
+        else:
+            from hpc_train.cli.terminal import console, show
+
+            show(console(), *overview(found))
+
+
+def _open(path: Path) -> Study:
+    from hpc_train.tuning.begin import open_study
+    from hpc_train.tuning.folder import StudyFolder
+
+    return open_study(StudyFolder(path.absolute()))[0]
+
+
+COMMANDS = (
+    Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),
+)

@@ -1,0 +1,1 @@
+"""Studies of hyper-parameters: a folder of ordinary jobs, and the decisions about them."""

@@ -1,0 +1,141 @@
+"""How a study is begun, or opened to go on: from a job file, or from its folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_train import __version__
+from hpc_train.config.job import job_in
+from hpc_train.config.overrides import overridden
+from hpc_train.config.tune.trial_settings import check_study, trial_settings
+from hpc_train.config.yaml_loader import read_yaml
+from hpc_train.errors import UserError, did_you_mean
+from hpc_train.jobs.checks import check_files, check_ranks, code_files, data_files
+from hpc_train.jobs.code import check_code
+from hpc_train.jobs.problems import Problems
+from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
+from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
+from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.processes import home_folder
+from hpc_train.tuning.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
+from hpc_train.tuning.metric_names import metric_names
+from hpc_train.tuning.samplers import sampler_of
+from hpc_train.tuning.study import Study
+
+SUFFIX = "_study"
+"""Of the folder of a study, behind the job's name, where nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What `hpc-train tune JOB.yaml` is asked for.
+
+    Attributes:
+        study: The folder; None: runs/<name>_study.
+        settings: `KEY=VALUE` each, laid over the job file.
+        ranks: Of each trial; None: as `resources` says.
+    """
+
+    job_file: Path
+    study: Path | None = None
+    settings: tuple[str, ...] = ()
+    ranks: int | None = None
+
+
+def begin_study(request: StudyRequest, report: Callable[[str], None]) -> StudyFolder:
+    """Makes the folder of a study, or finds the one that was made of the same job file.
+
+    Checks all that can be: the job, its study, its code and data, and that the evaluation will report the goal.
+
+    Raises:
+        UserError: With all that is wrong; nothing was written.
+    """
+    job_file = request.job_file.absolute()
+    document = overridden(read_yaml(job_file), request.settings)
+    job = job_in(document)
+    check_study(document, job)
+    assert job.tune is not None, "checked"
+    folder = StudyFolder(request.study.absolute() if request.study is not None else _folder_of(job.name))
+    wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
+    settings = StudySettings(
+        name=job.name[:LONGEST_NAME],
+        job_file=str(job_file),
+        entry=job_file.name,
+        settings=request.settings,
+        ranks=request.ranks or wants.ranks,
+        created=time.time(),
+        version=__version__,
+        job=described(job),
+    )
+    if folder.is_one():
+        _check_same(folder, settings, request)
+        return folder
+    if os.path.lexists(folder.path) and not (folder.path.is_dir() and not any(folder.path.iterdir())):
+        raise UserError(f"{folder.path}: is there already, and is no study; --study names another folder")
+    sampler_of(job.tune)
+    problems = Problems()
+    with problems.gathered():
+        check_code(job, job_file.parent)
+    with problems.gathered():
+        check_ranks(job, settings.ranks)
+    with problems.gathered():
+        check_files(job, folder.path)
+    with problems.gathered():
+        plan = plan_snapshot(job_file.parent, always=[Path(job_file.name), *code_files(job)], data=data_files(job))
+        check_outside(job_file.parent, folder.path, plan.rules)
+    problems.refuse()
+    _check_goal(job_file, request.settings, report)
+    if not folder.create(settings, plan):
+        _check_same(folder, settings, request)
+    return folder
+
+
+def open_study(folder: StudyFolder) -> tuple[Study, StudySettings]:
+    """The study in a folder, as far as it has come.
+
+    Raises:
+        UserError: There is none, or it cannot be read.
+    """
+    settings = folder.settings()
+    return Study(folder, StudyJob.of(folder, settings)), settings
+
+
+def _folder_of(name: str) -> Path:
+    return Path(DEFAULT_ROOT, f"{name}{SUFFIX}").absolute()
+
+
+def _check_same(folder: StudyFolder, settings: StudySettings, request: StudyRequest) -> None:
+    before = folder.settings()
+    differing = differences(before.job, settings.job)
+    if before.job_file != settings.job_file:
+        differing.insert(0, f"the job file is {settings.job_file} (was {before.job_file})")
+    if request.ranks is not None and request.ranks != before.ranks:
+        differing.append(f"--ranks {request.ranks} (was {before.ranks})")
+    if differing:
+        shown = "; ".join(differing[:5]) + (f"; and {len(differing) - 5} more" if len(differing) > 5 else "")
+        raise UserError(
+            f"{folder.path}: is a study of another job: {shown}; to go on with it: hpc-train tune {folder.path}; "
+            f"for more trials: hpc-train tune add-trials {folder.path} N; for a new one, --study names another folder"
+        )
+
+
+def _check_goal(job_file: Path, settings: Sequence[str], report: Callable[[str], None]) -> None:
+    """UserError where no evaluation will report the goal: with the names there are."""
+    document = overridden(read_yaml(job_file), settings)
+    job = job_in(document)
+    assert job.tune is not None, "checked"
+    goal = job.tune.goal
+    report(f"building the model once, to see that its evaluation reports {goal.metric}")
+    first = trial_settings(job, job.tune.points.drawn(job.tune.seed, 0))
+    names = metric_names(job_file, job_file.parent, [*settings, *first])
+    reported = names.get(goal.kind) or names["eval" if job.eval.name is None else f"eval_{job.eval.name}"]
+    if goal.metric not in reported:
+        hint = did_you_mean(goal.metric, reported)
+        raise UserError(
+            f"{document.where(('tune', 'goal', 'metric'))}: tune.goal.metric: no evaluation reports {goal.metric!r}; "
+            f"{hint}allowed: {', '.join(reported)}"
+        )

@@ -1,0 +1,299 @@
+"""Driver: runs a study's trials, each in a slot of its own, until the study is over or somebody stops it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc_train.errors import UserError
+from hpc_train.jobdir.job_dir import JobDir
+from hpc_train.jobdir.paths import CODE
+from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of
+from hpc_train.resilience.signals import StopSignals
+from hpc_train.telemetry.units import counted
+from hpc_train.tuning.decisions import LONGEST_TEXT, LeftState
+from hpc_train.tuning.driver_lock import DriverLock
+from hpc_train.tuning.folder import StudySettings
+from hpc_train.tuning.measurements import Measurements, Watch
+from hpc_train.tuning.slots import Slot
+from hpc_train.tuning.state import Trial
+from hpc_train.tuning.study import Answer, Study
+from hpc_train.tuning.trial_run import TrialCommand, TrialRun, end_orphans
+
+POLL_SECS = 0.1
+LOOK_SECS = 2.0
+"""Between looks for what other drivers have left or decided, while there is nothing else to do."""
+TRIES_WITHOUT_PROGRESS = 2
+"""Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
+
+
+@dataclass
+class Running:
+    """A trial in a slot.
+
+    Attributes:
+        verdict: The state that it goes to once it has left, as decided; None: none is.
+    """
+
+    trial: Trial
+    slot: Slot
+    run: TrialRun
+    job_dir: JobDir
+    watch: Watch
+    verdict: LeftState | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """What hears of a driver's work.
+
+    Attributes:
+        report: Gets a line for people.
+        look: Called at each look at the trials that run, with them.
+    """
+
+    report: Callable[[str], None]
+    look: Callable[[Sequence[Running]], None] = lambda _: None
+
+
+class Driver:
+    """Runs trials of `study` in `slots`. Local; starts MPI ranks, and is none.
+
+    Args:
+        signals: What asks to stop: the trials save, and can go on.
+        at_once: Ends the trials without asking.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        settings: StudySettings,
+        slots: Sequence[Slot],
+        signals: StopSignals,
+        at_once: threading.Event,
+        listeners: Listeners,
+    ) -> None:
+        self._study, self._settings, self._slots = study, settings, slots
+        self._signals, self._at_once, self._listeners = signals, at_once, listeners
+        self._running: list[Running] = []
+        self._lock = DriverLock(study.folder.drivers)
+        self._looked, self._answer = float("-inf"), Answer("wait", "")
+        self._stopping = ""
+
+    def run(self) -> int:
+        """Runs trials to the end of the study; the exit code.
+
+        Raises:
+            UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
+        """
+        with self._lock:
+            try:
+                return self._loop()
+            finally:
+                self._end_all()
+
+    def _loop(self) -> int:
+        while True:
+            self._reap()
+            self._look()
+            if self._signals.received is not None:
+                self._stop(f"{self._signals.received}: the trials save and stop")
+            if not self._stopping:
+                self._fill()
+            if not self._running and (self._stopping or self._answer.what == "over"):
+                return self._end()
+            time.sleep(POLL_SECS)
+
+    def _fill(self) -> None:
+        """Gives each free slot a trial, as far as there are any."""
+        taken = {running.slot.number for running in self._running}
+        for slot in self._slots:
+            if slot.number in taken:
+                continue
+            if self._answer.what != "run" and not self._may_look():
+                return
+            self._answer = self._study.ask(self._lock.name)
+            if self._answer.trial is None:
+                return
+            self._start(self._answer.trial, slot, self._answer.why)
+
+    def _may_look(self) -> bool:
+        """Whether it is time to look for what others have left or decided."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECS:
+            return False
+        self._looked = now
+        self._take_over()
+        return True
+
+    def _take_over(self) -> None:
+        """Frees the trials of drivers that have died, so that they go on."""
+        study = self._study
+        study.refresh()
+        dead = sorted({t.driver for t in study.state.of("running") if not self._lock.lives(t.driver)})
+        if not dead:
+            return
+        end_orphans(dead)
+        for trial in study.orphans(self._lock.lives):
+            job_dir = study.folder.job_dir(trial)
+            found = Measurements.of(job_dir, study.goal)
+            study.leave(trial, trial.driver, "waiting", _step(job_dir), found.best(), "its driver died")
+
+    def _start(self, trial: Trial, slot: Slot, why: str) -> None:
+        study = self._study
+        job_dir = study.folder.job_dir(trial)
+        command = TrialCommand(
+            study.folder.path / CODE / self._settings.entry,
+            study.job.data_root,
+            job_dir.path,
+            self._settings.ranks,
+            [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)],
+        )
+        try:
+            run = TrialRun(command, slot, self._lock.name)
+        except OSError as error:
+            study.leave(trial, self._lock.name, "waiting", trial.step, trial.value, "it could not be started")
+            raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
+        self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
+        point = ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in trial.point.items())
+        begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
+        self._listeners.report(f"trial {trial.name} {begins}: {point}")
+
+    def _look(self) -> None:
+        """Compares the trials that have come to a rung, and has those stop that are not to go on."""
+        study, rule = self._study, self._study.rule
+        for running in self._running:
+            if rule is None or running.verdict is not None:
+                continue
+            found = running.watch.look()
+            for rung, step in enumerate(rule.rungs):
+                if running.verdict is not None or rung in running.trial.judged or (at := found.at(step)) is None:
+                    continue
+                judged = study.judge(running.trial, rung, at, found.best(at))
+                if judged is not None and judged.verdict != "promoted":
+                    running.verdict = "paused" if judged.verdict == "paused" else "stopped"
+                    running.run.ask_to_stop()
+        if self._running and study.hours_left() == 0:
+            self._stop(f"max_hours ({study.state.max_hours:g}) are over: the trials save and stop")
+        if self._running and self._halted():
+            self._stop(f"{study.state.halted}: the trials save and stop")
+        self._listeners.look(self._running)
+
+    def _halted(self) -> bool:
+        if time.monotonic() - self._looked > LOOK_SECS:
+            self._looked = time.monotonic()
+            self._study.refresh()
+        return self._study.state.halted is not None
+
+    def _stop(self, why: str) -> None:
+        if not self._stopping:
+            self._stopping = why
+            self._listeners.report(why)
+            for running in self._running:
+                running.run.ask_to_stop()
+        if self._at_once.is_set():
+            self._at_once.clear()
+            for running in self._running:
+                running.run.end_at_once()
+
+    def _reap(self) -> None:
+        """Notes how the trials that have left are."""
+        for running in list(self._running):
+            if (code := running.run.code()) is not None:
+                self._running.remove(running)
+                self._left(running, code)
+
+    def _left(self, running: Running, code: int) -> None:
+        study, trial = self._study, running.trial
+        found, step = Measurements.of(running.job_dir, study.goal), _step(running.job_dir)
+        state, why = self._state_after(running, code, found, step)
+        before = study.state.best
+        study.leave(trial, self._lock.name, state, step, found.best(), why[:LONGEST_TEXT])
+        value = found.best()
+        words = f"{study.goal.metric} {value:.4g}" if value is not None else f"no {study.goal.metric}"
+        best = ", the best so far" if study.state.best is trial and before is not trial else ""
+        self._listeners.report(f"trial {trial.name} {trial.state} at step {step}: {words}{best}{_because(trial)}")
+
+    def _state_after(self, running: Running, code: int, found: Measurements, step: int) -> tuple[LeftState, str]:
+        goal = self._study.goal
+        if code == 0:
+            return "completed", "" if found.best() is not None else f"{goal.metric} was no finite number"
+        if code in STOP_CODES.values():
+            if running.verdict is not None:
+                return running.verdict, running.trial.judged[max(running.trial.judged)].why
+            return "waiting", self._stopping or "it was stopped"
+        if self._stopping and code > 128:
+            return "waiting", "ended at once"
+        why = running.run.failure(code)
+        if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
+            stalled = running.trial.without_progress + 1 if step <= running.trial.step else 0
+            if stalled < TRIES_WITHOUT_PROGRESS:
+                return "waiting", why
+        return "failed", why
+
+    def _end(self) -> int:
+        """The exit code, and the last lines."""
+        study, report = self._study, self._listeners.report
+        state, failed = study.state, list(study.state.of("failed"))
+        if failed:
+            report(failures(failed, study.folder.trials))
+        if self._stopping:
+            report(f"the study goes on with: hpc-train tune {study.folder.path}")
+            return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
+        report(f"the study is over: {self._answer.why}")
+        if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):
+            return EXIT_FAILED
+        return 0
+
+    def _end_all(self) -> None:
+        """Where something was raised: has the trials stop, and waits for them, so that none is left alone."""
+        for running in self._running:
+            running.run.ask_to_stop()
+        while self._running and not self._at_once.is_set():
+            for running in list(self._running):
+                if running.run.code() is not None:
+                    self._running.remove(running)
+            time.sleep(POLL_SECS)
+        for running in self._running:
+            running.run.end_at_once()
+
+
+def failures(failed: Sequence[Trial], folder: Path) -> str:
+    """What is said of the trials that have failed: the most common reason once, and how many had another one. Pure."""
+    reasons = Counter(_reason(trial, folder) for trial in failed)
+    reason, count = reasons.most_common(1)[0]
+    if count == len(failed):
+        all_of_them = f"{counted(count, 'trial')} failed" + (", all for one reason" if count > 1 else "")
+        return f"{all_of_them}: {reason}"
+    others = f"{len(failed) - count} for others; see hpc-train tune status"
+    return f"{counted(len(failed), 'trial')} failed, {count} for one reason: {reason}; {others}"
+
+
+def _reason(trial: Trial, folder: Path) -> str:
+    """Why a trial has failed, without what only it has."""
+    return trial.why.partition("\n")[0].replace(str(folder / trial.name), "…")
+
+
+def _because(trial: Trial) -> str:
+    return f" ({trial.why.partition(chr(10))[0]})" if trial.state in ("failed", "paused", "stopped") else ""
+
+
+def shown(value: object) -> str:
+    """A value of a point, in short."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _step(job_dir: JobDir) -> int:
+    """Of the newest checkpoint; 0: there is none."""
+    return max(job_dir.checkpoints(), default=0)
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))

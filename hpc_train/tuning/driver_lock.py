@@ -1,0 +1,44 @@
+"""Which drivers, the processes that run a study's trials, live. Local to this user's hosts."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from hpc_train.errors import UserError
+from hpc_train.folders import make_new_folder, remove_folder
+from hpc_train.resilience.job_lock import JobLock, holder_of
+
+NAME_DIGITS = 16
+
+
+class DriverLock:
+    """This process as a driver of the study that keeps the locks of its drivers in `folder`. A context manager.
+
+    Attributes:
+        name: NAME_DIGITS hexadecimal digits, by which decisions name the driver.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.name = secrets.token_hex(NAME_DIGITS // 2)
+        self._place = folder / self.name
+        self._lock = JobLock(self._place)
+
+    def __enter__(self) -> DriverLock:
+        try:
+            make_new_folder(self._place, 0o700)
+        except OSError as error:
+            raise UserError(f"{self._place}: cannot be made: {error.strerror}") from None
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        with suppress(OSError):  # what is left of it is harmless
+            remove_folder(self._place)
+
+    def lives(self, name: str) -> bool:
+        """Whether the driver called `name`, of this or another host, still runs."""
+        return name == self.name or holder_of(self._folder / name) is not None

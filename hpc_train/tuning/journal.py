@@ -1,0 +1,169 @@
+"""The journal of a study: its decisions in order, each a file of its own, which several processes append to.
+
+A decision is written to a file nobody else sees, brought to the disk, and linked to the next number. `link` fails where
+that number is taken, on NFS as on a disk, so of several processes that append at once one succeeds, and the others read
+what it has decided before they try again. There is no lock that a dead process could keep, and no half of a decision.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hpc_train.errors import UserError
+from hpc_train.files import create, read_bytes, unforeseen
+from hpc_train.folders import remove
+from hpc_train.telemetry.disk_space import shortage
+from hpc_train.telemetry.json_files import UnreadableError, finite, parsed
+from hpc_train.tuning.decisions import Decision, decision_of, fields_of
+
+MAX_BYTES = 1 << 20
+"""Of one decision: a point may have a long choice."""
+SEEN_SECS = 60.0
+"""How long another node's file may stay unseen, since NFS remembers that there was none."""
+POLL_SECS = 0.02
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class Journal:
+    """The decisions in `folder`, which exists.
+
+    Args:
+        folder: For this user alone.
+        heard: Called with each decision, in order, once, also with those that this process appends.
+    """
+
+    def __init__(self, folder: Path, heard: Callable[[Decision], None]) -> None:
+        self._folder, self._heard = folder, heard
+        self._next = 0
+
+    def __len__(self) -> int:
+        """How many decisions have been read."""
+        return self._next
+
+    def refresh(self) -> None:
+        """Reads what has been decided since.
+
+        Raises:
+            UserError: A decision cannot be read.
+        """
+        while self._read_next():
+            pass
+
+    def append(self, decide: Callable[[], Decision | None]) -> Decision | None:
+        """Appends what `decide` returns, which knows of all decisions before; what was appended.
+
+        Args:
+            decide: Called again after each decision that another process has appended meanwhile. None: nothing.
+
+        Raises:
+            UserError: The decision cannot be written; it was not made then.
+        """
+        while True:
+            self.refresh()
+            if (decision := decide()) is None:
+                return None
+            if self._link(decision):
+                self._take(decision)
+                return decision
+            self._await_next()
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}.json"
+
+    def _read_next(self) -> bool:
+        path = self._path(self._next)
+        try:
+            raw = read_bytes(path, MAX_BYTES)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        try:
+            decision = decision_of(parsed(raw))
+        except (UnreadableError, ValueError):
+            raise UserError(
+                f"{path}: is no decision of a study, or another version's; to go on without it and what came after, "
+                "move it and all later ones out of the folder"
+            ) from None
+        self._take(decision)
+        return True
+
+    def _take(self, decision: Decision) -> None:
+        self._next += 1
+        self._heard(decision)
+
+    def _link(self, decision: Decision) -> bool:
+        """Whether `decision` has become the next one."""
+        path = self._path(self._next)
+        temporary = unforeseen(path)
+        try:
+            with _removed(temporary):
+                with open(create(temporary, 0o600), "wb") as file:
+                    file.write(json.dumps(finite(fields_of(decision)), ensure_ascii=False).encode() + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                linked = _linked(temporary, path)
+            if linked:
+                _sync_folder(self._folder)
+            return linked
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                why = "its file system has no hard links, by which processes agree; keep the study on another one"
+            else:
+                why = f"{error.strerror}{shortage(error.errno, self._folder)}"
+            raise UserError(f"{self._folder}: a decision cannot be written: {why}") from None
+
+    def _await_next(self) -> None:
+        """Until the decision that another process has appended can be read here."""
+        deadline = time.monotonic() + SEEN_SECS
+        while not self._read_next():
+            if time.monotonic() > deadline:
+                raise UserError(f"{self._path(self._next)}: is there for other processes, but cannot be seen from here")
+            os.listdir(self._folder)  # by which NFS asks the server
+            time.sleep(POLL_SECS)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path, follow_symlinks=False)
+    except FileExistsError:
+        # NFS may report this of a link that it has made, where its first answer was lost.
+        return os.stat(temporary, follow_symlinks=False).st_nlink == 2
+    return True
+
+
+class _removed:
+    """Removes a file that is of no further use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            remove(self._path, missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # not all file systems can
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def decisions_in(folder: Path) -> Iterator[Decision]:
+    """The decisions that are in `folder` now."""
+    found: list[Decision] = []
+    Journal(folder, found.append).refresh()
+    yield from found

@@ -1,0 +1,78 @@
+"""A study in the terminal: its trials, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hpc_train.telemetry.units import counted
+from hpc_train.tuning.measurements import Measurements
+from hpc_train.tuning.state import State, Trial
+from hpc_train.tuning.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def as_objects(study: Study) -> Iterator[dict[str, Any]]:
+    """The trials, best first, fit for JSON."""
+    for trial, found, step in _trials(study):
+        yield {
+            "trial": trial.number,
+            "state": trial.state,
+            "value": found.best(),
+            "best_step": found.best_step(),
+            "step": step,
+            "point": dict(trial.point),
+            "source": trial.source,
+            "runs": trial.runs,
+            "why": trial.why,
+            "job_dir": str(study.folder.job_dir(trial).path),
+        }
+
+
+def overview(study: Study) -> Iterator[RenderableType]:
+    """What `hpc-train tune status` shows."""
+    from rich.table import Table
+
+    from hpc_train.tuning.driver import shown
+
+    goal, state = study.goal, study.state
+    yield f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"
+    keys = list(study.job.tune.space)
+    table = Table(box=None, pad_edge=False)
+    for name in ("trial", "state", goal.metric, "step", *(key.removeprefix("params.") for key in keys)):
+        table.add_column(name, justify="left" if name in ("trial", "state") else "right", no_wrap=True)
+    for trial, found, step in _trials(study):
+        best = found.best()
+        values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
+        table.add_row(trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values)
+    if state.trials:
+        yield table
+    for trial in state.of("failed"):
+        yield f"{trial.name} failed: {trial.why}"
+
+
+def in_words(study: Study) -> str:
+    """How many trials there are, by state."""
+    names: tuple[State, ...] = ("running", "waiting", "paused", "stopped", "completed", "failed")
+    counts = {name: len(list(study.state.of(name))) for name in names}
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    allowed = f" of {study.state.max_trials}" if study.state.max_trials is not None else ""
+    halted = f"; stopped: {study.state.halted}" if study.state.halted is not None else ""
+    return f"{counted(len(study.state.trials), 'trial')}{allowed}{f' ({listed})' if listed else ''}{halted}"
+
+
+def _trials(study: Study) -> list[tuple[Trial, Measurements, int]]:
+    """With what they have measured, and the step of the newest checkpoint; best first."""
+    found = []
+    for trial in study.state.trials:
+        job_dir = study.folder.job_dir(trial)
+        found.append((trial, Measurements.of(job_dir, study.goal), max(job_dir.checkpoints(), default=0)))
+    sign = -1.0 if study.goal.mode == "max" else 1.0
+
+    def order(one: tuple[Trial, Measurements, int]) -> tuple[bool, float, int]:
+        best = one[1].best()
+        return best is None, 0.0 if best is None else sign * best, one[0].number
+
+    return sorted(found, key=order)

@@ -1,0 +1,125 @@
+"""What a study's decisions amount to: the state of each trial. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpc_train.config.tune.section import Goal
+from hpc_train.config.tune.space import Point
+from hpc_train.tuning.decisions import Changed, Decision, Halted, Judged, Left, Suggested, Taken
+
+State = Literal["running", "waiting", "paused", "stopped", "completed", "failed"]
+OPEN = ("running", "waiting", "paused")
+"""Of trials that may come further."""
+
+
+@dataclass
+class Trial:
+    """One trial.
+
+    Attributes:
+        number: Counted from 0.
+        state: "running": a driver has it. "waiting": it was interrupted, and goes on next. "paused": others were better
+            at its last rung, but may not be so in the end. "stopped": others were better. "completed", "failed".
+        driver: Who has it, or had it last.
+        judged: The comparisons with others, by rung.
+        step, value: Of its newest checkpoint, and the best of the goal, when it was left last.
+        verdict: That of this run, by which it does not go on; None: it does.
+        to_the_end: It is not compared with others any more.
+        runs: How often it was begun.
+        without_progress: Runs in a row that have left no newer checkpoint.
+        periods: When it ran, in seconds since 1970; the last one has no end while it runs.
+    """
+
+    number: int
+    point: Point
+    source: str
+    driver: str
+    state: State = "running"
+    judged: dict[int, Judged] = field(default_factory=dict)
+    step: int = 0
+    value: float | None = None
+    why: str = ""
+    verdict: Judged | None = None
+    to_the_end: bool = False
+    runs: int = 1
+    without_progress: int = 0
+    periods: list[tuple[float, float | None]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Of its job-dir, in the folder of trials."""
+        return f"{self.number:04d}"
+
+
+class StudyState:
+    """The trials of a study, and what its users have asked for since it began.
+
+    Args:
+        goal: What it looks for.
+        max_trials, max_hours: As in the job file.
+
+    Attributes:
+        trials: By number; each has the number of its place.
+        halted: Why drivers are to stop; None: they are not.
+    """
+
+    def __init__(self, goal: Goal, max_trials: int | None, max_hours: float | None) -> None:
+        self.goal, self.max_trials, self.max_hours = goal, max_trials, max_hours
+        self.trials: list[Trial] = []
+        self.halted: str | None = None
+
+    def hear(self, decision: Decision) -> None:
+        """Takes in the next decision."""
+        if isinstance(decision, Changed):
+            self.max_trials = decision.max_trials or self.max_trials
+            self.max_hours = decision.max_hours or self.max_hours
+        elif isinstance(decision, Halted):
+            self.halted = decision.why if decision.halted else None
+        elif isinstance(decision, Suggested):
+            assert decision.trial == len(self.trials), "trials are numbered in order"
+            trial = Trial(decision.trial, decision.point, decision.source, decision.driver)
+            trial.periods.append((decision.time, None))
+            self.trials.append(trial)
+        else:
+            self._hear_of(self.trials[decision.trial], decision)
+
+    def _hear_of(self, trial: Trial, decision: Taken | Judged | Left) -> None:
+        if isinstance(decision, Judged):
+            trial.judged[decision.rung] = decision
+            trial.verdict = decision if decision.verdict != "promoted" else None
+        elif isinstance(decision, Taken):
+            trial.state, trial.driver, trial.why = "running", decision.driver, decision.why
+            trial.runs, trial.verdict = trial.runs + 1, None
+            trial.to_the_end = trial.to_the_end or decision.to_the_end
+            trial.periods.append((decision.time, None))
+        else:
+            trial.without_progress = 0 if decision.step > trial.step else trial.without_progress + 1
+            trial.state, trial.step, trial.why = decision.state, decision.step, decision.why
+            trial.value = decision.value
+            begin, end = trial.periods[-1]
+            trial.periods[-1] = (begin, decision.time if end is None else end)
+
+    def of(self, *states: State) -> Iterator[Trial]:
+        """The trials in one of these states, by number."""
+        return (trial for trial in self.trials if trial.state in states)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value so far, of those that nobody runs; the first of several."""
+        found: Trial | None = None
+        for trial in self.trials:
+            value = trial.value
+            if value is not None and self.goal.is_better(value, found.value if found is not None else None):
+                found = trial
+        return found
+
+    def secs(self, now: float) -> float:
+        """How long trials have run: the time in which one at least did."""
+        total, reached = 0.0, 0.0
+        for begin, end in sorted((begin, now if end is None else end) for t in self.trials for begin, end in t.periods):
+            total += max(0.0, end - max(begin, reached))
+            reached = max(reached, end)
+        return total

@@ -1,0 +1,219 @@
+"""Study: the decisions about trials, made one after the other whoever asks. It runs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from hpc_train.config.tune.trial_settings import rungs_of
+from hpc_train.resilience.job_lock import holder_of
+from hpc_train.telemetry.units import counted
+from hpc_train.tuning.decisions import Changed, Decision, Halted, Judged, Left, LeftState, Suggested, Taken
+from hpc_train.tuning.folder import StudyFolder, StudyJob, write_best
+from hpc_train.tuning.journal import Journal
+from hpc_train.tuning.rules import Rule, rule_of
+from hpc_train.tuning.samplers import Sampler, sampler_of
+from hpc_train.tuning.state import StudyState, Trial
+
+NOTHING_LEFT = "all trials have been tried"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a driver that has room for a trial is to do.
+
+    Attributes:
+        what: "run" a trial; "wait" for one that may come; it is "over".
+        why: In words.
+    """
+
+    what: Literal["run", "wait", "over"]
+    why: str
+    trial: Trial | None = None
+
+
+class Study:
+    """The study in a folder. Several processes may have one of it open. Local.
+
+    Args:
+        folder, job: Of the study.
+        clock: Seconds since 1970.
+
+    Attributes:
+        state: What has been decided; as of the last call.
+    """
+
+    def __init__(self, folder: StudyFolder, job: StudyJob, clock: Callable[[], float] = time.time) -> None:
+        self.folder, self.job, self.goal = folder, job, job.tune.goal
+        self.state = StudyState(self.goal, job.tune.max_trials, job.tune.max_hours)
+        self.rule: Rule | None = None
+        if job.tune.early_stopping is not None:
+            self.rule = rule_of(job.tune.early_stopping.rule, rungs_of(job.job), self.goal)
+        self._sampler: Sampler = sampler_of(job.tune)
+        self._clock = clock
+        self._journal = Journal(folder.decisions, self.state.hear)
+        self._journal.refresh()
+
+    def refresh(self) -> None:
+        """Reads what others have decided."""
+        self._journal.refresh()
+
+    def ask(self, driver: str) -> Answer:
+        """A trial for `driver`, which has it from here on: one that was interrupted, one that others have made better
+        than it looked, or a new one.
+
+        Raises:
+            UserError: The decision cannot be written.
+        """
+        answers: list[Answer] = []
+
+        def decide() -> Decision | None:
+            decision, answer = self._next(driver)
+            answers.append(answer)
+            return decision
+
+        decision = self._journal.append(decide)
+        answer = answers[-1]
+        if decision is None:
+            return answer
+        assert isinstance(decision, Suggested | Taken), "what _next decides"
+        return Answer("run", answer.why, self.state.trials[decision.trial])
+
+    def _next(self, driver: str) -> tuple[Decision | None, Answer]:
+        state, now = self.state, self._clock()
+        if (over := self._is_over(now)) is not None:
+            return None, Answer("over", over)
+        found = next(state.of("waiting"), None)
+        again = (found, "it was interrupted") if found is not None else self._promotable()
+        if again is not None:
+            trial, why = again
+            return Taken(time=now, trial=trial.number, driver=driver, why=why), Answer("run", why)
+        number = len(state.trials)
+        suggested = None
+        if state.max_trials is None or number < state.max_trials:
+            suggested = self._sampler.suggest(state)
+        if suggested is not None:
+            point, source = suggested
+            made = Suggested(time=now, trial=number, driver=driver, point=dict(point), source=source)
+            return made, Answer("run", source)
+        if running := len(list(state.of("running"))):
+            return None, Answer("wait", f"{counted(running, 'trial')} may make room for others")
+        if self.rule is not None and (last := self.rule.last_of_all(state)) is not None:
+            trial, why = last
+            taken = Taken(time=now, trial=trial.number, driver=driver, why=why, to_the_end=True)
+            return taken, Answer("run", why)
+        return None, Answer("over", NOTHING_LEFT)
+
+    def _promotable(self) -> tuple[Trial, str] | None:
+        return self.rule.promotable(self.state) if self.rule is not None else None
+
+    def _is_over(self, now: float) -> str | None:
+        """Why no trial is to begin any more, whatever is left; None: one may."""
+        state, tune = self.state, self.job.tune
+        if state.halted is not None:
+            return state.halted
+        failed = list(state.of("failed"))
+        if len(failed) > tune.max_failed_trials:
+            return f"{counted(len(failed), 'trial')} failed, and max_failed_trials is {tune.max_failed_trials}"
+        if self.hours_left(now) == 0:
+            return f"the trials have run for max_hours ({state.max_hours:g})"
+        return None
+
+    def hours_left(self, now: float | None = None) -> float | None:
+        """How long trials may still run; None: for ever."""
+        if self.state.max_hours is None:
+            return None
+        return max(0.0, self.state.max_hours - self.state.secs(self._clock() if now is None else now) / 3600)
+
+    def judge(self, trial: Trial, rung: int, step: int, value: float | None) -> Judged | None:
+        """Compares a trial that has come to `rung`, counted from 0, with the others.
+
+        Args:
+            step, value: Of its evaluation there, and the best of the goal so far; None: it was no number.
+
+        Returns:
+            What was decided, now or before; None where no rule compares trials.
+        """
+        rule = self.rule
+        if rule is None or trial.to_the_end:
+            return None
+
+        def decide() -> Decision | None:
+            if rung in trial.judged:
+                return None
+            verdict, why = rule.judge(self.state, trial, rung, value)
+            return Judged(
+                time=self._clock(), trial=trial.number, rung=rung, step=step, value=value, verdict=verdict, why=why
+            )
+
+        self._journal.append(decide)
+        return trial.judged[rung]
+
+    def leave(self, trial: Trial, driver: str, state: LeftState, step: int, value: float | None, why: str) -> None:
+        """Notes that `driver` runs a trial no more, and what it is from here on.
+
+        Without effect where another one has it by now. A trial that was compared with others in this run is what that
+        made of it, rather than "waiting".
+        """
+
+        def decide() -> Decision | None:
+            if trial.state != "running" or trial.driver != driver:
+                return None
+            after, reason = state, why
+            if state == "waiting" and trial.verdict is not None:
+                after, reason = _state_after(trial.verdict), trial.verdict.why
+            return Left(
+                time=max(self._clock(), trial.periods[-1][0]),
+                trial=trial.number,
+                driver=driver,
+                state=after,
+                step=step,
+                value=value,
+                why=reason,
+            )
+
+        if self._journal.append(decide) is not None:
+            self._note_best(trial)
+
+    def orphans(self, lives: Callable[[str], bool]) -> list[Trial]:
+        """The trials that a driver which `lives` no more has left, and which nothing runs any more, as far as seen."""
+        self.refresh()
+        dead: dict[str, bool] = {}
+        found = []
+        for trial in self.state.of("running"):
+            if trial.driver not in dead:
+                dead[trial.driver] = not lives(trial.driver)
+            if dead[trial.driver] and holder_of(self.folder.job_dir(trial).path) is None:
+                found.append(trial)
+        return found
+
+    def change(self, max_trials: int | None = None, max_hours: float | None = None) -> None:
+        """Allows another number of trials, or hours."""
+        self._journal.append(lambda: Changed(time=self._clock(), max_trials=max_trials, max_hours=max_hours))
+
+    def halt(self, why: str) -> bool:
+        """Has all drivers stop, after saving; whether they had not been asked before."""
+        return self._set_halted(True, why)
+
+    def reopen(self) -> bool:
+        """Allows drivers again to run trials; whether they were not."""
+        return self._set_halted(False, "")
+
+    def _set_halted(self, halted: bool, why: str) -> bool:
+        def decide() -> Decision | None:
+            is_so = (self.state.halted is not None) == halted
+            return None if is_so else Halted(time=self._clock(), halted=halted, why=why)
+
+        return self._journal.append(decide) is not None
+
+    def _note_best(self, trial: Trial) -> None:
+        if self.state.best is trial and trial.value is not None:
+            write_best(self.folder, self.job, trial, trial.value)
+
+
+def _state_after(judged: Judged) -> LeftState:
+    return "paused" if judged.verdict == "paused" else "stopped"
+
+
