@@ -17,7 +17,6 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
-    from hpc_train.tuning.folder import StudyFolder
     from hpc_train.tuning.study import Study
 
 RUN = "run"
@@ -38,7 +37,9 @@ class _Words(TyperGroup):
 tune = typer.Typer(
     cls=_Words,
     no_args_is_help=True,
-    epilog=examples("hpc-train tune job.yaml", "hpc-train tune runs/mine_study", "hpc-train tune status runs/mine_study"),
+    epilog=examples(
+        "hpc-train tune job.yaml", "hpc-train tune runs/mine_study", "hpc-train tune status runs/mine_study"
+    ),
 )
 
 
@@ -62,14 +63,18 @@ def run(
     parallel: Annotated[
         int | None, typer.Option(metavar="P", min=1, help="Trials at once. \\[default: tune.parallel_trials]")
     ] = None,
+    fresh_ranks: Annotated[
+        bool, typer.Option("--fresh-ranks", help="Start ranks for each trial, in place of keeping those of a slot.")
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
+        from hpc_train.jobs.launch.mpirun import Mpirun
         from hpc_train.resilience.signals import StopSignals
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-        from hpc_train.tuning.driver import Driver, Listeners, usable_cores
+        from hpc_train.tuning.driver import Driver, Listeners, Place, usable_cores
         from hpc_train.tuning.folder import StudyFolder
         from hpc_train.tuning.machine import devices, wanted_by
         from hpc_train.tuning.slots import slots_of
@@ -84,10 +89,12 @@ def run(
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
         found.reopen()
-        slots = slots_of(usable_cores(), devices(), wanted_by(found.job.job, known.ranks), parallel or found.job.tune.parallel_trials)
+        wanted = wanted_by(found.job.job, known.ranks)
+        slots = slots_of(usable_cores(), devices(), wanted, parallel or found.job.tune.parallel_trials)
+        place = Place(slots, Mpirun(), known.ranks, not fresh_ranks and "run.strategy" not in found.job.tune.space)
         at_once = threading.Event()
         with StopSignals(at_once.set) as signals:
-            code = Driver(found, known, slots, signals, at_once, Listeners(say)).run()
+            code = Driver(found, known, place, signals, at_once, Listeners(say)).run()
     _say_best(found)
     sys.exit(code)
 
@@ -136,14 +143,18 @@ def resume(study: StudyPath) -> None:
 
 @tune.command("add-trials")
 @answer()
-def add_trials(study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]) -> None:
+def add_trials(
+    study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]
+) -> None:
     """Allow a study N trials more."""
     with errors():
         found = _open(study)
         if found.state.max_trials is None:
             raise UserError("the study tries all points of a grid, of which there are no more")
         found.change(max_trials=found.state.max_trials + count)
-        say(f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on")
+        say(
+            f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on"
+        )
 
 
 @tune.command("status")
@@ -175,6 +186,4 @@ def _open(path: Path) -> Study:
     return open_study(StudyFolder(path.absolute()))[0]
 
 
-COMMANDS = (
-    Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),
-)
+COMMANDS = (Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),)

@@ -7,12 +7,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_train.errors import UserError
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
+from hpc_train.jobs.launch.mpirun import Mpirun
 from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.units import counted
@@ -23,7 +25,7 @@ from hpc_train.tuning.measurements import Measurements, Watch
 from hpc_train.tuning.slots import Slot
 from hpc_train.tuning.state import Trial
 from hpc_train.tuning.study import Answer, Study
-from hpc_train.tuning.trial_run import TrialCommand, TrialRun, end_orphans
+from hpc_train.tuning.trial_run import FreshRanks, KeptRanks, RankStarter, TrialCommand, TrialRun, end_orphans
 
 POLL_SECS = 0.1
 LOOK_SECS = 2.0
@@ -50,6 +52,26 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the trials of a driver run, and how.
+
+    Attributes:
+        keeps_ranks: Whether a slot's ranks stay for its next trial.
+    """
+
+    slots: Sequence[Slot]
+    mpirun: Mpirun
+    ranks: int
+    keeps_ranks: bool = True
+
+    def starter(self, slot: Slot, driver: str, folder: Path) -> RankStarter:
+        """What starts the runs of a slot's trials."""
+        if self.keeps_ranks:
+            return KeptRanks(self.mpirun, self.ranks, slot, driver, folder / f"slot-{slot.number}")
+        return FreshRanks(slot, driver)
+
+
+@dataclass(frozen=True)
 class Listeners:
     """What hears of a driver's work.
 
@@ -63,7 +85,7 @@ class Listeners:
 
 
 class Driver:
-    """Runs trials of `study` in `slots`. Local; starts MPI ranks, and is none.
+    """Runs trials of `study`. Local; starts MPI ranks, and is none.
 
     Args:
         signals: What asks to stop: the trials save, and can go on.
@@ -74,15 +96,16 @@ class Driver:
         self,
         study: Study,
         settings: StudySettings,
-        slots: Sequence[Slot],
+        place: Place,
         signals: StopSignals,
         at_once: threading.Event,
         listeners: Listeners,
     ) -> None:
-        self._study, self._settings, self._slots = study, settings, slots
+        self._study, self._settings, self._place = study, settings, place
         self._signals, self._at_once, self._listeners = signals, at_once, listeners
         self._running: list[Running] = []
         self._lock = DriverLock(study.folder.drivers)
+        self._starters: dict[int, RankStarter] = {}
         self._looked, self._answer = float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -92,7 +115,10 @@ class Driver:
         Raises:
             UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
         """
-        with self._lock:
+        with self._lock, ExitStack() as stack:
+            for slot in self._place.slots:
+                starter = self._place.starter(slot, self._lock.name, self._lock.folder)
+                self._starters[slot.number] = stack.enter_context(starter)
             try:
                 return self._loop()
             finally:
@@ -113,7 +139,7 @@ class Driver:
     def _fill(self) -> None:
         """Gives each free slot a trial, as far as there are any."""
         taken = {running.slot.number for running in self._running}
-        for slot in self._slots:
+        for slot in self._place.slots:
             if slot.number in taken:
                 continue
             if self._answer.what != "run" and not self._may_look():
@@ -152,11 +178,11 @@ class Driver:
             study.folder.path / CODE / self._settings.entry,
             study.job.data_root,
             job_dir.path,
-            self._settings.ranks,
+            self._place.ranks,
             [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)],
         )
         try:
-            run = TrialRun(command, slot, self._lock.name)
+            run = self._starters[slot.number].begin(command)
         except OSError as error:
             study.leave(trial, self._lock.name, "waiting", trial.step, trial.value, "it could not be started")
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None

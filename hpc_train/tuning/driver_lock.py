@@ -18,27 +18,28 @@ class DriverLock:
 
     Attributes:
         name: NAME_DIGITS hexadecimal digits, by which decisions name the driver.
+        folder: Its own, for as long as it runs.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._all = folder
         self.name = secrets.token_hex(NAME_DIGITS // 2)
-        self._place = folder / self.name
-        self._lock = JobLock(self._place)
+        self.folder = folder / self.name
+        self._lock = JobLock(self.folder)
 
     def __enter__(self) -> DriverLock:
         try:
-            make_new_folder(self._place, 0o700)
+            make_new_folder(self.folder, 0o700)
         except OSError as error:
-            raise UserError(f"{self._place}: cannot be made: {error.strerror}") from None
+            raise UserError(f"{self.folder}: cannot be made: {error.strerror}") from None
         self._lock.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
         with suppress(OSError):  # what is left of it is harmless
-            remove_folder(self._place)
+            remove_folder(self.folder)
 
     def lives(self, name: str) -> bool:
         """Whether the driver called `name`, of this or another host, still runs."""
-        return name == self.name or holder_of(self._folder / name) is not None
+        return name == self.name or holder_of(self._all / name) is not None

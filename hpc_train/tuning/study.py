@@ -215,5 +215,3 @@ class Study:
 
 def _state_after(judged: Judged) -> LeftState:
     return "paused" if judged.verdict == "paused" else "stopped"
-
-

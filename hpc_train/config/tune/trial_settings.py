@@ -101,7 +101,9 @@ def _of_keys(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[
         elif key.startswith("params.") and (name := key.split(".")[1]) not in job.params:
             allowed = ", ".join(job.params) or "none"
             hint = did_you_mean(name, job.params)
-            text = f"{name!r} is not among the job's params; {hint}allowed: {allowed}; give it there, too, where it is new"
+            text = (
+                f"{name!r} is not among the job's params; {hint}allowed: {allowed}; give it there, too, where it is new"
+            )
             yield mistake_at(document, at, f"tune.space: {key}: {text}")
     for key in tune.space:
         if above := next((other for other in tune.space if key.startswith(f"{other}.")), None):
