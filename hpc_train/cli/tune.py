@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
-from hpc_train.cli.terminal import answer, errors, say, warn
+from hpc_train.cli.terminal import answer, errors, say
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
@@ -47,7 +46,8 @@ tune = typer.Typer(
 def about() -> None:
     """Search for the best settings of a job: `hpc-train tune JOB.yaml`, whose `tune` says what varies.
 
-    A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by `hpc-train tune STUDY`.
+    A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by
+    `hpc-train tune STUDY`.
     """
 
 
@@ -71,30 +71,20 @@ def run(
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
-        from hpc_train.jobs.launch.mpirun import Mpirun
-        from hpc_train.resilience.signals import StopSignals
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-        from hpc_train.tuning.driver import Driver, Listeners, Place, usable_cores
+        from hpc_train.tuning.drive import DriveRequest, drive
         from hpc_train.tuning.folder import StudyFolder
-        from hpc_train.tuning.machine import devices, wanted_by
-        from hpc_train.tuning.slots import slots_of
 
     with errors():
         if launched_ranks() > 1:
             raise UserError("hpc-train tune starts the ranks of its trials by itself; start it without mpirun")
-        folder = StudyFolder(what.absolute())
+        folder, is_new = StudyFolder(what.absolute()), False
         if not what.is_dir():
-            folder = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks), warn)
+            folder, is_new = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks))
         elif given := next((name for name, value in _given(study, ranks, settings) if value), None):
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
-        found.reopen()
-        wanted = wanted_by(found.job.job, known.ranks)
-        slots = slots_of(usable_cores(), devices(), wanted, parallel or found.job.tune.parallel_trials)
-        place = Place(slots, Mpirun(), known.ranks, not fresh_ranks and "run.strategy" not in found.job.tune.space)
-        at_once = threading.Event()
-        with StopSignals(at_once.set) as signals:
-            code = Driver(found, known, place, signals, at_once, Listeners(say)).run()
+        code = drive(found, known, DriveRequest(parallel, not fresh_ranks, is_new), say)
     _say_best(found)
     sys.exit(code)
 

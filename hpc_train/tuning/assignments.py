@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,7 @@ class Assignment:
         data_root: The folder that shards are relative to.
         log: To which the ranks append what they print.
         settings: `KEY=VALUE` each, laid over the job file.
+        only_names: Whether nothing is trained, and the names of what its evaluations report are to be found out.
         assigned: When, in seconds since 1970.
     """
 
@@ -40,13 +41,20 @@ class Assignment:
     log: str
     settings: tuple[str, ...]
     assigned: float
+    only_names: bool = False
 
 
 @dataclass(frozen=True)
 class AssignmentEnd:
-    """How a run ended: the exit code that the processes of a job of its own would have had."""
+    """How a run ended.
+
+    Attributes:
+        code: The exit code that the processes of a job of its own would have had.
+        names: Metrics by the kind of their evaluation, where they were asked for.
+    """
 
     code: Annotated[int, Field(ge=0, le=255)]
+    names: dict[str, list[str]] = field(default_factory=dict)
 
 
 _ASSIGNMENT, _END = TypeAdapter(Assignment), TypeAdapter(AssignmentEnd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -117,7 +117,7 @@ class Halted:
     why: Text = ""
 
 
-Decision = Union[Suggested, Taken, Judged, Left, Changed, Halted]
+Decision = Suggested | Taken | Judged | Left | Changed | Halted
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Annotated[Decision, Field(discriminator="kind")])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -11,7 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_train.errors import UserError
+from hpc_train.distributed.world import Threads
+from hpc_train.errors import UserError, did_you_mean
+from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.launch.mpirun import Mpirun
@@ -27,11 +28,15 @@ from hpc_train.tuning.state import Trial
 from hpc_train.tuning.study import Answer, Study
 from hpc_train.tuning.trial_run import FreshRanks, KeptRanks, RankStarter, TrialCommand, TrialRun, end_orphans
 
-POLL_SECS = 0.1
+POLL_SECS = 0.05
 LOOK_SECS = 2.0
 """Between looks for what other drivers have left or decided, while there is nothing else to do."""
 TRIES_WITHOUT_PROGRESS = 2
 """Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
+
+
+class GoalError(UserError):
+    """The model cannot be built, or its evaluation does not report what the study looks for."""
 
 
 @dataclass
@@ -56,19 +61,24 @@ class Place:
     """Where the trials of a driver run, and how.
 
     Attributes:
+        threads: How threads of a rank may call MPI.
         keeps_ranks: Whether a slot's ranks stay for its next trial.
     """
 
     slots: Sequence[Slot]
     mpirun: Mpirun
     ranks: int
+    threads: Threads
     keeps_ranks: bool = True
 
-    def starter(self, slot: Slot, driver: str, folder: Path) -> RankStarter:
+    def starter(self, slot: Slot, lock: DriverLock) -> RankStarter:
         """What starts the runs of a slot's trials."""
-        if self.keeps_ranks:
-            return KeptRanks(self.mpirun, self.ranks, slot, driver, folder / f"slot-{slot.number}")
-        return FreshRanks(slot, driver)
+        return self.kept_ranks(slot, lock) if self.keeps_ranks else FreshRanks(slot, lock.name)
+
+    def kept_ranks(self, slot: Slot, lock: DriverLock) -> KeptRanks:
+        """Ranks that stay."""
+        folder = lock.folder / f"slot-{slot.number}"
+        return KeptRanks(self.mpirun, self.ranks, self.threads, slot, lock.name, folder)
 
 
 @dataclass(frozen=True)
@@ -113,16 +123,51 @@ class Driver:
         """Runs trials to the end of the study; the exit code.
 
         Raises:
+            GoalError: Before the first trial.
             UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
         """
         with self._lock, ExitStack() as stack:
             for slot in self._place.slots:
-                starter = self._place.starter(slot, self._lock.name, self._lock.folder)
-                self._starters[slot.number] = stack.enter_context(starter)
+                self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
+                if not self._study.state.trials:
+                    self._check_goal()
                 return self._loop()
             finally:
                 self._end_all()
+
+    def _check_goal(self) -> None:
+        """Builds the model once, before the first trial, to see that its evaluation reports the goal.
+
+        Raises:
+            GoalError: It does not, or the job cannot be started.
+        """
+        study, known = self._study, self._settings
+        slot, where = self._place.slots[0], self._lock.folder / "goal"
+        command = self._command(where, [*known.settings, "tune=null"])
+        with ExitStack() as stack:
+            stack.callback(remove_tree, where)
+            kept = self._starters[slot.number]
+            if not isinstance(kept, KeptRanks):
+                kept = stack.enter_context(self._place.kept_ranks(slot, self._lock))
+            run = kept.names(command)
+            while (code := run.code()) is None:
+                if self._signals.received is not None:
+                    run.end_at_once()
+                time.sleep(POLL_SECS)
+            if self._signals.received is not None:
+                return
+            if code != 0:
+                raise GoalError(f"{known.job_file}: the job cannot be started: {run.failure(code)}")
+            names = run.names()
+        goal, document = study.goal, study.job.document
+        reported = names.get(goal.kind, names[next(iter(names))])
+        if goal.metric not in reported:
+            place = document.where(("tune", "goal", "metric")).replace(str(document.path), known.job_file)
+            raise GoalError(
+                f"{place}: tune.goal.metric: no evaluation reports {goal.metric!r}; "
+                f"{did_you_mean(goal.metric, reported)}allowed: {', '.join(reported)}"
+            )
 
     def _loop(self) -> int:
         while True:
@@ -174,13 +219,8 @@ class Driver:
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
         job_dir = study.folder.job_dir(trial)
-        command = TrialCommand(
-            study.folder.path / CODE / self._settings.entry,
-            study.job.data_root,
-            job_dir.path,
-            self._place.ranks,
-            [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)],
-        )
+        settings = [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)]
+        command = self._command(job_dir.path, settings)
         try:
             run = self._starters[slot.number].begin(command)
         except OSError as error:
@@ -190,6 +230,12 @@ class Driver:
         point = ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in trial.point.items())
         begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
         self._listeners.report(f"trial {trial.name} {begins}: {point}")
+
+    def _command(self, job_dir: Path, settings: Sequence[str]) -> TrialCommand:
+        code = self._study.folder.path / CODE
+        return TrialCommand(
+            code / self._settings.entry, self._study.job.data_root, job_dir, self._place.ranks, settings
+        )
 
     def _look(self) -> None:
         """Compares the trials that have come to a rung, and has those stop that are not to go on."""
@@ -318,8 +364,3 @@ def shown(value: object) -> str:
 def _step(job_dir: JobDir) -> int:
     """Of the newest checkpoint; 0: there is none."""
     return max(job_dir.checkpoints(), default=0)
-
-
-def usable_cores() -> list[int]:
-    """The cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))

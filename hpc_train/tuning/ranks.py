@@ -1,4 +1,4 @@
-"""`python -m hpc_train.tuning.ranks FOLDER`: a rank of a slot, which trains one trial after the other.
+"""`python -m hpc_train.tuning.ranks FOLDER THREADS`: a rank of a slot, which trains one trial after the other.
 
 TensorFlow, Keras and MPI start once. All that a job leaves in a process is taken back between two trials, so that each
 computes what it would in processes of its own, to the bit.
@@ -13,55 +13,70 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from hpc_train import stdio
-from hpc_train.lazy import importing
+from hpc_train.distributed.silence import without_chatter
+from hpc_train.lazy import importing, keras, tf
 from hpc_train.resilience.signals import JobStopped, StopSignals
 from hpc_train.telemetry.start_timeline import start_timeline
+
+if TYPE_CHECKING:
+    from hpc_train.distributed.world import Threads
 
 MOST_GROWTH_BYTES = 2 << 30
 """A rank whose memory has grown by so much since its first trial leaves: something in it is not freed."""
 
 
-def serve(folder: Path, signals: StopSignals) -> int:
-    """Trains what is assigned in `folder`, until there is no more; the exit code of the last trial. Collective."""
+def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
+    """Trains what is assigned in `folder`, until there is no more; the exit code of the last trial. Collective.
+
+    Args:
+        threads: As in join_world.
+    """
     with importing():
-        from hpc_train.config.job import JobConfig, load_job, strategy_in
+        from hpc_train.config.job import JobConfig, load_job
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
         from hpc_train.jobs.train import train
         from hpc_train.outcome import STOP_CODES
-        from hpc_train.strategies import strategy_of
         from hpc_train.telemetry.status import COMMAND_VARIABLE, OUTPUT_VARIABLE
         from hpc_train.tuning.assignments import AssignmentEnd, AssignmentFolder
+        from hpc_train.tuning.metric_names import metric_names
 
     assignments, launcher = AssignmentFolder(folder), os.getppid()
+    world = join_world(threads)
+    _import_tensorflow()  # while nothing is assigned yet
     first_bytes, code = 0, 0
     for number in count():
         assigned = assignments.await_assignment(number, lambda: os.getppid() != launcher)
         if assigned is None:
             break
+        names: dict[str, list[str]] = {}
         signals.received = None  # what came before was meant for the trial before
         job_file, job_dir, settings = Path(assigned.job_file), Path(assigned.job_dir), assigned.settings
         with _printing_to(Path(assigned.log)):
             os.environ[OUTPUT_VARIABLE] = assigned.log
             os.environ.pop(COMMAND_VARIABLE, None)
-            world = join_world(strategy_of(strategy_in(job_file, settings)).threads)
             start_timeline.begin("data")
             try:
                 described = world.on_chief(
                     lambda: load_job(job_file, settings, assigned.data_root).masked().model_dump(mode="json")  # noqa: B023
                 )
-                train(world, JobConfig.model_validate(described), job_dir, job_file.parent, signals)
+                job = JobConfig.model_validate(described)
+                if assigned.only_names:
+                    names = metric_names(world, job, job_file.parent) if world.is_chief else {}
+                else:
+                    train(world, job, job_dir, job_file.parent, signals)
                 code = 0
             except JobStopped as stopped:
                 code = stopped.exit_code
             except Exception as error:
                 code = report_error(world, error)
         if world.is_chief:
-            assignments.report_end(number, AssignmentEnd(code))
+            assignments.report_end(number, AssignmentEnd(code, names))
         if code not in (0, *STOP_CODES.values()):
             break
         _forget(job_file.parent)
@@ -70,6 +85,11 @@ def serve(folder: Path, signals: StopSignals) -> int:
         if world.first(True if used > first_bytes + MOST_GROWTH_BYTES else None):
             break
     return code
+
+
+def _import_tensorflow() -> None:
+    with without_chatter():
+        _ = keras.Model, tf.function
 
 
 @contextmanager
@@ -93,9 +113,6 @@ def _printing_to(log: Path) -> Iterator[None]:
 
 def _forget(code: Path) -> None:
     """Takes back what a job has left in this process: Keras's state, and the modules of its code."""
-    import keras
-    import tensorflow as tf
-
     keras.backend.clear_session()
     keras.config.set_dtype_policy("float32")
     keras.config.set_floatx("float32")
@@ -113,4 +130,4 @@ if __name__ == "__main__":
     start_timeline.begin("imports")
     stdio.set_up()
     with StopSignals() as stop:
-        sys.exit(serve(Path(sys.argv[1]), stop))
+        sys.exit(serve(Path(sys.argv[1]), sys.argv[2], stop))  # type: ignore[arg-type] (a literal of the driver's)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hpc_train.errors import UserError
 from hpc_train.telemetry.units import counted
@@ -70,7 +71,7 @@ def slots_of(cores: Sequence[int], devices: Sequence[str], wanted: Wanted, paral
             f"{len(devices)}; allowed: {by_devices} at most"
         )
     shares = [len(cores) * number // count for number in range(count + 1)]
-    given = [tuple(cores[begin:end]) for begin, end in zip(shares[:-1], shares[1:], strict=True)]
+    given = [tuple(cores[begin:end]) for begin, end in pairwise(shares)]
     return tuple(
         Slot(number, own, tuple(devices[number * each : (number + 1) * each])) for number, own in enumerate(given)
     )

@@ -61,8 +61,9 @@ class Study:
         self._journal.refresh()
 
     def ask(self, driver: str) -> Answer:
-        """A trial for `driver`, which has it from here on: one that was interrupted, one that others have made better
-        than it looked, or a new one.
+        """A trial for `driver`, which has it from here on.
+
+        It is one that was interrupted, or one that is among the best at its rung by now, or a new one.
 
         Raises:
             UserError: The decision cannot be written.

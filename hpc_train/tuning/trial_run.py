@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from hpc_train.distributed.world import Threads
 from hpc_train.files import open_to_append
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
@@ -155,23 +156,35 @@ class KeptRanks(RankStarter):
         folder: For what the ranks and this process tell each other; made here, and removed at the end.
     """
 
-    def __init__(self, mpirun: Mpirun, ranks: int, slot: Slot, driver: str, folder: Path) -> None:
-        self._mpirun, self._ranks, self._slot, self._driver, self._folder = mpirun, ranks, slot, driver, folder
+    def __init__(self, mpirun: Mpirun, ranks: int, threads: Threads, slot: Slot, driver: str, folder: Path) -> None:
+        self._mpirun, self._ranks, self._threads = mpirun, ranks, threads
+        self._slot, self._driver, self._folder = slot, driver, folder
         self._started: _Ranks | None = None
         self._starts = 0
 
+    def __enter__(self) -> KeptRanks:
+        self._started = self._start()
+        return self
+
     def begin(self, command: TrialCommand) -> TrialRun:
+        return self._begun(command, only_names=False)
+
+    def names(self, command: TrialCommand) -> KeptRun:
+        """Begins to find out what the evaluations of a job report, without training it."""
+        return self._begun(command, only_names=True)
+
+    def _begun(self, command: TrialCommand, only_names: bool) -> KeptRun:
         begin = _begin_log(command.log)
         if self._started is None or self._started.has_left():
             self._started = self._start()
-        return self._started.train(command, begin)
+        return self._started.begin(command, begin, only_names)
 
     def _start(self) -> _Ranks:
         self._close()
         folder = self._folder / str(self._starts)
         self._starts += 1
         make_folder(folder, 0o700)
-        program = [sys.executable, "-m", "hpc_train.tuning.ranks", str(folder)]
+        program = [sys.executable, "-m", "hpc_train.tuning.ranks", str(folder), self._threads]
         settings = _settings(self._slot, self._driver)
         own = tempfile.mkdtemp(prefix="ompi-")
         if not SESSION_VARIABLES & os.environ.keys():
@@ -208,11 +221,12 @@ class _Ranks:
         self.process, self.assignments, self.log = process, assignments, log
         self._session, self._given = session, 0
 
-    def train(self, command: TrialCommand, begin: int) -> TrialRun:
+    def begin(self, command: TrialCommand, begin: int, only_names: bool) -> KeptRun:
+        """Gives them their next run; `begin` is how long its log is."""
         number, self._given = self._given, self._given + 1
-        run = _KeptRun(self, number, command, begin)
+        run = KeptRun(self, number, command, begin)
         files = (str(command.job_file), str(command.data_root), str(command.job_dir), str(command.log))
-        self.assignments.assign(number, Assignment(*files, tuple(command.settings), time.time()))
+        self.assignments.assign(number, Assignment(*files, tuple(command.settings), time.time(), only_names))
         return run
 
     def has_left(self) -> bool:
@@ -242,7 +256,9 @@ class _Ranks:
         shutil.rmtree(self._session, ignore_errors=True)
 
 
-class _KeptRun(TrialRun):
+class KeptRun(TrialRun):
+    """A run on ranks that a slot keeps."""
+
     def __init__(self, ranks: _Ranks, number: int, command: TrialCommand, begin: int) -> None:
         self._ranks, self._number, self._command, self._begin = ranks, number, command, begin
         self._asked, self._times, self._at_once = 0.0, 0, False
@@ -259,6 +275,11 @@ class _KeptRun(TrialRun):
         if self._asked and time.monotonic() - self._asked > STOP_AGAIN_SECS and self._times < STOP_TIMES:
             self._ask()
         return None
+
+    def names(self) -> dict[str, list[str]]:
+        """The metrics by the kind of their evaluation, once it has ended."""
+        end = self._ranks.assignments.end(self._number)
+        return end.names if end is not None else {}
 
     def ask_to_stop(self) -> None:
         if not self._asked:
