@@ -16,7 +16,7 @@ from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.launch.mpirun import Mpirun
-from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of
+from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.units import counted
 from hpc_train.tuning.decisions import LONGEST_TEXT, LeftState
@@ -26,7 +26,15 @@ from hpc_train.tuning.measurements import Measurements, Watch
 from hpc_train.tuning.slots import Slot
 from hpc_train.tuning.state import Trial
 from hpc_train.tuning.study import Answer, Study
-from hpc_train.tuning.trial_run import FreshRanks, KeptRanks, RankStarter, TrialCommand, TrialRun, end_orphans
+from hpc_train.tuning.trial_run import (
+    FreshRanks,
+    KeptRanks,
+    RankStarter,
+    TrialCommand,
+    TrialRun,
+    end_orphans,
+    remove_sessions,
+)
 
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
@@ -127,6 +135,7 @@ class Driver:
             UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
         """
         with self._lock, ExitStack() as stack:
+            self._lock.sweep(remove_sessions)
             for slot in self._place.slots:
                 self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
@@ -156,6 +165,8 @@ class Driver:
                     run.end_at_once()
                 time.sleep(POLL_SECS)
             if self._signals.received is not None:
+                return
+            if signal_name(code) is not None:  # which says nothing of the job; the trials will
                 return
             if code != 0:
                 raise GoalError(f"{known.job_file}: the job cannot be started: {run.failure(code)}")

@@ -45,13 +45,16 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
         from hpc_train.telemetry.status import COMMAND_VARIABLE, OUTPUT_VARIABLE
         from hpc_train.tuning.assignments import AssignmentEnd, AssignmentFolder
         from hpc_train.tuning.metric_names import metric_names
+        from hpc_train.tuning.supervision import Supervision
 
-    assignments, launcher = AssignmentFolder(folder), os.getppid()
+    assignments, driver = AssignmentFolder(folder), Supervision(folder.parent.parent)
     world = join_world(threads)
     _import_tensorflow()  # while nothing is assigned yet
+    if world.is_chief:
+        driver.stops_by(signals)
     first_bytes, code = 0, 0
     for number in count():
-        assigned = assignments.await_assignment(number, lambda: os.getppid() != launcher)
+        assigned = assignments.await_assignment(number, driver.has_ended)
         if assigned is None:
             break
         names: dict[str, list[str]] = {}
@@ -130,4 +133,4 @@ if __name__ == "__main__":
     start_timeline.begin("imports")
     stdio.set_up()
     with StopSignals() as stop:
-        sys.exit(serve(Path(sys.argv[1]), sys.argv[2], stop))  # type: ignore[arg-type] (a literal of the driver's)
+        sys.exit(serve(Path(sys.argv[1]), "serialized" if sys.argv[2] == "serialized" else "multiple", stop))

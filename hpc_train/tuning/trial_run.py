@@ -37,6 +37,8 @@ ENDING_SECS = 60.0
 POLL_SECS = 0.1
 STOP_AGAIN_SECS, STOP_TIMES = 2.0, 15
 """How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
+SESSION_PREFIX = "ompi-"
+"""Of the folders in which mpiruns keep what they need while they run."""
 LEAVING_SECS = 10.0
 """How long ranks that have nothing to do may take to leave."""
 
@@ -186,7 +188,7 @@ class KeptRanks(RankStarter):
         make_folder(folder, 0o700)
         program = [sys.executable, "-m", "hpc_train.tuning.ranks", str(folder), self._threads]
         settings = _settings(self._slot, self._driver)
-        own = tempfile.mkdtemp(prefix="ompi-")
+        own = tempfile.mkdtemp(prefix=f"{SESSION_PREFIX}{self._driver}-")
         if not SESSION_VARIABLES & os.environ.keys():
             settings[SESSION_VARIABLE] = own
         start = start_of(self._mpirun, self._ranks, program, settings)
@@ -358,6 +360,12 @@ def end_orphans(drivers: Sequence[str]) -> int:
         time.sleep(POLL_SECS)
     kill(still)
     return len(left)
+
+
+def remove_sessions(driver: str) -> None:
+    """Removes the folders that the mpiruns of a dead driver have left on this machine."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SESSION_PREFIX}{driver}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _of(drivers: Sequence[str]) -> list[psutil.Process]:
