@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 
 POLL_SECS = 0.02
-LEAVE_FILE = "leave"
+LEAVE_FILE, BEGUN_FILE = "leave", "begun"
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,14 @@ class AssignmentFolder:
         """Gives the ranks their next trial."""
         write_json(self.path / f"{number}.json", asdict(assignment), to_disk=False)
 
+    def report_begin(self) -> None:
+        """The ranks are there. For the chief."""
+        write_json(self.path / BEGUN_FILE, {}, to_disk=False)
+
+    def has_begun(self) -> bool:
+        """Whether the ranks ever were there."""
+        return os.path.lexists(self.path / BEGUN_FILE)
+
     def report_end(self, number: int, end: AssignmentEnd) -> None:
         """For the chief."""
         write_json(self.path / f"{number}.end.json", asdict(end), to_disk=False)
@@ -90,10 +98,11 @@ class AssignmentFolder:
         Args:
             is_alone: Whether nobody is left who could assign one.
         """
-        path = self.path / f"{number}.json"
+        name = f"{number}.json"
         while True:
-            with suppress(FileNotFoundError):
-                return _ASSIGNMENT.validate_python(load_json(path))
-            if os.path.lexists(self.path / LEAVE_FILE) or is_alone():
+            there = os.listdir(self.path)  # for which NFS asks the server, as it does not for a file that was missing
+            if name in there:
+                return _ASSIGNMENT.validate_python(load_json(self.path / name))
+            if LEAVE_FILE in there or is_alone():
                 return None
             time.sleep(POLL_SECS)

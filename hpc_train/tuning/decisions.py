@@ -85,6 +85,7 @@ class Left:
         step: Of its newest checkpoint.
         value: The best of the goal so far.
         driver: Who has run it.
+        crashed: Whether it has ended by itself, before it should.
     """
 
     kind: Literal["left"] = "left"
@@ -95,6 +96,7 @@ class Left:
     step: Step
     value: GoalValue
     why: Text
+    crashed: bool = False
 
 
 @checked(frozen=True, kw_only=True, config=_IGNORING)

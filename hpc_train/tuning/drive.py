@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.tuning.driver import Driver, GoalError, Listeners, Place
 from hpc_train.tuning.folder import StudySettings
-from hpc_train.tuning.machine import devices, wanted_by
-from hpc_train.tuning.slots import slots_of
+from hpc_train.tuning.machine import slots_here, wanted_by
 from hpc_train.tuning.study import Study
 
 
@@ -42,7 +40,7 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, report: 
     job = study.job.job
     wanted = wanted_by(job, settings.ranks)
     parallel = request.parallel or study.job.tune.parallel_trials
-    slots = slots_of(sorted(os.sched_getaffinity(0)), devices(), wanted, parallel)
+    slots = slots_here(wanted, parallel)
     keeps_ranks = request.keeps_ranks and "run.strategy" not in study.job.tune.space
     place = Place(slots, Mpirun(), settings.ranks, strategy_of(job.run.strategy).threads, keeps_ranks)
     at_once = threading.Event()

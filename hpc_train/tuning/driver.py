@@ -16,16 +16,16 @@ from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.launch.mpirun import Mpirun
-from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.decisions import LONGEST_TEXT, LeftState
+from hpc_train.tuning.decisions import LeftState
 from hpc_train.tuning.driver_lock import DriverLock
 from hpc_train.tuning.folder import StudySettings
 from hpc_train.tuning.measurements import Measurements, Watch
 from hpc_train.tuning.slots import Slot
 from hpc_train.tuning.state import Trial
-from hpc_train.tuning.study import Answer, Study
+from hpc_train.tuning.study import Answer, Leaving, Study
 from hpc_train.tuning.trial_run import (
     FreshRanks,
     KeptRanks,
@@ -39,6 +39,8 @@ from hpc_train.tuning.trial_run import (
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
 """Between looks for what other drivers have left or decided, while there is nothing else to do."""
+TRIES_OF_A_SLOT = 2
+"""Starts of ranks in a row that have failed, after which a slot is left out: its node may be lost."""
 TRIES_WITHOUT_PROGRESS = 2
 """Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
 
@@ -124,6 +126,7 @@ class Driver:
         self._running: list[Running] = []
         self._lock = DriverLock(study.folder.drivers)
         self._starters: dict[int, RankStarter] = {}
+        self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
         self._looked, self._answer = float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -195,7 +198,7 @@ class Driver:
     def _fill(self) -> None:
         """Gives each free slot a trial, as far as there are any."""
         taken = {running.slot.number for running in self._running}
-        for slot in self._place.slots:
+        for slot in self._slots:
             if slot.number in taken:
                 continue
             if self._answer.what != "run" and not self._may_look():
@@ -225,7 +228,7 @@ class Driver:
         for trial in study.orphans(self._lock.lives):
             job_dir = study.folder.job_dir(trial)
             found = Measurements.of(job_dir, study.goal)
-            study.leave(trial, trial.driver, "waiting", _step(job_dir), found.best(), "its driver died")
+            study.leave(trial, trial.driver, Leaving("waiting", _step(job_dir), found.best(), "its driver died"))
 
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
@@ -235,7 +238,7 @@ class Driver:
         try:
             run = self._starters[slot.number].begin(command)
         except OSError as error:
-            study.leave(trial, self._lock.name, "waiting", trial.step, trial.value, "it could not be started")
+            study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
         self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
         point = ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in trial.point.items())
@@ -294,31 +297,52 @@ class Driver:
 
     def _left(self, running: Running, code: int) -> None:
         study, trial = self._study, running.trial
-        found, step = Measurements.of(running.job_dir, study.goal), _step(running.job_dir)
-        state, why = self._state_after(running, code, found, step)
+        if running.run.never_began():
+            self._give_up_slot(running, code)
+            return
+        self._tries[running.slot.number] = 0
         before = study.state.best
-        study.leave(trial, self._lock.name, state, step, found.best(), why[:LONGEST_TEXT])
-        value = found.best()
-        words = f"{study.goal.metric} {value:.4g}" if value is not None else f"no {study.goal.metric}"
+        left = self._leaving(running, code)
+        study.leave(trial, self._lock.name, left)
+        words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
-        self._listeners.report(f"trial {trial.name} {trial.state} at step {step}: {words}{best}{_because(trial)}")
+        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{_because(trial)}")
 
-    def _state_after(self, running: Running, code: int, found: Measurements, step: int) -> tuple[LeftState, str]:
-        goal = self._study.goal
+    def _give_up_slot(self, running: Running, code: int) -> None:
+        """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""
+        trial, slot = running.trial, running.slot
+        why = running.run.failure(code)
+        if not self._stopping:
+            self._tries[slot.number] += 1
+        self._study.leave(
+            trial, self._lock.name, "waiting", trial.step, trial.value, f"no ranks came up: {why}"[:LONGEST_TEXT]
+        )
+        if self._tries[slot.number] >= TRIES_OF_A_SLOT:
+            self._slots = [other for other in self._slots if other.number != slot.number]
+            where = f" on {slot.node}" if slot.node is not None else ""
+            self._listeners.report(f"slot {slot.number}{where} is left out: no ranks came up: {why}")
+        if not self._slots:
+            self._stop("no slot is left in which ranks come up")
+            self._lost = True
+
+    def _leaving(self, running: Running, code: int) -> Leaving:
+        """How a trial is whose ranks have left with `code`."""
+        trial, goal = running.trial, self._study.goal
+        step, value = _step(running.job_dir), Measurements.of(running.job_dir, goal).best()
         if code == 0:
-            return "completed", "" if found.best() is not None else f"{goal.metric} was no finite number"
+            return Leaving("completed", step, value, "" if value is not None else f"{goal.metric} was no finite number")
         if code in STOP_CODES.values():
             if running.verdict is not None:
-                return running.verdict, running.trial.judged[max(running.trial.judged)].why
-            return "waiting", self._stopping or "it was stopped"
-        if self._stopping and code > 128:
-            return "waiting", "ended at once"
+                return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
+            return Leaving("waiting", step, value, self._stopping or "it was stopped")
+        if self._stopping and signal_name(code) is not None:
+            return Leaving("waiting", step, value, "ended at once")
         why = running.run.failure(code)
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
-            stalled = running.trial.without_progress + 1 if step <= running.trial.step else 0
-            if stalled < TRIES_WITHOUT_PROGRESS:
-                return "waiting", why
-        return "failed", why
+            crashes = trial.crashes + 1 if step <= trial.step else 0
+            if crashes < TRIES_WITHOUT_PROGRESS:
+                return Leaving("waiting", step, value, why, crashed=True)
+        return Leaving("failed", step, value, why, crashed=True)
 
     def _end(self) -> int:
         """The exit code, and the last lines."""
@@ -328,6 +352,8 @@ class Driver:
             report(failures(failed, study.folder.trials))
         if self._stopping:
             report(f"the study goes on with: hpc-train tune {study.folder.path}")
+            if self._lost:
+                return EXIT_LOST_NODE
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
         report(f"the study is over: {self._answer.why}")
         if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):

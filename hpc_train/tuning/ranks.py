@@ -51,6 +51,7 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
     world = join_world(threads)
     _import_tensorflow()  # while nothing is assigned yet
     if world.is_chief:
+        assignments.report_begin()
         driver.stops_by(signals)
     first_bytes, code = 0, 0
     for number in count():

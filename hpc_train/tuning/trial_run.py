@@ -37,6 +37,8 @@ ENDING_SECS = 60.0
 POLL_SECS = 0.1
 STOP_AGAIN_SECS, STOP_TIMES = 2.0, 15
 """How often, and how many times, ranks are asked to stop: mpirun loses what comes before it has started them."""
+WITHIN_A_STEP = {"OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm", "SLURM_EXPORT_ENV": "ALL"}
+"""For an mpirun that is a step of an allocation itself, and starts ranks on its own node alone."""
 SESSION_PREFIX = "ompi-"
 """Of the folders in which mpiruns keep what they need while they run."""
 LEAVING_SECS = 10.0
@@ -89,6 +91,10 @@ class TrialRun(ABC):
     def failure(self, code: int) -> str:
         """Why it has ended with `code`, in words."""
 
+    def never_began(self) -> bool:
+        """Whether it has ended because no ranks came up, for which the trial is not to blame."""
+        return False
+
 
 class RankStarter(ABC):
     """What starts the runs of a slot's trials. A context manager, at whose end nothing of it runs any more."""
@@ -116,14 +122,14 @@ class FreshRanks(RankStarter):
 
     def begin(self, command: TrialCommand) -> TrialRun:
         begin = _begin_log(command.log)
-        with open_to_append(command.log, 0o600) as log, _bound_to(self._slot.cores):
+        with open_to_append(command.log, 0o600) as log, _bound_to(self._slot):
             process = subprocess.Popen(
-                [sys.executable, "-m", *command.words()],
+                [*self._slot.prefix, sys.executable, "-m", *command.words()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **_settings(self._slot, self._driver)},
+                env={**os.environ, **_settings(self._slot, self._driver, command.ranks)},
             )
         return _LaunchedRun(command, process, begin)
 
@@ -187,15 +193,15 @@ class KeptRanks(RankStarter):
         self._starts += 1
         make_folder(folder, 0o700)
         program = [sys.executable, "-m", "hpc_train.tuning.ranks", str(folder), self._threads]
-        settings = _settings(self._slot, self._driver)
+        settings = _settings(self._slot, self._driver, self._ranks)
         own = tempfile.mkdtemp(prefix=f"{SESSION_PREFIX}{self._driver}-")
         if not SESSION_VARIABLES & os.environ.keys():
             settings[SESSION_VARIABLE] = own
         start = start_of(self._mpirun, self._ranks, program, settings)
         log = folder / "mpirun.log"
-        with open_to_append(log, 0o600) as output, _bound_to(self._slot.cores):
+        with open_to_append(log, 0o600) as output, _bound_to(self._slot):
             process = subprocess.Popen(
-                start.command,
+                [*self._slot.prefix, *start.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -295,6 +301,9 @@ class KeptRun(TrialRun):
         self._at_once = True
         self._ranks.process.terminate()
 
+    def never_began(self) -> bool:
+        return self._ranks.process.poll() is not None and not self._ranks.assignments.has_begun()
+
     def failure(self, code: int) -> str:
         notice, printed = last_words(RunOutput(self._ranks.log)), last_words(RunOutput(self._command.log, self._begin))
         return _in_words(self._command, code, notice if notice.signal is not None else printed)
@@ -321,18 +330,24 @@ def _in_words(command: TrialCommand, code: int, words: LastWords) -> str:
     return words.message or (words.lines[-1] if words.lines else f"exit code {code}")
 
 
-def _settings(slot: Slot, driver: str) -> dict[str, str]:
+def _settings(slot: Slot, driver: str, ranks: int) -> dict[str, str]:
     settings = {DRIVER_VARIABLE: driver, PROGRESS: "lines"}
+    if slot.node is not None:
+        threads = str(max(1, len(slot.cores) // ranks))
+        return {**settings, **WITHIN_A_STEP, "OMP_NUM_THREADS": threads}
     if slot.devices:
         settings["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)
     return settings
 
 
 @contextmanager
-def _bound_to(cores: Sequence[int]) -> Iterator[None]:
-    """What this thread starts meanwhile may use these cores alone."""
+def _bound_to(slot: Slot) -> Iterator[None]:
+    """What this thread starts meanwhile may use the slot's cores alone; those of an allocation are bound by Slurm."""
+    if slot.node is not None:
+        yield
+        return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, slot.cores)
     try:
         yield
     finally:
