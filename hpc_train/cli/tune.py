@@ -113,7 +113,7 @@ def _near(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-@tune.command("stop")
+@tune.command("stop", epilog=examples("hpc-train tune stop runs/mine_study"))
 @answer()
 def stop(study: StudyPath) -> None:
     """Have the trials of a study save and stop, whoever runs them; `hpc-train tune resume` lets it go on."""
@@ -125,13 +125,13 @@ def stop(study: StudyPath) -> None:
             say("the study is stopped already")
 
 
-@tune.command("resume")
+@tune.command("resume", epilog=examples("hpc-train tune resume runs/mine_study"))
 def resume(study: StudyPath) -> None:
     """Go on with a study: as `hpc-train tune STUDY`."""
     run(study)
 
 
-@tune.command("add-trials")
+@tune.command("add-trials", epilog=examples("hpc-train tune add-trials runs/mine_study 20"))
 @answer()
 def add_trials(
     study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]
@@ -147,7 +147,7 @@ def add_trials(
         )
 
 
-@tune.command("status")
+@tune.command("status", epilog=examples("hpc-train tune status runs/mine_study"))
 @answer()
 def status(
     study: StudyPath,

@@ -315,7 +315,7 @@ class Driver:
         if not self._stopping:
             self._tries[slot.number] += 1
         self._study.leave(
-            trial, self._lock.name, "waiting", trial.step, trial.value, f"no ranks came up: {why}"[:LONGEST_TEXT]
+            trial, self._lock.name, Leaving("waiting", trial.step, trial.value, f"no ranks came up: {why}")
         )
         if self._tries[slot.number] >= TRIES_OF_A_SLOT:
             self._slots = [other for other in self._slots if other.number != slot.number]
