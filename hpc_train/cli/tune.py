@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
-from hpc_train.cli.terminal import answer, errors, say
+from hpc_train.cli.terminal import answer, errors, say, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
@@ -66,13 +66,16 @@ def run(
     fresh_ranks: Annotated[
         bool, typer.Option("--fresh-ranks", help="Start ranks for each trial, in place of keeping those of a slot.")
     ] = False,
+    as_jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Submit N Slurm jobs, each of which runs trials.")
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-        from hpc_train.tuning.drive import DriveRequest, drive
+        from hpc_train.tuning.drive import DriveRequest, drive, submit_drivers
         from hpc_train.tuning.folder import StudyFolder
 
     with errors():
@@ -84,6 +87,9 @@ def run(
         elif given := next((name for name, value in _given(study, ranks, settings) if value), None):
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
+        if as_jobs is not None:
+            submit_drivers(found, as_jobs, warn)
+            return
         code = drive(found, known, DriveRequest(parallel, not fresh_ranks, is_new), say)
     _say_best(found)
     sys.exit(code)

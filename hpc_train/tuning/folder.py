@@ -5,6 +5,7 @@ code/             a copy of the job's code, which all trials run
 decisions/        the journal
 drivers/          a lock for each process that runs trials, while it does
 trials/0000/ …    ordinary job-dirs
+jobs/             what Slurm jobs that run trials are, and print
 code/best_trial.yaml   the job file of the best trial so far, to be submitted as it is
 """
 
@@ -20,7 +21,6 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hpc_train import __version__
 from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, renamed
@@ -39,7 +39,7 @@ from hpc_train.telemetry.json_files import UnreadableError, load_json, write_jso
 from hpc_train.tuning.state import Trial
 
 STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
-DECISIONS, DRIVERS, TRIALS = "decisions", "drivers", "trials"
+DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"
 LONGEST_NAME = 120
 """Of a study: its trials' names have five characters more."""
 
@@ -129,7 +129,7 @@ class StudyFolder:
             for name in (DECISIONS, DRIVERS, TRIALS):
                 make_new_folder(temporary / name, 0o700)
             copy_snapshot(code, temporary / CODE)
-            write_json(temporary / STUDY_FILE, {**asdict(settings), "version": __version__})
+            write_json(temporary / STUDY_FILE, asdict(settings))
             rename(temporary, self.path)
         except OSError as error:
             if self.is_one():
