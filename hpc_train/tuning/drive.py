@@ -57,7 +57,7 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
     report(f"{counted(count, 'job')} of the study submitted, as {number}; what they print is in {jobs}")
 
 
-def drive(study: Study, settings: StudySettings, request: DriveRequest, report: Callable[[str], None]) -> int:
+def drive(study: Study, settings: StudySettings, request: DriveRequest, listeners: Listeners) -> int:
     """Runs trials until the study is over, or a signal comes; the exit code. Local; starts MPI ranks.
 
     Raises:
@@ -73,7 +73,7 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, report: 
     study.reopen()
     with StopSignals(at_once.set) as signals:
         try:
-            return Driver(study, settings, place, signals, at_once, Listeners(report)).run()
+            return Driver(study, settings, place, signals, at_once, listeners).run()
         except GoalError:
             if request.is_new:
                 remove_tree(study.folder.path)
