@@ -104,6 +104,7 @@ class Rounds:
         assert last is not None, "checked with the job"
         config, ended = self._job.config, False
         with self._chief.reporter.showing() if self._chief is not None else nullcontext():
+            self._catch_up(step, last)
             while step < last and not ended:
                 self._watchdog.at("training step", step + 1)
                 let_in()
@@ -122,6 +123,18 @@ class Rounds:
                 if stop:
                     self._leave(step)
         return self._finish(step)
+
+    def _catch_up(self, step: int, last: int) -> None:
+        """Evaluates the checkpoint that the run goes on from, where an earlier run was ended before it came to that.
+
+        Not what a signal had saved between two of them: a run that is not stopped evaluates no such trees.
+        """
+        every = self._job.config.save_checkpoints_steps
+        if self._run.restored_step is None or step >= last or (every is not None and step % every):
+            return
+        kind = self._job.eval_specs[0].kind
+        if self._world.on_chief(lambda: step not in self._job_dir.evaluations(step).get(kind, {})):
+            self._evaluate(step)
 
     def _agreed(self, step: int) -> tuple[bool, bool, bool]:
         """Whether a rank was asked to stop, the chief's clock asks for a checkpoint, and a rule ends training."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from hpc_train.engine.checkpointing import best_before
 from hpc_train.engine.recovery import note_changes
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
+from hpc_train.evaluation.early_stopping import check_metrics
 from hpc_train.export.contents import about_job
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.resilience.failure import FailureReport
@@ -39,7 +41,7 @@ from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
-from hpc_train.training.components import early_stopper
+from hpc_train.training.components import check_best_metric, early_stopper
 from hpc_train.training.job_dir import begin_job_dir
 from hpc_train.training.trainer import Result, asked_for, run_job
 from hpc_train.trees.booster import matrix_of, parameters, xgboost
@@ -109,7 +111,7 @@ def _run(
         exporters = _exporters(world, job, run, columns, name)
         both = zip((train, test), matrices, strict=True)
         training, evaluation = (TreeEvaluator(world, schema, rows, own) for rows, own in both)
-        world.each(lambda: exporters.check(evaluation.names) if exporters is not None else None)
+        world.each(partial(_check_metrics, job, evaluation.names, exporters))
         world.each(lambda: begin_job_dir(job, run, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         chief: Chief | None = None
@@ -122,6 +124,14 @@ def _run(
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
         forest = Forest(booster, matrices[0], rows, training, evaluation)
         return Rounds(world, job, run, forest, signals, watchdog, chief).train()
+
+
+def _check_metrics(job: TrainingJob, names: Sequence[str], exporters: TreeExporters | None) -> None:
+    """UserError where the best evaluation, a rule of early stopping or an exporter is by a metric that is not there."""
+    check_best_metric(job.config.best_metric, names)
+    check_metrics(job.train_spec.early_stopping, {job.eval_specs[0].kind: names})
+    if exporters is not None:
+        exporters.check(names)
 
 
 def _chief(
