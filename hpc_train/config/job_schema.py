@@ -23,6 +23,8 @@ from hpc_train.errors import did_you_mean
 if TYPE_CHECKING:
     from hpc_train.config.job import JobConfig
 
+LARGEST_WEIGHT = 1e30
+"""Of a class: float32 goes to 3e38."""
 Found = tuple[Location, str]
 """A mistake: where in the job file, and what."""
 
@@ -95,8 +97,11 @@ def _why_not(weights: Mapping[int, float] | str, schema: TableSchema) -> str:
     if isinstance(weights, str):
         way = "give a mapping, or leave it out"
         return "" if _counts(schema) else f"{weights!r} is not allowed: the schema counts no classes; {way}"
-    unknown = [number for number in weights if number > last]
-    return f"there is no class {unknown[0]}; the schema's are counted from 0 to {last}" if unknown else ""
+    if unknown := [number for number in weights if number > last]:
+        return f"there is no class {unknown[0]}; the schema's are counted from 0 to {last}"
+    if large := [weight for weight in weights.values() if weight > LARGEST_WEIGHT]:
+        return f"{large[0]:g} is not allowed; it should be less than or equal to {LARGEST_WEIGHT:g}"
+    return "" if any(weights.get(number, 1.0) for number in range(last + 1)) else "all classes weigh 0; leave it out"
 
 
 def _mistakes_of(source: HDF5Input, schema: TableSchema, place: Location) -> Iterator[Found]:

@@ -242,6 +242,9 @@ def test_weights_are_of_classes_that_there_are(tmp_path):
     weighted = JOB.replace("max_steps: 10", "max_steps: 10, class_weight: {0: 1, 2: 5}")
     (line,) = mistakes(tmp_path, weighted)
     assert line.endswith("train.class_weight: there is no class 2; the schema's are counted from 0 to 1")
+    for weights, said in (("{1: 1e31}", "1e+31 is not allowed; it should be"), ("{0: 0, 1: 0}", "all classes weigh 0")):
+        (line,) = mistakes(tmp_path, JOB.replace("max_steps: 10", f"max_steps: 10, class_weight: {weights}"))
+        assert f"train.class_weight: {said}" in line
     counts = SCHEMA.replace("task: binary", "task: counts").replace(
         "{type: text, role: label, vocabulary: [low, high], statistics: {count: 10, counts: [8, 2]}}",
         "{type: integer, role: label}",
