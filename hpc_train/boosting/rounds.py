@@ -29,6 +29,7 @@ from hpc_train.evaluation.evaluator import what_of
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, STOP_CODES
+from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped, StopSignals, signal_of_any
 from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.reporter import Reporter, StepSummary
@@ -61,7 +62,7 @@ class Chief:
     """What only the chief has.
 
     Attributes:
-        settings: What the run was asked for. best: the best evaluation so far.
+        settings: What the run was asked for. lock: of the job-dir. best: the best evaluation so far.
         taken: When the newest checkpoint was, in seconds since 1970.
     """
 
@@ -70,6 +71,7 @@ class Chief:
     exporters: TreeExporters
     stopper: EarlyStopper | None
     settings: Mapping[str, str]
+    lock: JobLock
     best: Best | None = None
     taken: float = 0.0
 
@@ -180,6 +182,12 @@ class Rounds:
         if chief is None or self._saved == step:
             return
         self._watchdog.at("checkpoint", step)
+        if chief.lock.taken_by is not None:
+            raise JobEndedError(
+                f"another job has taken over this job-dir while this process stood still: {chief.lock.taken_by}; "
+                "this one writes no more",
+                EXIT_FAILED,
+            )
         chief.exporters.content, chief.taken = content_of(self._forest.booster), time.time()
         best = asdict(chief.best) if chief.best is not None else None
         about = Snapshot(

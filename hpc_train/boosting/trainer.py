@@ -118,7 +118,7 @@ def _run(
         if exporters is not None:
             about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
             reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
-            chief = _chief(job, run, manager, exporters, reporter, before)
+            chief = _chief(job, run, manager, exporters, reporter, lock, before)
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
@@ -140,6 +140,7 @@ def _chief(
     manager: CheckpointManager,
     exporters: TreeExporters,
     reporter: Reporter,
+    lock: JobLock,
     before: Snapshot | None,
 ) -> Chief:
     """What the chief has besides; `before`: the checkpoint that the run goes on from."""
@@ -149,7 +150,7 @@ def _chief(
     note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
     best = best_before(manager, before, job.config)
     taken = before.time if before is not None else 0.0
-    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, best, taken)
+    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, lock, best, taken)
 
 
 def _first_line(job: TrainingJob, run: RunPlan) -> str:

@@ -13,7 +13,7 @@ from hpc_train.boosting import trainer
 from hpc_train.boosting.rounds import Rounds
 from hpc_train.config.early_stopping import StopIfNoDecrease
 from hpc_train.distributed.world import World
-from hpc_train.errors import UserError
+from hpc_train.errors import JobEndedError, UserError
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,17 @@ def test_an_evaluation_that_was_missed_is_made_up_for(
     monkeypatch.setattr(rounds, "_evaluate", found.append)
     rounds._catch_up(step or 0, 100)
     assert found == evaluated
+
+
+def test_a_job_whose_folder_another_one_has_taken_over_writes_no_more(tmp_path: Path) -> None:
+    none: Any = None
+    chief: Any = SimpleNamespace(lock=SimpleNamespace(taken_by="job 7 on node b"))  # without anything to write with
+    job: Any = SimpleNamespace(job_dir=tmp_path)
+    run: Any = SimpleNamespace(restored_step=None, decision=None)
+    watchdog: Any = SimpleNamespace(at=lambda *where: None)
+    with pytest.raises(JobEndedError, match=r"another job has taken over this job-dir .*: job 7 on node b; this one"):
+        Rounds(World.alone(), job, run, none, none, watchdog, chief)._save(5)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
