@@ -52,13 +52,15 @@ class Space:
         return ", ".join(other for other in self.parameters if other != key) or "none; there is no other key"
 
     def _circle(self, key: str) -> tuple[str, ...] | None:
-        paths = [(key,)]
+        paths: list[tuple[str, ...]] = [(key,)]
+        seen = {key}
         while paths:
             path = paths.pop()
             for other in self.parameters[path[-1]].when:
                 if other == key:
                     return (*path, key)
-                if other not in path:
+                if other not in seen:
+                    seen.add(other)
                     paths.append((*path, other))
         return None
 
@@ -68,7 +70,7 @@ class Space:
         found: dict[str, None] = {}
 
         def add(key: str) -> None:
-            for other in self.parameters[key].when:
+            for other in self.parameters[key].when if key not in found else ():
                 add(other)
             found.setdefault(key)
 
@@ -132,10 +134,11 @@ class Space:
                 yield key, self._completed({**around, key: value})
 
     def _where_it_matters(self, key: str) -> dict[str, Value]:
+        when = self.parameters[key].when
         found: dict[str, Value] = {}
-        for other, wanted in self.parameters[key].when.items():
-            found |= {**self._where_it_matters(other), other: wanted_values(wanted)[0]}
-        return found
+        for other in when:
+            found |= self._where_it_matters(other)
+        return found | {other: wanted_values(wanted)[0] for other, wanted in when.items()}
 
     def _completed(self, given: Point) -> dict[str, Value]:
         point: dict[str, Value] = {}
