@@ -134,11 +134,11 @@ class Space:
                 yield key, self._completed({**around, key: value})
 
     def _where_it_matters(self, key: str) -> dict[str, Value]:
-        when = self.parameters[key].when
-        found: dict[str, Value] = {}
-        for other in when:
-            found |= self._where_it_matters(other)
-        return found | {other: wanted_values(wanted)[0] for other, wanted in when.items()}
+        found = {other: wanted_values(wanted)[0] for other, wanted in self.parameters[key].when.items()}
+        for other in reversed(self.order):
+            for further, wanted in self.parameters[other].when.items() if other in found else ():
+                found.setdefault(further, wanted_values(wanted)[0])
+        return found
 
     def _completed(self, given: Point) -> dict[str, Value]:
         point: dict[str, Value] = {}
