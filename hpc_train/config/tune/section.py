@@ -158,7 +158,7 @@ class TuneSection:
     }
 
     goal: Goal
-    space: Annotated[dict[str, Parameter], Field(min_length=1)]
+    space: dict[str, Parameter]
     sampler: Literal["random", "grid", "tpe", "cmaes"] = "random"
     max_trials: Annotated[Annotated[Count, Field(le=MOST_TRIALS)] | None, Field(validate_default=True)] = None
     parallel_trials: Annotated[Count, Field(le=10_000)] | None = None
@@ -171,6 +171,8 @@ class TuneSection:
     @field_validator("space")
     @classmethod
     def _is_a_space(cls, space: dict[str, Parameter]) -> dict[str, Parameter]:
+        if not space:
+            raise ValueError("it has no key; give one that is to vary, as in params.learning_rate: {log: [1e-4, 1e-1]}")
         Space(space)
         return space
 
