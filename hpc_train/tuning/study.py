@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from hpc_train.config.tune.section import MOST_TRIALS
 from hpc_train.config.tune.trial_settings import rungs_of
+from hpc_train.errors import UserError
 from hpc_train.resilience.job_lock import holder_of
 from hpc_train.telemetry.units import counted
 from hpc_train.tuning.decisions import Changed, Decision, Halted, Judged, Left, LeftState, Suggested, Taken
@@ -190,7 +192,13 @@ class Study:
         return found
 
     def change(self, max_trials: int | None = None, max_hours: float | None = None) -> None:
-        """Allows another number of trials, or hours."""
+        """Allows another number of trials, or hours.
+
+        Raises:
+            UserError: That is more trials than a study can have.
+        """
+        if max_trials is not None and max_trials > MOST_TRIALS:
+            raise UserError(f"{max_trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
         self._journal.append(lambda: Changed(time=self._clock(), max_trials=max_trials, max_hours=max_hours))
 
     def halt(self, why: str) -> bool:
