@@ -14,7 +14,11 @@ from hpc_train.tuning.slots import Wanted
 def devices() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [name for name in given.split(",") if name] if given is not None else list(map(str, range(nvidia_device_count())))
+    return (
+        [name for name in given.split(",") if name]
+        if given is not None
+        else list(map(str, range(nvidia_device_count())))
+    )
 
 
 def wanted_by(job: JobConfig, ranks: int) -> Wanted:

@@ -32,7 +32,9 @@ def metric_names(job_file: Path, data_root: Path, settings: Sequence[str]) -> di
         raise UserError(f"{job_file}: building its model takes longer than {LIMIT_SECS:.0f} s") from None
     if done.returncode != 0:
         lines, message = error_in(done.stderr.decode(errors="replace"))
-        raise UserError(f"{job_file}: the job cannot be started: {message or ' '.join(lines[-1:]) or 'no reason given'}")
+        raise UserError(
+            f"{job_file}: the job cannot be started: {message or ' '.join(lines[-1:]) or 'no reason given'}"
+        )
     found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -55,6 +55,7 @@ class Study:
             self.rule = rule_of(job.tune.early_stopping.rule, rungs_of(job.job), self.goal)
         self._sampler: Sampler = sampler_of(job.tune)
         self._clock = clock
+        self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
         self._journal.refresh()
 
@@ -177,7 +178,7 @@ class Study:
             )
 
         if self._journal.append(decide) is not None:
-            self._note_best(trial)
+            self._note_best()
 
     def orphans(self, lives: Callable[[str], bool]) -> list[Trial]:
         """The trials that a driver which `lives` no more has left, and which nothing runs any more, as far as seen."""
@@ -216,12 +217,13 @@ class Study:
 
         return self._journal.append(decide) is not None
 
-    def _note_best(self, trial: Trial) -> None:
-        if self.state.best is trial and trial.value is not None:
-            write_best(self.folder, self.job, trial, trial.value)
+    def _note_best(self) -> None:
+        """Writes down the best trial again until it is that of all processes, one of which may write meanwhile."""
+        while (best := self.state.best) is not None and best.value is not None and best.value != self._noted:
+            write_best(self.folder, self.job, best, best.value)
+            self._noted = best.value
+            self.refresh()
 
 
 def _state_after(judged: Judged) -> LeftState:
     return "paused" if judged.verdict == "paused" else "stopped"
-
-
