@@ -52,7 +52,7 @@ def opened(folder: StudyFolder, clock: Callable[[], float] | None = None) -> Stu
 
 def quality(point: Mapping[str, Any]) -> float:
     """What a trial of a point comes to in the end: the goal of studies here."""
-    rate = abs(math.log10(point["params.learning_rate"]) + 2) / 4
+    rate = abs(math.log10(point.get("params.learning_rate", 1)) + 2) / 4
     return 1 - rate - abs(point.get("params.width", 20) - 20) / 200
 
 
