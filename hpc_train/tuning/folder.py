@@ -35,6 +35,7 @@ from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
+from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.state import Trial
 
@@ -203,8 +204,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
-    """Replaces BEST_FILE by the job file of `trial`; its path."""
+    """Replaces BEST_FILE by the job file of `trial`; its path. UserError where it cannot be written."""
     goal, path = job.tune.goal, folder.path / CODE / BEST_FILE
     about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
-    replace_text(path, about + job.file_of(trial), to_disk=False)
+    try:
+        replace_text(path, about + job.file_of(trial), to_disk=False)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}{shortage(error.errno, path.parent)}") from None
     return path
