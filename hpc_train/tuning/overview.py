@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.telemetry.units import counted
+from hpc_train.text import LINES, visible
 from hpc_train.tuning.measurements import Measurements
 from hpc_train.tuning.state import State, Trial
 from hpc_train.tuning.study import Study
@@ -34,23 +35,25 @@ def as_objects(study: Study) -> Iterator[dict[str, Any]]:
 def overview(study: Study) -> Iterator[RenderableType]:
     """What `hpc-train tune status` shows."""
     from rich.table import Table
+    from rich.text import Text
 
     from hpc_train.tuning.driver import shown
 
     goal, state = study.goal, study.state
-    yield f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"
+    yield visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}")
     keys = list(study.job.tune.space)
     table = Table(box=None, pad_edge=False)
     for name in ("trial", "state", goal.metric, "step", *(key.removeprefix("params.") for key in keys)):
-        table.add_column(name, justify="left" if name in ("trial", "state") else "right", no_wrap=True)
+        table.add_column(Text(visible(name)), justify="left" if name in ("trial", "state") else "right", no_wrap=True)
     for trial, found, step in _trials(study):
         best = found.best()
         values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
-        table.add_row(trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values)
+        cells = (trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values)
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     if state.trials:
         yield table
     for trial in state.of("failed"):
-        yield f"{trial.name} failed: {trial.why}"
+        yield visible(f"{trial.name} failed: {trial.why}", LINES)
 
 
 def in_words(study: Study) -> str:
