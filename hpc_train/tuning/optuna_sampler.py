@@ -6,6 +6,7 @@ belongs to the trial's number. So the suggestion is one of what is known, whiche
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -37,7 +38,7 @@ class OptunaSampler(Sampler):
                 import optuna
 
                 if settings.sampler == "cmaes":
-                    import cmaes  # noqa: F401 (Optuna imports it when it samples)
+                    importlib.import_module("cmaes")  # which Optuna imports when it samples
         except ImportError:
             raise UserError(
                 f"tune.sampler: {settings.sampler} needs Optuna, which is not installed: pip install "
@@ -73,7 +74,7 @@ class OptunaSampler(Sampler):
         return int(share(self._settings.seed, number, "optuna") * (1 << 32))
 
     def _repeat(self, study: Any, trial: Trial) -> None:
-        """Has Optuna ask for a trial's point again, since CMA-ES keeps its state in the trials that it has asked for."""
+        """Has Optuna ask for a trial's point again: CMA-ES keeps its state in the trials that it has asked for."""
         study.enqueue_trial(self._encoded(trial.point))
         asked = study.ask()
         self._point(asked)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.telemetry.units import counted
-from hpc_train.text import LINES, visible
 from hpc_train.tuning.measurements import Measurements
 from hpc_train.tuning.state import State, Trial
 from hpc_train.tuning.study import Study
@@ -32,28 +31,33 @@ def as_objects(study: Study) -> Iterator[dict[str, Any]]:
         }
 
 
-def overview(study: Study) -> Iterator[RenderableType]:
-    """What `hpc-train tune status` shows."""
-    from rich.table import Table
+def overview(study: Study, width: int) -> Iterator[RenderableType]:
+    """What `hpc-train tune status` shows, in `width` columns."""
     from rich.text import Text
 
+    from hpc_train.jobs.layout import Column, text_table
+    from hpc_train.text import visible
     from hpc_train.tuning.driver import shown
 
     goal, state = study.goal, study.state
-    yield visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}")
-    keys = list(study.job.tune.space)
-    table = Table(box=None, pad_edge=False)
-    for name in ("trial", "state", goal.metric, "step", *(key.removeprefix("params.") for key in keys)):
-        table.add_column(Text(visible(name)), justify="left" if name in ("trial", "state") else "right", no_wrap=True)
+    yield Text(visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"))
+    keys, numbers = list(study.job.tune.space), (goal.metric, "step")
+    titles = ("trial", "state", *numbers, *(key.removeprefix("params.") for key in keys))
+    rows = []
     for trial, found, step in _trials(study):
         best = found.best()
         values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
-        cells = (trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values)
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    if state.trials:
-        yield table
+        rows.append((trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values))
+    if rows:
+        yield text_table(
+            [
+                Column(title, tuple(Text(visible(row[place])) for row in rows), place > 1)
+                for place, title in enumerate(titles)
+            ],
+            width,
+        )
     for trial in state.of("failed"):
-        yield visible(f"{trial.name} failed: {trial.why}", LINES)
+        yield Text(visible(f"{trial.name} failed: {trial.why}"))
 
 
 def in_words(study: Study) -> str:
