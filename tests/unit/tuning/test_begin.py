@@ -1,4 +1,4 @@
-"""How a study is begun, found again and opened; without building its model."""
+"""How a study is begun, found again and opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from hpc_train import UserError
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning import begin as module
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
 from hpc_train.tuning.folder import STUDY_FILE, StudyFolder, StudySettings
 from tests.studies import DRIVER
@@ -26,33 +25,20 @@ TUNE = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """With which settings the names of metrics were asked for; they are those of MODEL."""
-    found: list[list[str]] = []
-
-    def names(job_file: Path, data_root: Path, settings: list[str]) -> dict[str, list[str]]:
-        found.append(settings)
-        return {"eval": ["loss", "accuracy"], "eval_other": ["loss"]}
-
-    monkeypatch.setattr(module, "metric_names", names)
-    return found
-
-
-@pytest.fixture
-def begun(make_job: Callable[..., Job], asked: list[list[str]], tmp_path: Path) -> tuple[StudyRequest, StudyFolder]:
+def begun(make_job: Callable[..., Job], tmp_path: Path) -> tuple[StudyRequest, StudyFolder]:
     request = StudyRequest(make_job(params={"learning_rate": 0.1}, tune=TUNE).file, tmp_path / "study", ranks=1)
-    return request, begin_study(request, lambda _: None)
+    folder, is_new = begin_study(request)
+    assert is_new
+    return request, folder
 
 
 def refusal(request: StudyRequest) -> list[str]:
     with pytest.raises(UserError) as caught:
-        begin_study(request, lambda _: None)
+        begin_study(request)
     return str(caught.value).splitlines()
 
 
-def test_a_study_is_a_folder_with_a_copy_of_the_code(
-    begun: tuple[StudyRequest, StudyFolder], asked: list[list[str]]
-) -> None:
+def test_a_study_is_a_folder_with_a_copy_of_the_code(begun: tuple[StudyRequest, StudyFolder]) -> None:
     request, folder = begun
     assert folder.is_one()
     assert sorted(path.name for path in folder.path.iterdir()) == [
@@ -70,18 +56,14 @@ def test_a_study_is_a_folder_with_a_copy_of_the_code(
         "job.yaml",
         1,
     )
-    assert len(asked) == 1
-    assert any(setting.startswith("params.learning_rate=") for setting in asked[0]), "of the first trial's point"
-    assert "tune=null" in asked[0]
     request.job_file.write_text("changed since")
     assert study.ask(DRIVER).what == "run"
     assert open_study(folder)[0].ask(DRIVER).what == "run"
 
 
-def test_the_same_job_finds_its_study_again(begun: tuple[StudyRequest, StudyFolder], asked: list[list[str]]) -> None:
+def test_the_same_job_finds_its_study_again(begun: tuple[StudyRequest, StudyFolder]) -> None:
     request, folder = begun
-    assert begin_study(request, lambda _: None) == folder
-    assert len(asked) == 1, "the model is not built again"
+    assert begin_study(request) == (folder, False)
 
 
 @pytest.mark.parametrize(
@@ -108,36 +90,16 @@ def test_a_study_of_another_job_file_is_refused(begun: tuple[StudyRequest, Study
     assert f"the job file is {other}/job.yaml (was {request.job_file})" in told
 
 
-def test_a_folder_of_something_else_is_refused(
-    make_job: Callable[..., Job], asked: list[list[str]], tmp_path: Path
-) -> None:
+def test_a_folder_of_something_else_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:
     request = StudyRequest(make_job(params={"learning_rate": 0.1}, tune=TUNE).file, tmp_path / "study", ranks=1)
     (tmp_path / "study").write_text("")
     assert refusal(request) == [f"{tmp_path}/study: is there already, and is no study; --study names another folder"]
     (tmp_path / "study").unlink()
     (tmp_path / "study").mkdir()
-    begin_study(request, lambda _: None)  # an empty one is none
-    assert asked
+    assert begin_study(request)[1], "an empty one is none"
 
 
-def test_a_metric_that_no_evaluation_reports_is_told_with_those_there_are(
-    make_job: Callable[..., Job], asked: list[list[str]], tmp_path: Path
-) -> None:
-    tune = TUNE | {"goal": {"metric": "acuracy", "mode": "max"}}
-    job = make_job(params={"learning_rate": 0.1}, tune=tune)
-    (told,) = refusal(StudyRequest(job.file, tmp_path / "study"))
-    line = next(number for number, text in enumerate(job.file.read_text().splitlines(), 1) if "metric: acuracy" in text)
-    assert told == (
-        f"{job.file}:{line}: tune.goal.metric: no evaluation reports 'acuracy'; did you mean `accuracy`? "
-        "allowed: loss, accuracy"
-    )
-    assert not (tmp_path / "study").exists()
-    assert asked
-
-
-def test_all_that_is_wrong_is_told_before_the_model_is_built(
-    make_job: Callable[..., Job], asked: list[list[str]], tmp_path: Path
-) -> None:
+def test_all_that_is_wrong_is_told_at_once(make_job: Callable[..., Job], tmp_path: Path) -> None:
     job = make_job(params={"learning_rate": 0.1}, tune=TUNE)
     (job.file.parent / "model.py").unlink()
     for shard in (job.file.parent / "data").glob("train-*"):
@@ -145,7 +107,6 @@ def test_all_that_is_wrong_is_told_before_the_model_is_built(
     told = "\n".join(refusal(StudyRequest(job.file, tmp_path / "study")))
     assert "model.py" in told
     assert "train-" in told
-    assert asked == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job"], "nothing was written"
 
 

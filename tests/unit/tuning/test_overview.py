@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc_train.tuning.overview import as_objects, in_words, overview
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.study import Leaving, Study
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
 
@@ -23,14 +23,14 @@ def a_study(path: Path) -> Study:
             write_job(study.folder.job_dir(trial).path, [record("eval", 9 + number, 1.0, accuracy=value)])
         if number != 1:
             state = "failed" if number == 2 else "completed"
-            study.leave(trial, DRIVER, state, 9, value, "[red]no such\x1b[2J file" if number == 2 else "")
+            study.leave(trial, DRIVER, Leaving(state, 9, value, "[red]no such\x1b[2J file" if number == 2 else ""))
     return study
 
 
 def shown(study: Study) -> str:
     console = Console(width=1000, force_terminal=False)
     with console.capture() as captured:
-        for each in overview(study):
+        for each in overview(study, 200):
             console.print(each, markup=False, emoji=False)
     return captured.get()
 
@@ -78,5 +78,5 @@ def test_a_study_without_trials(tmp_path: Path) -> None:
     assert in_words(study) == "0 trials of 9"
     study.halt("hpc-train tune stop")
     assert in_words(study) == "0 trials of 9; stopped: hpc-train tune stop"
-    assert len(list(overview(study))) == 1
+    assert len(list(overview(study, 200))) == 1
     assert list(as_objects(study)) == []
