@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,7 +29,16 @@ def test_a_driver_that_was_killed_does_not_live(tmp_path: Path) -> None:
     done = run_program([sys.executable, "-c", "\n".join([*lines, "os.kill(os.getpid(), 9)"]), str(tmp_path)], tmp_path)
     name = done.stdout.strip()
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (-9, [name])
-    assert not DriverLock(tmp_path).lives(name)
+    with DriverLock(tmp_path) as one, DriverLock(tmp_path) as other:
+        assert not one.lives(name)
+        forgotten: list[str] = []
+        one.sweep(forgotten.append)
+        assert forgotten == [], "it may be about to take its lock"
+        for folder in tmp_path.iterdir():
+            os.utime(folder, (0, 0))
+        one.sweep(forgotten.append)
+        assert forgotten == [name]
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([one.name, other.name])
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
