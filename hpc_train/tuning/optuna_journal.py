@@ -67,7 +67,7 @@ def _write(optuna: Any, study: Study, name: str, path: Path) -> None:
 
 def _frozen(optuna: Any, study: Study, course: Course, distributions: Mapping[str, Any]) -> Any:
     trial = course.trial
-    state = STATES[trial.state]
+    state = STATES[course.state]
     if state == "COMPLETE" and course.value is None:
         state = "FAIL"  # the goal was no number, for which Optuna has no other name
     made = optuna.trial.create_trial(

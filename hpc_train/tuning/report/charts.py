@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from hpc_train.config.tune.parameter import Parameter, Value, key_of
@@ -28,6 +29,8 @@ from hpc_train.tuning.report.numbers import Comparable, Moment, chosen, importan
 
 MOST_DOTS = 300
 """Trials that a chart shows; see `chosen`."""
+MOST_LINES = 100
+"""The same of lines."""
 MOST_POINTS = 60
 """Of a trial's curve."""
 MOST_KEYS = 24
@@ -107,13 +110,13 @@ def _tiers(order: Sequence[Course]) -> dict[int, Tier]:
     }
 
 
-def _last_first(order: Sequence[Course]) -> list[Course]:
-    return [course for course in reversed(chosen(order, MOST_DOTS)) if _fits(course.value)]
+def _last_first(order: Sequence[Course], most: int) -> list[Course]:
+    return [course for course in reversed(chosen(order, most)) if _fits(course.value)]
 
 
 def parallel(space: Space, order: Sequence[Course], goal: Goal) -> ParallelChart | None:
     """Parallel coordinates of the space and the goal."""
-    drawn, tiers = _last_first(order), _tiers(order)
+    drawn, tiers = _last_first(order, MOST_LINES), _tiers(order)
     if not drawn:
         return None
     values = [course.value or 0.0 for course in drawn]
@@ -196,15 +199,18 @@ def important(space: Space, found: Comparable, goal: Goal) -> ShareChart:
 
 def slices(space: Space, order: Sequence[Course], goal: Goal) -> list[DotChart]:
     """The goal over each key."""
-    drawn = _last_first(order)
+    drawn = _last_first(order, MOST_DOTS)
     if not drawn:
         return []
-    upright, label = _scale([course.value or 0.0 for course in drawn], goal)
+    values = [course.value or 0.0 for course in drawn]
+    upright, label = _scale(values, goal)
     charts = []
     for key, parameter in space.items():
         there = [course for course in drawn if key in course.trial.point]
         if there:
-            charts.append(_slice(key, parameter, there, order[0], label, upright, goal))
+            low, high = parameter.bounds or (0, len(parameter.choice or ()) - 1)
+            corners = ((low, min(values)), (high, max(values)))
+            charts.append(replace(_slice(key, parameter, there, order[0], label, upright, goal), corners=corners))
     return charts
 
 
@@ -226,11 +232,18 @@ def _slice(
         rows=rows,
         description=f"{words.label(goal.metric)} by {key}. "
         + " ".join(f"{where}: best {top}, median {middle}." for where, _, top, middle in rows[:8]),
-        dots=tuple(Dot(x, y, course.whole, course is best) for x, y, course in placed),
+        dots=tuple(
+            Dot(x + (_aside(course) if names else 0), y, course.whole, course is best) for x, y, course in placed
+        ),
         names=names,
         across=parameter.is_logarithmic,
         upright=upright,
     )
+
+
+def _aside(course: Course) -> float:
+    """How far a dot of a choice is beside the middle, so that dots do not cover each other."""
+    return 0.4 * (course.trial.number * 0.618034 % 1 - 0.5)
 
 
 def _groups(
@@ -253,7 +266,7 @@ def _groups(
 
 def curves(order: Sequence[Course], rungs: Sequence[int], goal: Goal) -> CurveChart | None:
     """The goal of the trials over their steps, beside each other."""
-    drawn, tiers = _last_first(order), _tiers(order)
+    drawn, tiers = _last_first(order, MOST_LINES), _tiers(order)
     if not drawn:
         return None
     lines, values, rows = [], [], []

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hpc_train.jobdir.history import with_runs
 from hpc_train.resilience.job_lock import holder_of
-from hpc_train.tuning.state import Trial
+from hpc_train.tuning.state import State, Trial
 from hpc_train.tuning.study import Study
 
 StudyWord = Literal["running", "stopped", "succeeded", "failed"]
@@ -31,9 +31,11 @@ class Course:
         best: The first of those with the best value; None: there is no number.
         step: The last one that is known to be done.
         periods: When it ran, in seconds since 1970.
+        state: The trial's; "waiting", too, where its driver has died.
     """
 
     trial: Trial
+    state: State
     evaluations: tuple[Evaluation, ...] = ()
     best: Evaluation | None = None
     step: int = 0
@@ -47,7 +49,7 @@ class Course:
     @property
     def whole(self) -> bool:
         """Whether it came to the end."""
-        return self.trial.state == "completed"
+        return self.state == "completed"
 
 
 def courses_of(study: Study, now: float) -> list[Course]:
@@ -73,6 +75,7 @@ def _course(study: Study, trial: Trial, now: float | None) -> Course:
     last = now if now is not None else max((record.time for record in records), default=0.0)
     return Course(
         trial,
+        "waiting" if trial.state == "running" and now is None else trial.state,
         tuple(by_step[step] for step in sorted(by_step)),
         best,
         max([trial.step, *(record.step for record in records)]),

@@ -22,11 +22,22 @@ TIERS: dict[Tier, dict[str, Any]] = {
     "best": {"color": INK, "linewidth": 2.6, "zorder": 4},
 }
 """Looks of trials; they differ in darkness and width, for those who see no colours."""
+FEW = 40
+"""Lines that can be told from each other; more are drawn fainter."""
 DOT = 5.0
-AXIS_HEIGHT = 52
+AXIS_HEIGHT = 58
 BAR_HEIGHT = 26
 CHARACTER = 7.2
 """Pixels, about."""
+
+
+def _style(tier: Tier, count: int) -> dict[str, Any]:
+    """How one of so many lines is drawn."""
+    style = dict(TIERS[tier])
+    if tier != "best" and count > FEW:
+        style["alpha"] = style.get("alpha", 1.0) * max(0.5, FEW / count)
+        style["linewidth"] *= 0.8
+    return style
 
 
 def legend_of(tiers: Sequence[Tier]) -> tuple[tuple[str, str], ...]:
@@ -63,12 +74,14 @@ class DotChart(OwnChart):
 
     Attributes:
         line: Of steps, from each point level to the next.
+        corners: Points that lie in the chart, too, though nothing is drawn there.
         names: Of x = 0, 1 and so on, where x is no number.
         across, upright: Whether x and y are logarithmic.
     """
 
     dots: tuple[Dot, ...]
     line: tuple[tuple[float, float], ...] = ()
+    corners: tuple[tuple[float, float], ...] = ()
     names: tuple[str, ...] = ()
     across: bool = False
     upright: bool = False
@@ -94,6 +107,7 @@ class DotChart(OwnChart):
             axes.plot([dot.x], [dot.y], "o", color=INK, markersize=DOT, zorder=5)
             axes.plot([dot.x], [dot.y], "o", markersize=12, markerfacecolor="none", markeredgecolor=INK,
                       markeredgewidth=1.6, zorder=5)  # fmt: skip
+        axes.plot([x for x, _ in self.corners], [y for _, y in self.corners], linestyle="none")
         axes.margins(0.06, 0.08)
         ticks(axes, size, whole=self.x_label == STEP, logarithmic=self.upright)
         if self.names:
@@ -106,7 +120,7 @@ def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
     every = math.ceil(len(names) / 6)
     shown = range(0, len(names), every)
     axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(list(shown), [words.label(names[at], max(4, 36 // len(shown))) for at in shown], parse_math=False)
+    axes.set_xticks(list(shown), [words.label(names[at], max(3, 32 // len(shown))) for at in shown], parse_math=False)
 
 
 def _log_ticks(axes: Axes, size: Size) -> None:
@@ -154,7 +168,13 @@ class CurveChart(OwnChart):
         for line in self.lines:
             ys = [math.nan if y is None else y for _, y in line.points]
             alone = sum(not math.isnan(y) for y in ys) == 1
-            axes.plot([x for x, _ in line.points], ys, marker="o" if alone else "", markersize=3, **TIERS[line.tier])
+            axes.plot(
+                [x for x, _ in line.points],
+                ys,
+                marker="o" if alone else "",
+                markersize=3,
+                **_style(line.tier, len(self.lines)),
+            )
         axes.margins(0.02, 0.08)
         ticks(axes, size, whole=True, logarithmic=self.upright)
 
@@ -180,13 +200,13 @@ class ParallelChart(OwnChart):
 
     def room(self, size: Size) -> tuple[float, int]:
         """A height that is a matter of the number of axes."""
-        return 20.0, 46 + AXIS_HEIGHT * len(self.axes)
+        return 20.0, 44 + AXIS_HEIGHT * len(self.axes)
 
     def paint(self, axes: Axes, size: Size) -> None:
         """Draws it."""
         axes.grid(False)
         axes.set_xlim(-0.01, 1.01)
-        axes.set_ylim(len(self.axes) - 0.35, -0.45)
+        axes.set_ylim(len(self.axes) - 0.9, -0.35)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines["bottom"].set_visible(False)
@@ -199,21 +219,18 @@ class ParallelChart(OwnChart):
                 _written(axes, at, row, text, SOFT, side, up=False)
         for line in self.lines:
             ys = [math.nan if place is None else place for _, place in line.points]
-            style = TIERS[line.tier]
-            axes.plot(ys, [x for x, _ in line.points], **style)
+            axes.plot(ys, [x for x, _ in line.points], **_style(line.tier, len(self.lines)))
             alone = [(y, x) for y, (x, _) in zip(ys, line.points, strict=True) if not math.isnan(y)]
             if line.tier == "best" and alone:
                 axes.plot(*zip(*alone, strict=True), "o", color=INK, markersize=DOT, zorder=5)
 
 
 def _written(axes: Axes, x: float, y: float, text: str, colour: str, side: str, up: bool) -> None:
-    label = axes.annotate(
+    axes.annotate(
         text, (x, y), (0, 5 if up else -5), textcoords="offset points", color=colour, ha=side,
-        va="bottom" if up else "top", fontsize=12, zorder=6, annotation_clip=False,
+        va="bottom" if up else "top", zorder=6, annotation_clip=False,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1, "alpha": 0.8},
     )  # fmt: skip
-    from matplotlib.patheffects import withStroke
-
-    label.set_path_effects([withStroke(linewidth=3, foreground=PAPER)])
 
 
 def _fitting(marks: Sequence[tuple[float, str]], size: Size) -> list[tuple[float, str]]:

@@ -16,6 +16,7 @@ from hpc_train.tuning.report.course import Course
 
 ENOUGH = 10
 """Trials, for the importance of keys."""
+NEARLY_ALL = 0.75
 MOST_BINS = 8
 TRIALS_A_BIN = 5
 Period = tuple[float, float]
@@ -121,37 +122,38 @@ class Comparable:
 
 
 def comparable(courses: Sequence[Course], rungs: Sequence[int]) -> Comparable | None:
-    """The trials at the farthest point to which ENOUGH of them and a third of all came; None: there is none."""
+    """The trials at the farthest point to which nearly all came, at least ENOUGH; None: there is no such point.
+
+    Of those alone that early stopping has left, no key that it has chosen them by would look important.
+    """
     came = [course for course in courses if course.whole or course.trial.judged or course.evaluations]
-    least = max(ENOUGH, math.ceil(len(came) / 3))
+    least = max(ENOUGH, math.ceil(NEARLY_ALL * len(came)))
     whole = [course for course in courses if course.whole]
     if len(whole) >= least:
         return Comparable(tuple(course.trial.point for course in whole), tuple(course.value for course in whole))
-    for rung in reversed(range(len(rungs))):
-        there = [course.trial for course in courses if rung in course.trial.judged]
-        if len(there) >= least:
-            return Comparable(
-                tuple(trial.point for trial in there), tuple(trial.judged[rung].value for trial in there), rungs[rung]
-            )
-    return None
+    judged = [[course.trial for course in courses if rung in course.trial.judged] for rung in range(len(rungs))]
+    found = max((rung for rung, there in enumerate(judged) if len(there) >= least), default=0)
+    if not rungs or len(judged[found]) < ENOUGH:
+        return None
+    points = tuple(trial.point for trial in judged[found])
+    return Comparable(points, tuple(trial.judged[found].value for trial in judged[found]), rungs[found])
 
 
 def importance(space: Mapping[str, Parameter], of: Comparable, goal: Goal) -> dict[str, float]:
     """The share of the variance of the goal's ranks that each key explains by itself, most important first.
 
     The first order of functional ANOVA (Hutter et al., 2014), of bins in place of a forest's leaves: a key's values are
-    put into bins of as many trials each, and where the key does not matter is a bin of its own. What bins would explain
-    by chance is taken off (epsilon squared, Kelley 1935).
+    put into bins of as many trials each, of the trials in which it matters. What bins would explain by chance is taken
+    off (epsilon squared, Kelley 1935).
     """
     ranks = _ranks(of.values, goal)
-    found = {
-        key: _explained(ranks, _bins(parameter, [point.get(key, _ABSENT) for point in of.points]))
-        for key, parameter in space.items()
-    }
+    total = _squares(ranks)
+    found = {}
+    for key, parameter in space.items():
+        there = np.array([key in point for point in of.points])
+        bins = _bins(parameter, [point[key] for point in of.points if key in point])
+        found[key] = _explained(ranks[there], bins) / total if total else 0.0
     return dict(sorted(found.items(), key=lambda one: -one[1]))
-
-
-_ABSENT = object()
 
 
 def _ranks(values: Sequence[float | None], goal: Goal) -> np.ndarray:
@@ -164,27 +166,29 @@ def _ranks(values: Sequence[float | None], goal: Goal) -> np.ndarray:
 
 
 def _bins(parameter: Parameter, values: Sequence[Value]) -> np.ndarray:
-    """The number of each value's bin; -1 where the key does not matter."""
-    there = np.array([value is not _ABSENT for value in values])
-    known = [value for value in values if value is not _ABSENT]
-    bins = np.full(len(values), -1)
+    """The number of each value's bin."""
     if parameter.choice is not None:
         places = {key_of(value): place for place, value in enumerate(parameter.choice)}
-        bins[there] = [places[key_of(value)] for value in known]
-    elif known:
-        count = max(2, min(MOST_BINS, len(known) // TRIALS_A_BIN))
-        inner = np.quantile(known, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
-        bins[there] = np.searchsorted(inner, known, side="left")
-    return bins
+        return np.array([places[key_of(value)] for value in values], int)
+    if not values:
+        return np.empty(0, int)
+    count = max(2, min(MOST_BINS, len(values) // TRIALS_A_BIN))
+    inner = np.quantile(values, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
+    return np.searchsorted(inner, values, side="left")
 
 
 def _explained(ranks: np.ndarray, bins: np.ndarray) -> float:
+    """The sum of squares between bins, less what chance makes of it."""
     groups = [ranks[bins == number] for number in np.unique(bins)]
-    total = float(((ranks - ranks.mean()) ** 2).sum())
-    if total == 0 or len(groups) < 2 or len(ranks) <= len(groups):
+    freedom = len(ranks) - len(groups)
+    if freedom <= 0:
         return 0.0
-    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
-    return float(np.clip(1 - (len(ranks) - 1) / (len(ranks) - len(groups)) * within / total, 0, 1))
+    within = sum(map(_squares, groups))
+    return max(0.0, _squares(ranks) - within - (len(groups) - 1) * within / freedom)
+
+
+def _squares(ranks: np.ndarray) -> float:
+    return float(((ranks - ranks.mean()) ** 2).sum()) if len(ranks) else 0.0
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ def rung_counts(courses: Sequence[Course], rungs: Sequence[int], goal: Goal) -> 
 
 def _went_on(course: Course, rung: int) -> bool:
     trial = course.trial
-    goes_on = trial.verdict is None and trial.state in ("running", "waiting")
+    goes_on = trial.verdict is None and course.state in ("running", "waiting")
     return max(trial.judged) > rung or trial.to_the_end or goes_on or course.whole
 
 
@@ -239,7 +243,7 @@ class Saving:
 
 def saving(courses: Sequence[Course], max_steps: int) -> Saving:
     """What early stopping has saved."""
-    early = [course for course in courses if course.trial.state in ("paused", "stopped")]
+    early = [course for course in courses if course.state in ("paused", "stopped")]
     return Saving(
         sum(course.step for course in courses),
         len(courses) * max_steps,

@@ -25,7 +25,7 @@ def key_numbers(courses: Sequence[Course], best: Course | None, most: int | None
     Args:
         best: The best trial; most: how many there may be.
     """
-    goal, counts = tune.goal, Counter(course.trial.state for course in courses)
+    goal, counts = tune.goal, Counter(course.state for course in courses)
     listed = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
     periods = [period for course in courses for period in course.periods]
     clock, together = (sum(end - begin for begin, end in parts) for parts in (merged(periods), periods))
@@ -92,7 +92,7 @@ def trials(order: Sequence[Course], courses: Sequence[Course], keys: Sequence[st
     rows = [
         (
             course.trial.name,
-            course.trial.state,
+            course.state,
             _why(course),
             words.number(course.value, 5),
             f"{course.best.step:,}" if course.best is not None else words.UNKNOWN,
@@ -106,4 +106,6 @@ def trials(order: Sequence[Course], courses: Sequence[Course], keys: Sequence[st
 
 def _why(course: Course) -> str:
     """In a line; of a trial that runs, nothing."""
-    return "" if course.trial.state == "running" else words.label(course.trial.why.partition("\n")[0], LONGEST_REASON)
+    if course.state == "waiting" and course.trial.state == "running":
+        return "its driver died"
+    return "" if course.state == "running" else words.label(course.trial.why.partition("\n")[0], LONGEST_REASON)
