@@ -129,7 +129,7 @@ def run_trials(
         else:
             value = measure(trial.point, step / last, noise)
             measured.setdefault(number, []).append(value)
-            note(trial, own.goal.kind, step, loss=1.0, secs=0.1, **{own.goal.metric: value})
+            note(trial, own.goal.kind, step, secs=0.1, **{own.goal.metric: value})
             stays = True
             for rung, at in enumerate(own.rule.rungs if own.rule is not None else ()):
                 if stays and at <= step and rung not in trial.judged:

@@ -168,7 +168,7 @@ def status(
             show(console(), *overview(found))
 
 
-@tune.command("report")
+@tune.command("report", epilog=examples("hpc-train tune report runs/mine_study"))
 def report(study: StudyPath) -> None:
     """Write STUDY/report.html: how the trials went, and which keys matter."""
     with errors():
@@ -181,7 +181,7 @@ def report(study: StudyPath) -> None:
             raise UserError(f"{error.filename or study}: cannot be written: {error.strerror}") from None
 
 
-@tune.command("export")
+@tune.command("export", epilog=examples("hpc-train tune export runs/mine_study --optuna study.journal"))
 def export(
     study: StudyPath,
     optuna: Annotated[Path, typer.Option(metavar="FILE", help="A journal for Optuna and optuna-dashboard.")],

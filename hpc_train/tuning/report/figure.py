@@ -27,7 +27,7 @@ FEW = 40
 DOT = 5.0
 AXIS_HEIGHT = 58
 BAR_HEIGHT = 26
-CHARACTER = 7.2
+CHARACTER = 7.8
 """Pixels, about."""
 
 
@@ -104,7 +104,8 @@ class DotChart(OwnChart):
             )
             axes.plot([d.x for d in dots], [d.y for d in dots], "o", markersize=DOT, zorder=2, **face)
         for dot in (dot for dot in self.dots if dot.best):
-            axes.plot([dot.x], [dot.y], "o", color=INK, markersize=DOT, zorder=5)
+            face = {"markeredgecolor": INK, "markerfacecolor": INK if dot.whole else "none"}
+            axes.plot([dot.x], [dot.y], "o", markersize=DOT, zorder=5, **face)
             axes.plot([dot.x], [dot.y], "o", markersize=12, markerfacecolor="none", markeredgecolor=INK,
                       markeredgewidth=1.6, zorder=5)  # fmt: skip
         axes.plot([x for x, _ in self.corners], [y for _, y in self.corners], linestyle="none")
@@ -236,7 +237,7 @@ def _written(axes: Axes, x: float, y: float, text: str, colour: str, side: str, 
 def _fitting(marks: Sequence[tuple[float, str]], size: Size) -> list[tuple[float, str]]:
     """Those whose texts have room beside each other: the ends first, then from the left."""
     width = size.width - 40
-    cut = [(at, words.label(text, max(6, int(width / CHARACTER / 3)))) for at, text in marks]
+    cut = [(at, words.label(text, int(width / CHARACTER / 3) - 1)) for at, text in marks]
     ends = [mark for mark in cut if mark[0] in (0.0, 1.0)]
     found: list[tuple[float, str]] = []
 
