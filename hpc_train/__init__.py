@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpc_train.optimizers.lars import LARS
     from hpc_train.optimizers.warm_up import WarmUp
     from hpc_train.training.trainer import train_and_evaluate
+    from hpc_train.tuning.tune import tune
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,7 @@ _NAMES = {
     "hpc_train.optimizers.lars": ("LARS",),
     "hpc_train.optimizers.warm_up": ("WarmUp",),
     "hpc_train.training.trainer": ("train_and_evaluate",),
+    "hpc_train.tuning.tune": ("tune",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {"feature_column": "hpc_train.canned.feature_column", "reducers": "hpc_train.mapreduce.reducers"}
@@ -126,6 +128,7 @@ __all__ = [
     "stop_if_no_increase",
     "submit",
     "train_and_evaluate",
+    "tune",
 ]
 
 

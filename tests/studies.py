@@ -14,12 +14,11 @@ from typing import Any
 import yaml
 
 from hpc_train.config.job import job_in
-from hpc_train.config.tune.section import Goal
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobs.snapshot.snapshot import plan_snapshot
 from hpc_train.tuning.begin import open_study
 from hpc_train.tuning.folder import StudyFolder, StudySettings, described
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.study import Leaving, Study
 
 BEGAN = 1_700_000_000.0
 SPACE = {
@@ -125,7 +124,8 @@ def run_trials(
         if most is not None and len(own.state.trials) > most:
             break
         if fails(number) and step > last / 2:
-            own.leave(trial, driver, "failed", step, best(trial), f"ResourceExhaustedError: out of memory in {number}")
+            why = f"ResourceExhaustedError: out of memory in {number}"
+            own.leave(trial, driver, Leaving("failed", step, best(trial), why))
         else:
             value = measure(trial.point, step / last, noise)
             measured.setdefault(number, []).append(value)
@@ -136,16 +136,12 @@ def run_trials(
                     judged = own.judge(trial, rung, step, best(trial))
                     stays = judged is None or judged.verdict == "promoted"
             if step >= last:
-                own.leave(trial, driver, "completed", step, best(trial), "")
+                own.leave(trial, driver, Leaving("completed", step, best(trial)))
             elif not stays:
-                own.leave(trial, driver, "waiting", step, best(trial), "")
+                own.leave(trial, driver, Leaving("waiting", step, best(trial)))
             else:
                 heapq.heappush(events, (clock[0] + noise.uniform(5, 15), number, step + last // evaluations))
                 continue
         while len(events) < slots and begin():
             pass
     return open_study(study.folder)[0]
-
-
-def goal_of(mode: str, metric: str = "accuracy") -> Goal:
-    return Goal(metric=metric, mode=mode)

@@ -32,12 +32,11 @@ def train(
 ) -> None:
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     with importing():
-        from hpc_train.config.builtin_model import GBDTModel
         from hpc_train.config.job import JobConfig, load_job, strategy_in
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
+        from hpc_train.jobs.train import train as train_job
         from hpc_train.strategies import strategy_of
-        from hpc_train.training.trainer import train_job
 
     with errors():
         delays = _delays(debug_delay or [])
@@ -50,13 +49,8 @@ def train(
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
         if first < world.size and any(not first <= rank < world.size for rank in delays):
             raise UserError(f"--debug-delay: the ranks that train are {first} to {world.size - 1}")
-        chosen, delay_secs = job_dir or Path("runs") / job.name, delays.get(world.rank, 0.0)
-        if isinstance(job.model, GBDTModel):
-            from hpc_train.boosting.trainer import train_trees
-
-            train_trees(world, job, chosen, folder, context.obj, delay_secs)
-        else:
-            train_job(world, job, chosen, folder, context.obj, delay_secs)
+        chosen = job_dir or Path("runs") / job.name
+        train_job(world, job, chosen, folder, context.obj, delays.get(world.rank, 0.0))
     except Exception as error:
         sys.exit(report_error(world, error))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
-from hpc_train.cli.terminal import answer, errors, say, warn
+from hpc_train.cli.terminal import answer, errors, say
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
@@ -38,7 +37,9 @@ class _Words(TyperGroup):
 tune = typer.Typer(
     cls=_Words,
     no_args_is_help=True,
-    epilog=examples("hpc-train tune job.yaml", "hpc-train tune runs/mine_study", "hpc-train tune status runs/mine_study"),
+    epilog=examples(
+        "hpc-train tune job.yaml", "hpc-train tune runs/mine_study", "hpc-train tune status runs/mine_study"
+    ),
 )
 
 
@@ -46,7 +47,8 @@ tune = typer.Typer(
 def about() -> None:
     """Search for the best settings of a job: `hpc-train tune JOB.yaml`, whose `tune` says what varies.
 
-    A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by `hpc-train tune STUDY`.
+    A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by
+    `hpc-train tune STUDY`.
     """
 
 
@@ -62,32 +64,28 @@ def run(
     parallel: Annotated[
         int | None, typer.Option(metavar="P", min=1, help="Trials at once. \\[default: tune.parallel_trials]")
     ] = None,
+    fresh_ranks: Annotated[
+        bool, typer.Option("--fresh-ranks", help="Start ranks for each trial, in place of keeping those of a slot.")
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
-        from hpc_train.resilience.signals import StopSignals
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-        from hpc_train.tuning.driver import Driver, Listeners, usable_cores
+        from hpc_train.tuning.drive import DriveRequest, drive
         from hpc_train.tuning.folder import StudyFolder
-        from hpc_train.tuning.machine import devices, wanted_by
-        from hpc_train.tuning.slots import slots_of
 
     with errors():
         if launched_ranks() > 1:
             raise UserError("hpc-train tune starts the ranks of its trials by itself; start it without mpirun")
-        folder = StudyFolder(what.absolute())
+        folder, is_new = StudyFolder(what.absolute()), False
         if not what.is_dir():
-            folder = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks), warn)
+            folder, is_new = begin_study(StudyRequest(what, study, tuple(settings or ()), ranks))
         elif given := next((name for name, value in _given(study, ranks, settings) if value), None):
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
-        found.reopen()
-        slots = slots_of(usable_cores(), devices(), wanted_by(found.job.job, known.ranks), parallel or found.job.tune.parallel_trials)
-        at_once = threading.Event()
-        with StopSignals(at_once.set) as signals:
-            code = Driver(found, known, slots, signals, at_once, Listeners(say)).run()
+        code = drive(found, known, DriveRequest(parallel, not fresh_ranks, is_new), say)
     _say_best(found)
     sys.exit(code)
 
@@ -116,7 +114,7 @@ def _near(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-@tune.command("stop")
+@tune.command("stop", epilog=examples("hpc-train tune stop runs/mine_study"))
 @answer()
 def stop(study: StudyPath) -> None:
     """Have the trials of a study save and stop, whoever runs them; `hpc-train tune resume` lets it go on."""
@@ -128,25 +126,29 @@ def stop(study: StudyPath) -> None:
             say("the study is stopped already")
 
 
-@tune.command("resume")
+@tune.command("resume", epilog=examples("hpc-train tune resume runs/mine_study"))
 def resume(study: StudyPath) -> None:
     """Go on with a study: as `hpc-train tune STUDY`."""
     run(study)
 
 
-@tune.command("add-trials")
+@tune.command("add-trials", epilog=examples("hpc-train tune add-trials runs/mine_study 20"))
 @answer()
-def add_trials(study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]) -> None:
+def add_trials(
+    study: StudyPath, count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many more.")]
+) -> None:
     """Allow a study N trials more."""
     with errors():
         found = _open(study)
         if found.state.max_trials is None:
             raise UserError("the study tries all points of a grid, of which there are no more")
         found.change(max_trials=found.state.max_trials + count)
-        say(f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on")
+        say(
+            f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on"
+        )
 
 
-@tune.command("status")
+@tune.command("status", epilog=examples("hpc-train tune status runs/mine_study"))
 @answer()
 def status(
     study: StudyPath,
@@ -206,6 +208,4 @@ def _opened(path: Path) -> tuple[Study, StudySettings]:
     return open_study(StudyFolder(path.absolute()))
 
 
-COMMANDS = (
-    Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),
-)
+COMMANDS = (Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),)

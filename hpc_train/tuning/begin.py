@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train import __version__
 from hpc_train.config.job import job_in
 from hpc_train.config.overrides import overridden
-from hpc_train.config.tune.trial_settings import check_study, trial_settings
+from hpc_train.config.tune.trial_settings import check_study
 from hpc_train.config.yaml_loader import read_yaml
-from hpc_train.errors import UserError, did_you_mean
+from hpc_train.errors import UserError
 from hpc_train.jobs.checks import check_files, check_ranks, code_files, data_files
 from hpc_train.jobs.code import check_code
 from hpc_train.jobs.problems import Problems
@@ -22,7 +21,6 @@ from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
 from hpc_train.tuning.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
-from hpc_train.tuning.metric_names import metric_names
 from hpc_train.tuning.samplers import sampler_of
 from hpc_train.tuning.study import Study
 
@@ -46,10 +44,10 @@ class StudyRequest:
     ranks: int | None = None
 
 
-def begin_study(request: StudyRequest, report: Callable[[str], None]) -> StudyFolder:
-    """Makes the folder of a study, or finds the one that was made of the same job file.
+def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
+    """Makes the folder of a study, or finds the one that was made of the same job file; and whether it is new.
 
-    Checks all that can be: the job, its study, its code and data, and that the evaluation will report the goal.
+    Checks all that can be without the model: the job, its study, its code and data.
 
     Raises:
         UserError: With all that is wrong; nothing was written.
@@ -73,7 +71,7 @@ def begin_study(request: StudyRequest, report: Callable[[str], None]) -> StudyFo
     )
     if folder.is_one():
         _check_same(folder, settings, request)
-        return folder
+        return folder, False
     if os.path.lexists(folder.path) and not (folder.path.is_dir() and not any(folder.path.iterdir())):
         raise UserError(f"{folder.path}: is there already, and is no study; --study names another folder")
     sampler_of(job.tune)
@@ -88,10 +86,10 @@ def begin_study(request: StudyRequest, report: Callable[[str], None]) -> StudyFo
         plan = plan_snapshot(job_file.parent, always=[Path(job_file.name), *code_files(job)], data=data_files(job))
         check_outside(job_file.parent, folder.path, plan.rules)
     problems.refuse()
-    _check_goal(job_file, request.settings, report)
     if not folder.create(settings, plan):
         _check_same(folder, settings, request)
-    return folder
+        return folder, False
+    return folder, True
 
 
 def open_study(folder: StudyFolder) -> tuple[Study, StudySettings]:
@@ -120,22 +118,4 @@ def _check_same(folder: StudyFolder, settings: StudySettings, request: StudyRequ
         raise UserError(
             f"{folder.path}: is a study of another job: {shown}; to go on with it: hpc-train tune {folder.path}; "
             f"for more trials: hpc-train tune add-trials {folder.path} N; for a new one, --study names another folder"
-        )
-
-
-def _check_goal(job_file: Path, settings: Sequence[str], report: Callable[[str], None]) -> None:
-    """UserError where no evaluation will report the goal: with the names there are."""
-    document = overridden(read_yaml(job_file), settings)
-    job = job_in(document)
-    assert job.tune is not None, "checked"
-    goal = job.tune.goal
-    report(f"building the model once, to see that its evaluation reports {goal.metric}")
-    first = trial_settings(job, job.tune.points.drawn(job.tune.seed, 0))
-    names = metric_names(job_file, job_file.parent, [*settings, *first])
-    reported = names.get(goal.kind) or names["eval" if job.eval.name is None else f"eval_{job.eval.name}"]
-    if goal.metric not in reported:
-        hint = did_you_mean(goal.metric, reported)
-        raise UserError(
-            f"{document.where(('tune', 'goal', 'metric'))}: tune.goal.metric: no evaluation reports {goal.metric!r}; "
-            f"{hint}allowed: {', '.join(reported)}"
         )

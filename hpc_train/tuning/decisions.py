@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -85,6 +85,7 @@ class Left:
         step: Of its newest checkpoint.
         value: The best of the goal so far.
         driver: Who has run it.
+        crashed: Whether it has ended by itself, before it should.
     """
 
     kind: Literal["left"] = "left"
@@ -95,6 +96,7 @@ class Left:
     step: Step
     value: GoalValue
     why: Text
+    crashed: bool = False
 
 
 @checked(frozen=True, kw_only=True, config=_IGNORING)
@@ -117,7 +119,7 @@ class Halted:
     why: Text = ""
 
 
-Decision = Union[Suggested, Taken, Judged, Left, Changed, Halted]
+Decision = Suggested | Taken | Judged | Left | Changed | Halted
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Annotated[Decision, Field(discriminator="kind")])
 
 

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_train.errors import UserError
+from hpc_train.distributed.world import Threads
+from hpc_train.errors import UserError, did_you_mean
+from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
-from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED, STOP_CODES, Again, outcome_of
+from hpc_train.jobs.launch.mpirun import Mpirun
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.decisions import LONGEST_TEXT, LeftState
+from hpc_train.tuning.decisions import LeftState
 from hpc_train.tuning.driver_lock import DriverLock
 from hpc_train.tuning.folder import StudySettings
 from hpc_train.tuning.measurements import Measurements, Watch
 from hpc_train.tuning.slots import Slot
 from hpc_train.tuning.state import Trial
-from hpc_train.tuning.study import Answer, Study
-from hpc_train.tuning.trial_run import TrialCommand, TrialRun, end_orphans
+from hpc_train.tuning.study import Answer, Leaving, Study
+from hpc_train.tuning.trial_run import (
+    FreshRanks,
+    KeptRanks,
+    RankStarter,
+    TrialCommand,
+    TrialRun,
+    end_orphans,
+    remove_sessions,
+)
 
-POLL_SECS = 0.1
+POLL_SECS = 0.05
 LOOK_SECS = 2.0
 """Between looks for what other drivers have left or decided, while there is nothing else to do."""
+TRIES_OF_A_SLOT = 2
+"""Starts of ranks in a row that have failed, after which a slot is left out: its node may be lost."""
 TRIES_WITHOUT_PROGRESS = 2
 """Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
+
+
+class GoalError(UserError):
+    """The model cannot be built, or its evaluation does not report what the study looks for."""
 
 
 @dataclass
@@ -50,6 +67,31 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the trials of a driver run, and how.
+
+    Attributes:
+        threads: How threads of a rank may call MPI.
+        keeps_ranks: Whether a slot's ranks stay for its next trial.
+    """
+
+    slots: Sequence[Slot]
+    mpirun: Mpirun
+    ranks: int
+    threads: Threads
+    keeps_ranks: bool = True
+
+    def starter(self, slot: Slot, lock: DriverLock) -> RankStarter:
+        """What starts the runs of a slot's trials."""
+        return self.kept_ranks(slot, lock) if self.keeps_ranks else FreshRanks(slot, lock.name)
+
+    def kept_ranks(self, slot: Slot, lock: DriverLock) -> KeptRanks:
+        """Ranks that stay."""
+        folder = lock.folder / f"slot-{slot.number}"
+        return KeptRanks(self.mpirun, self.ranks, self.threads, slot, lock.name, folder)
+
+
+@dataclass(frozen=True)
 class Listeners:
     """What hears of a driver's work.
 
@@ -63,7 +105,7 @@ class Listeners:
 
 
 class Driver:
-    """Runs trials of `study` in `slots`. Local; starts MPI ranks, and is none.
+    """Runs trials of `study`. Local; starts MPI ranks, and is none.
 
     Args:
         signals: What asks to stop: the trials save, and can go on.
@@ -74,15 +116,17 @@ class Driver:
         self,
         study: Study,
         settings: StudySettings,
-        slots: Sequence[Slot],
+        place: Place,
         signals: StopSignals,
         at_once: threading.Event,
         listeners: Listeners,
     ) -> None:
-        self._study, self._settings, self._slots = study, settings, slots
+        self._study, self._settings, self._place = study, settings, place
         self._signals, self._at_once, self._listeners = signals, at_once, listeners
         self._running: list[Running] = []
         self._lock = DriverLock(study.folder.drivers)
+        self._starters: dict[int, RankStarter] = {}
+        self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
         self._looked, self._answer = float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -90,13 +134,54 @@ class Driver:
         """Runs trials to the end of the study; the exit code.
 
         Raises:
+            GoalError: Before the first trial.
             UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
         """
-        with self._lock:
+        with self._lock, ExitStack() as stack:
+            self._lock.sweep(remove_sessions)
+            for slot in self._place.slots:
+                self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
+                if not self._study.state.trials:
+                    self._check_goal()
                 return self._loop()
             finally:
                 self._end_all()
+
+    def _check_goal(self) -> None:
+        """Builds the model once, before the first trial, to see that its evaluation reports the goal.
+
+        Raises:
+            GoalError: It does not, or the job cannot be started.
+        """
+        study, known = self._study, self._settings
+        slot, where = self._place.slots[0], self._lock.folder / "goal"
+        command = self._command(where, [*known.settings, "tune=null"])
+        with ExitStack() as stack:
+            stack.callback(remove_tree, where)
+            kept = self._starters[slot.number]
+            if not isinstance(kept, KeptRanks):
+                kept = stack.enter_context(self._place.kept_ranks(slot, self._lock))
+            run = kept.names(command)
+            while (code := run.code()) is None:
+                if self._signals.received is not None:
+                    run.end_at_once()
+                time.sleep(POLL_SECS)
+            if self._signals.received is not None:
+                return
+            if signal_name(code) is not None:  # which says nothing of the job; the trials will
+                return
+            if code != 0:
+                raise GoalError(f"{known.job_file}: the job cannot be started: {run.failure(code)}")
+            names = run.names()
+        goal, document = study.goal, study.job.document
+        reported = names.get(goal.kind, names[next(iter(names))])
+        if goal.metric not in reported:
+            place = document.where(("tune", "goal", "metric")).replace(str(document.path), known.job_file)
+            raise GoalError(
+                f"{place}: tune.goal.metric: no evaluation reports {goal.metric!r}; "
+                f"{did_you_mean(goal.metric, reported)}allowed: {', '.join(reported)}"
+            )
 
     def _loop(self) -> int:
         while True:
@@ -143,27 +228,28 @@ class Driver:
         for trial in study.orphans(self._lock.lives):
             job_dir = study.folder.job_dir(trial)
             found = Measurements.of(job_dir, study.goal)
-            study.leave(trial, trial.driver, "waiting", _step(job_dir), found.best(), "its driver died")
+            study.leave(trial, trial.driver, Leaving("waiting", _step(job_dir), found.best(), "its driver died"))
 
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
         job_dir = study.folder.job_dir(trial)
-        command = TrialCommand(
-            study.folder.path / CODE / self._settings.entry,
-            study.job.data_root,
-            job_dir.path,
-            self._settings.ranks,
-            [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)],
-        )
+        settings = [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)]
+        command = self._command(job_dir.path, settings)
         try:
-            run = TrialRun(command, slot, self._lock.name)
+            run = self._starters[slot.number].begin(command)
         except OSError as error:
-            study.leave(trial, self._lock.name, "waiting", trial.step, trial.value, "it could not be started")
+            study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
         self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
         point = ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in trial.point.items())
         begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
         self._listeners.report(f"trial {trial.name} {begins}: {point}")
+
+    def _command(self, job_dir: Path, settings: Sequence[str]) -> TrialCommand:
+        code = self._study.folder.path / CODE
+        return TrialCommand(
+            code / self._settings.entry, self._study.job.data_root, job_dir, self._place.ranks, settings
+        )
 
     def _look(self) -> None:
         """Compares the trials that have come to a rung, and has those stop that are not to go on."""
@@ -211,31 +297,52 @@ class Driver:
 
     def _left(self, running: Running, code: int) -> None:
         study, trial = self._study, running.trial
-        found, step = Measurements.of(running.job_dir, study.goal), _step(running.job_dir)
-        state, why = self._state_after(running, code, found, step)
+        if running.run.never_began():
+            self._give_up_slot(running, code)
+            return
+        self._tries[running.slot.number] = 0
         before = study.state.best
-        study.leave(trial, self._lock.name, state, step, found.best(), why[:LONGEST_TEXT])
-        value = found.best()
-        words = f"{study.goal.metric} {value:.4g}" if value is not None else f"no {study.goal.metric}"
+        left = self._leaving(running, code)
+        study.leave(trial, self._lock.name, left)
+        words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
-        self._listeners.report(f"trial {trial.name} {trial.state} at step {step}: {words}{best}{_because(trial)}")
+        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{_because(trial)}")
 
-    def _state_after(self, running: Running, code: int, found: Measurements, step: int) -> tuple[LeftState, str]:
-        goal = self._study.goal
+    def _give_up_slot(self, running: Running, code: int) -> None:
+        """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""
+        trial, slot = running.trial, running.slot
+        why = running.run.failure(code)
+        if not self._stopping:
+            self._tries[slot.number] += 1
+        self._study.leave(
+            trial, self._lock.name, Leaving("waiting", trial.step, trial.value, f"no ranks came up: {why}")
+        )
+        if self._tries[slot.number] >= TRIES_OF_A_SLOT:
+            self._slots = [other for other in self._slots if other.number != slot.number]
+            where = f" on {slot.node}" if slot.node is not None else ""
+            self._listeners.report(f"slot {slot.number}{where} is left out: no ranks came up: {why}")
+        if not self._slots:
+            self._stop("no slot is left in which ranks come up")
+            self._lost = True
+
+    def _leaving(self, running: Running, code: int) -> Leaving:
+        """How a trial is whose ranks have left with `code`."""
+        trial, goal = running.trial, self._study.goal
+        step, value = _step(running.job_dir), Measurements.of(running.job_dir, goal).best()
         if code == 0:
-            return "completed", "" if found.best() is not None else f"{goal.metric} was no finite number"
+            return Leaving("completed", step, value, "" if value is not None else f"{goal.metric} was no finite number")
         if code in STOP_CODES.values():
             if running.verdict is not None:
-                return running.verdict, running.trial.judged[max(running.trial.judged)].why
-            return "waiting", self._stopping or "it was stopped"
-        if self._stopping and code > 128:
-            return "waiting", "ended at once"
+                return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
+            return Leaving("waiting", step, value, self._stopping or "it was stopped")
+        if self._stopping and signal_name(code) is not None:
+            return Leaving("waiting", step, value, "ended at once")
         why = running.run.failure(code)
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
-            stalled = running.trial.without_progress + 1 if step <= running.trial.step else 0
-            if stalled < TRIES_WITHOUT_PROGRESS:
-                return "waiting", why
-        return "failed", why
+            crashes = trial.crashes + 1 if step <= trial.step else 0
+            if crashes < TRIES_WITHOUT_PROGRESS:
+                return Leaving("waiting", step, value, why, crashed=True)
+        return Leaving("failed", step, value, why, crashed=True)
 
     def _end(self) -> int:
         """The exit code, and the last lines."""
@@ -245,6 +352,8 @@ class Driver:
             report(failures(failed, study.folder.trials))
         if self._stopping:
             report(f"the study goes on with: hpc-train tune {study.folder.path}")
+            if self._lost:
+                return EXIT_LOST_NODE
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
         report(f"the study is over: {self._answer.why}")
         if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):
@@ -292,8 +401,3 @@ def shown(value: object) -> str:
 def _step(job_dir: JobDir) -> int:
     """Of the newest checkpoint; 0: there is none."""
     return max(job_dir.checkpoints(), default=0)
-
-
-def usable_cores() -> list[int]:
-    """The cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -205,6 +205,6 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
     """Replaces BEST_FILE by the job file of `trial`; its path."""
     goal, path = job.tune.goal, folder.path / CODE / BEST_FILE
-    about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}. To train it alone: hpc-train submit {path.name}\n"
+    about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
     replace_text(path, about + job.file_of(trial), to_disk=False)
     return path

@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hpc_train.errors import UserError
@@ -104,8 +104,9 @@ class Journal:
         path = self._path(self._next)
         temporary = unforeseen(path)
         try:
-            with _removed(temporary):
+            with ExitStack() as stack:
                 with open(create(temporary, 0o600), "wb") as file:
+                    stack.callback(remove, temporary, missing_ok=True)
                     file.write(json.dumps(finite(fields_of(decision)), ensure_ascii=False).encode() + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
@@ -135,22 +136,8 @@ def _linked(temporary: Path, path: Path) -> bool:
         os.link(temporary, path, follow_symlinks=False)
     except FileExistsError:
         # NFS may report this of a link that it has made, where its first answer was lost.
-        return os.stat(temporary, follow_symlinks=False).st_nlink == 2
+        return temporary.lstat().st_nlink == 2
     return True
-
-
-class _removed:
-    """Removes a file that is of no further use."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            remove(self._path, missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -160,10 +147,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def decisions_in(folder: Path) -> Iterator[Decision]:
-    """The decisions that are in `folder` now."""
-    found: list[Decision] = []
-    Journal(folder, found.append).refresh()
-    yield from found

@@ -1,23 +1,73 @@
-"""What this machine has for trials, and what a trial takes of it. Local."""
+"""What there is for trials: this machine, or the nodes of the Slurm allocation that this process is in. Local."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
 
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.devices import nvidia_device_count
+from hpc_train.errors import SchedulerError
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
-from hpc_train.tuning.slots import Wanted
+from hpc_train.tuning.slots import Node, Slot, Wanted, slots_of, slots_of_nodes
+
+ASK_SECS = 20.0
+
+
+def slots_here(wanted: Wanted, parallel: int | None) -> tuple[Slot, ...]:
+    """Where trials can run.
+
+    Raises:
+        UserError: There is no room for `parallel` of them. SchedulerError: Slurm does not name the allocation's nodes.
+    """
+    nodes = allocation(os.environ)
+    if len(nodes) > 1:
+        return slots_of_nodes(nodes, wanted, parallel)
+    cores = sorted(os.sched_getaffinity(0))
+    if nodes:  # which may be a part of a machine, also where Slurm does not bind to it
+        cores = cores[: nodes[0].cores]
+    return slots_of(cores, devices(), wanted, parallel)
 
 
 def devices() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [name for name in given.split(",") if name] if given is not None else list(map(str, range(nvidia_device_count())))
+    names = map(str, range(nvidia_device_count())) if given is None else given.split(",")
+    return [name for name in names if name]
 
 
 def wanted_by(job: JobConfig, ranks: int) -> Wanted:
     """What a trial of `ranks` ranks takes, of one node's cores and GPUs."""
     wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
-    return Wanted(ranks, wants.cores_per_rank, wants.nodes * wants.gpus_per_node or None)
+    cores = int(os.environ.get("SLURM_CPUS_PER_TASK") or wants.cores_per_rank)
+    return Wanted(ranks, cores, wants.nodes * wants.gpus_per_node or None)
+
+
+def allocation(env: Mapping[str, str]) -> tuple[Node, ...]:
+    """The nodes of the Slurm job that this process is in; none outside of one.
+
+    Raises:
+        SchedulerError: scontrol does not name them.
+    """
+    if "SLURM_JOB_ID" not in env or "SLURM_JOB_NODELIST" not in env:
+        return ()
+    asked = ["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_SECS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SchedulerError(f"scontrol show hostnames does not name the nodes of this job: {error}") from None
+    cores = list(repeated(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+    gpus, memory = env.get("SLURM_GPUS_ON_NODE", ""), env.get("SLURM_MEM_PER_NODE", "")
+    return tuple(
+        Node(name, count, int(gpus) if gpus.isdecimal() else 0, int(memory) if memory.isdecimal() else None)
+        for name, count in zip(done.stdout.split(), cores, strict=True)
+    )
+
+
+def repeated(text: str) -> Iterator[int]:
+    """Slurm's `4(x2),2`, which is 4, 4, 2. Pure."""
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        yield from [int(count)] * int(times or 1)

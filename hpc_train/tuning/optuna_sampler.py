@@ -61,7 +61,7 @@ class OptunaSampler(Sampler):
         )
 
     def _repeat(self, study: Any, trial: Trial) -> None:
-        """Has Optuna ask for a trial's point again, since CMA-ES keeps its state in the trials that it has asked for."""
+        """Has Optuna ask for a trial's point again: CMA-ES keeps its state in the trials that it has asked for."""
         study.enqueue_trial(self._encoded(trial.point))
         asked = study.ask()
         self._point(asked)

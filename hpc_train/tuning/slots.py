@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from hpc_train.errors import UserError
 from hpc_train.telemetry.units import counted
@@ -14,13 +15,27 @@ class Slot:
     """Room for one trial at a time.
 
     Attributes:
-        cores: Of this machine, by number.
-        devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: there are none to be shared.
+        cores: By number; of another node, only how many they are counts.
+        devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: there are none to be shared. As cores.
+        node: Of a Slurm allocation, which gives the slot its cores; None: this machine.
+        memory: Of the node's, in MiB; None: it is not given out.
     """
 
     number: int
     cores: tuple[int, ...]
     devices: tuple[str, ...] = ()
+    node: str | None = None
+    memory: int | None = None
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words before a command that run it in the slot, as one step of the allocation."""
+        if self.node is None:
+            return []
+        words = ["srun", "--exact", "--nodes=1", "--ntasks=1", f"--nodelist={self.node}", "--export=ALL"]
+        words += [f"--cpus-per-task={len(self.cores)}", f"--job-name=slot-{self.number}", "--input=none"]
+        words += [f"--gpus-per-node={len(self.devices)}"] if self.devices else []
+        return words + ([f"--mem={self.memory}M"] if self.memory is not None else [])
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,41 @@ def slots_of(cores: Sequence[int], devices: Sequence[str], wanted: Wanted, paral
             f"{len(devices)}; allowed: {by_devices} at most"
         )
     shares = [len(cores) * number // count for number in range(count + 1)]
-    given = [tuple(cores[begin:end]) for begin, end in zip(shares[:-1], shares[1:], strict=True)]
+    given = [tuple(cores[begin:end]) for begin, end in pairwise(shares)]
     return tuple(
         Slot(number, own, tuple(devices[number * each : (number + 1) * each])) for number, own in enumerate(given)
     )
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of an allocation.
+
+    Attributes:
+        memory: In MiB; None: it is not given out.
+    """
+
+    name: str
+    cores: int
+    devices: int = 0
+    memory: int | None = None
+
+
+def slots_of_nodes(nodes: Sequence[Node], wanted: Wanted, parallel: int | None) -> tuple[Slot, ...]:
+    """The slots of an allocation of several nodes; a trial runs on one of them.
+
+    Args:
+        parallel: How many trials run at once on all of them; None: as many as get all that they want.
+
+    Raises:
+        UserError: As slots_of.
+    """
+    found: list[Slot] = []
+    for number, node in enumerate(nodes):
+        own = None if parallel is None else parallel // len(nodes) + (number < parallel % len(nodes))
+        if own == 0:
+            continue
+        here = slots_of(range(node.cores), [str(device) for device in range(node.devices)], wanted, own)
+        memory = node.memory // len(here) if node.memory is not None else None
+        found += [replace(slot, number=len(found) + slot.number, node=node.name, memory=memory) for slot in here]
+    return tuple(found)

@@ -29,7 +29,7 @@ class Trial:
         verdict: That of this run, by which it does not go on; None: it does.
         to_the_end: It is not compared with others any more.
         runs: How often it was begun.
-        without_progress: Runs in a row that have left no newer checkpoint.
+        crashes: Of runs in a row that have left no newer checkpoint.
         periods: When it ran, in seconds since 1970; the last one has no end while it runs.
     """
 
@@ -45,7 +45,7 @@ class Trial:
     verdict: Judged | None = None
     to_the_end: bool = False
     runs: int = 1
-    without_progress: int = 0
+    crashes: int = 0
     periods: list[tuple[float, float | None]] = field(default_factory=list)
 
     @property
@@ -96,7 +96,7 @@ class StudyState:
             trial.to_the_end = trial.to_the_end or decision.to_the_end
             trial.periods.append((decision.time, None))
         else:
-            trial.without_progress = 0 if decision.step > trial.step else trial.without_progress + 1
+            trial.crashes = 0 if decision.step > trial.step else trial.crashes + decision.crashed
             trial.state, trial.step, trial.why = decision.state, decision.step, decision.why
             trial.value = decision.value
             begin, end = trial.periods[-1]

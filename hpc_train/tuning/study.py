@@ -10,7 +10,17 @@ from typing import Literal
 from hpc_train.config.tune.trial_settings import rungs_of
 from hpc_train.resilience.job_lock import holder_of
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.decisions import Changed, Decision, Halted, Judged, Left, LeftState, Suggested, Taken
+from hpc_train.tuning.decisions import (
+    LONGEST_TEXT,
+    Changed,
+    Decision,
+    Halted,
+    Judged,
+    Left,
+    LeftState,
+    Suggested,
+    Taken,
+)
 from hpc_train.tuning.folder import StudyFolder, StudyJob, write_best
 from hpc_train.tuning.journal import Journal
 from hpc_train.tuning.rules import Rule, rule_of
@@ -32,6 +42,17 @@ class Answer:
     what: Literal["run", "wait", "over"]
     why: str
     trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How a trial is when a driver runs it no more; see Left."""
+
+    state: LeftState
+    step: int
+    value: float | None
+    why: str = ""
+    crashed: bool = False
 
 
 class Study:
@@ -61,8 +82,9 @@ class Study:
         self._journal.refresh()
 
     def ask(self, driver: str) -> Answer:
-        """A trial for `driver`, which has it from here on: one that was interrupted, one that others have made better
-        than it looked, or a new one.
+        """A trial for `driver`, which has it from here on.
+
+        It is one that was interrupted, or one that is among the best at its rung by now, or a new one.
 
         Raises:
             UserError: The decision cannot be written.
@@ -151,8 +173,8 @@ class Study:
         self._journal.append(decide)
         return trial.judged[rung]
 
-    def leave(self, trial: Trial, driver: str, state: LeftState, step: int, value: float | None, why: str) -> None:
-        """Notes that `driver` runs a trial no more, and what it is from here on.
+    def leave(self, trial: Trial, driver: str, left: Leaving) -> None:
+        """Notes that `driver` runs a trial no more.
 
         Without effect where another one has it by now. A trial that was compared with others in this run is what that
         made of it, rather than "waiting".
@@ -161,17 +183,18 @@ class Study:
         def decide() -> Decision | None:
             if trial.state != "running" or trial.driver != driver:
                 return None
-            after, reason = state, why
+            state, why = left.state, left.why[:LONGEST_TEXT]
             if state == "waiting" and trial.verdict is not None:
-                after, reason = _state_after(trial.verdict), trial.verdict.why
+                state, why = _state_after(trial.verdict), trial.verdict.why
             return Left(
                 time=max(self._clock(), trial.periods[-1][0]),
                 trial=trial.number,
                 driver=driver,
-                state=after,
-                step=step,
-                value=value,
-                why=reason,
+                state=state,
+                step=left.step,
+                value=left.value,
+                why=why,
+                crashed=left.crashed,
             )
 
         if self._journal.append(decide) is not None:
@@ -215,5 +238,3 @@ class Study:
 
 def _state_after(judged: Judged) -> LeftState:
     return "paused" if judged.verdict == "paused" else "stopped"
-
-

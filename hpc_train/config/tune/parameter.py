@@ -84,10 +84,10 @@ class Parameter:
         kind: Which of the four.
     """
 
-    retired: ClassVar[Mapping[str, str]] = {
-        name: "the ranges are called `uniform`, `log`, `int` and `choice`"
-        for name in ("loguniform", "log_uniform", "float", "categorical", "values", "min", "max", "range", "type")
-    }
+    retired: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("loguniform", "log_uniform", "float", "categorical", "values", "min", "max", "range", "type"),
+        "the ranges are called `uniform`, `log`, `int` and `choice`",
+    )
 
     uniform: Range | None = None
     log: Annotated[Range, AfterValidator(_positive)] | None = None

@@ -165,9 +165,7 @@ class TuneSection:
     max_failed_trials: Annotated[int, Field(ge=0, strict=True)] = 3
     max_hours: PositiveFloat | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    early_stopping: Annotated[
-        EarlyStopping | None, BeforeValidator(_early_stopping), AfterValidator(_is_one)
-    ] = None
+    early_stopping: Annotated[EarlyStopping | None, BeforeValidator(_early_stopping), AfterValidator(_is_one)] = None
     first: tuple[dict[str, Value], ...] = ()
 
     @field_validator("space")

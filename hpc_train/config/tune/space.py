@@ -52,7 +52,7 @@ class Space:
         return ", ".join(other for other in self.parameters if other != key) or "none; there is no other key"
 
     def _circle(self, key: str) -> tuple[str, ...] | None:
-        paths = [(key,)]
+        paths: list[tuple[str, ...]] = [(key,)]
         while paths:
             path = paths.pop()
             for other in self.parameters[path[-1]].when:

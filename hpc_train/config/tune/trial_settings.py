@@ -101,7 +101,9 @@ def _of_keys(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[
         elif key.startswith("params.") and (name := key.split(".")[1]) not in job.params:
             allowed = ", ".join(job.params) or "none"
             hint = did_you_mean(name, job.params)
-            text = f"{name!r} is not among the job's params; {hint}allowed: {allowed}; give it there, too, where it is new"
+            text = (
+                f"{name!r} is not among the job's params; {hint}allowed: {allowed}; give it there, too, where it is new"
+            )
             yield mistake_at(document, at, f"tune.space: {key}: {text}")
     for key in tune.space:
         if above := next((other for other in tune.space if key.startswith(f"{other}.")), None):
@@ -136,8 +138,8 @@ def _of_early_stopping(document: Document, job: JobConfig, tune: TuneSection) ->
 def _of_values(document: Document, job: JobConfig, tune: TuneSection, data_root: Path | None) -> Iterator[Mistake]:
     """Each mistake once, where the key that it is about is in the space, or else the point that shows it."""
     tried: list[tuple[Location, Point]] = [((*SPACE, key), point) for key, point in tune.points.examples()]
-    for number, point in enumerate(tune.first):
-        tried.append((("tune", "first", number), tune.points.drawn(tune.seed, number, point)))
+    for number, given in enumerate(tune.first):
+        tried.append((("tune", "first", number), tune.points.drawn(tune.seed, number, given)))
     seen: set[str] = set()
     for at, point in tried:
         for text in _mistakes_of(document, trial_settings(job, point), data_root):

@@ -220,7 +220,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     writer.start()
     asked = killed = 0.0
     times = 0
-    while not _has_ended(process.pid):
+    while not has_ended(process.pid):
         now = time.monotonic()
         if at_once.is_set():
             if not killed:
@@ -234,7 +234,7 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
             asked, times = now, times + 1
             process.send_signal(signal.SIGUSR1)
         time.sleep(POLL_SECS)
-    _end_session(process.pid)
+    end_session(process.pid)
     code = process.wait()
     code = 128 - code if code < 0 else code
     writer.join(LEFT_OVER_SECS)
@@ -259,12 +259,12 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
     return RunEnd(code, why, reported or code == 0)
 
 
-def _has_ended(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether the child has; it keeps its number until it is waited for, and so does its session."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def _end_session(leader: int) -> None:
+def end_session(leader: int) -> None:
     """Ends what is left of the session of `leader`, which has ended: ranks that lost their mpirun, their children."""
     grace = time.monotonic() + LEFT_OVER_SECS
     while left := of_session(leader):

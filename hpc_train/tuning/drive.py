@@ -1,0 +1,54 @@
+"""Runs a study on this machine: finds out what room there is, and has a driver fill it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpc_train.folders import remove_tree
+from hpc_train.jobs.launch.mpirun import Mpirun
+from hpc_train.resilience.signals import StopSignals
+from hpc_train.strategies import strategy_of
+from hpc_train.tuning.driver import Driver, GoalError, Listeners, Place
+from hpc_train.tuning.folder import StudySettings
+from hpc_train.tuning.machine import slots_here, wanted_by
+from hpc_train.tuning.study import Study
+
+
+@dataclass(frozen=True)
+class DriveRequest:
+    """How the trials of a study are to run.
+
+    Attributes:
+        parallel: How many at once; None: as the study says, or as many as there is room for.
+        keeps_ranks: Whether a slot's ranks stay for its next trial.
+        is_new: Whether the study was begun just now: its folder goes again where its goal cannot be reached.
+    """
+
+    parallel: int | None = None
+    keeps_ranks: bool = True
+    is_new: bool = False
+
+
+def drive(study: Study, settings: StudySettings, request: DriveRequest, report: Callable[[str], None]) -> int:
+    """Runs trials until the study is over, or a signal comes; the exit code. Local; starts MPI ranks.
+
+    Raises:
+        UserError: The study cannot be run here, its goal is not reported, or its folder cannot be written.
+    """
+    job = study.job.job
+    wanted = wanted_by(job, settings.ranks)
+    parallel = request.parallel or study.job.tune.parallel_trials
+    slots = slots_here(wanted, parallel)
+    keeps_ranks = request.keeps_ranks and "run.strategy" not in study.job.tune.space
+    place = Place(slots, Mpirun(), settings.ranks, strategy_of(job.run.strategy).threads, keeps_ranks)
+    at_once = threading.Event()
+    study.reopen()
+    with StopSignals(at_once.set) as signals:
+        try:
+            return Driver(study, settings, place, signals, at_once, Listeners(report)).run()
+        except GoalError:
+            if request.is_new:
+                remove_tree(study.folder.path)
+            raise
