@@ -1,147 +1,124 @@
-"""Studies whose trials trained nothing: the decisions are those of Study, the metrics are made up."""
+"""Studies whose trials train nothing: for tests of what is decided about them."""
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hpc_train.config.job import job_in
+from hpc_train.config.tune.section import Goal
 from hpc_train.config.yaml_loader import read_yaml
-from hpc_train.jobs.snapshot.snapshot import plan_snapshot
-from hpc_train.tuning.begin import open_study
-from hpc_train.tuning.folder import StudyFolder, StudySettings, described
-from hpc_train.tuning.study import Leaving, Study
+from hpc_train.jobdir.paths import CODE
+from hpc_train.tuning.decisions import Judged, Left, Suggested, Taken
+from hpc_train.tuning.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
+from hpc_train.tuning.state import StudyState
+from hpc_train.tuning.study import Answer, Study
 
-BEGAN = 1_700_000_000.0
-SPACE = {
-    "params.learning_rate": {"log": [1e-4, 1.0]},
-    "params.layers": {"choice": [[16], [64, 64], [128, 64, 32]]},
-    "params.optimizer": {"choice": ["adam", "sgd"]},
-    "params.momentum": {"uniform": [0.0, 0.99], "when": {"params.optimizer": "sgd"}},
-    "params.width": {"int": [8, 512], "scale": "log"},
-}
-"""Of each kind, with a choice of lists and a key that does not always matter."""
-
-Measure = Callable[[Mapping[str, Any], float, random.Random], float | None]
-"""The goal of a point after a share of all steps."""
-
-
-def accuracy(point: Mapping[str, Any], share: float, noise: random.Random) -> float | None:
-    """Best at a learning rate of 0.01; NaN above 0.7."""
-    rate = math.log10(point["params.learning_rate"])
-    if point["params.learning_rate"] > 0.7:
-        return None
-    top = 0.95 - 0.06 * (rate + 2) ** 2 - (0.05 if point["params.optimizer"] == "sgd" else 0)
-    return max(0.1, top * (1 - math.exp(-4 * share)) + noise.gauss(0, 0.004))
+MAX_STEPS = 27
+JOB = f"""\
+name: demo
+model: model.py:build
+params: {{learning_rate: 0.1, width: 8, kind: a}}
+data:
+  train: {{shards: train-*.h5, features: x, label: y}}
+  eval: {{shards: test-*.h5, features: x, label: y}}
+train: {{max_steps: {MAX_STEPS}}}
+tune:
+  goal: {{metric: accuracy, mode: max}}
+"""
+SPACE = "space: {params.learning_rate: {log: [1e-4, 1]}, params.width: {int: [1, 64]}}"
+DRIVER = "0123456789abcdef"
 
 
-def make_study(
-    parent: Path,
-    name: str = "digits",
-    space: Mapping[str, Any] = SPACE,
-    goal: Mapping[str, Any] | None = None,
-    max_steps: int | None = 900,
-    **tune: Any,
-) -> Study:
-    """A new study in `parent`/study, without trials; of `tune` the rest."""
-    code = parent / "code"
-    code.mkdir(parents=True)
-    (code / "model.py").write_text("def build_model(params): ...\n")
-    section = {"goal": goal or {"metric": "accuracy", "mode": "max"}, "space": space, "max_trials": 10, **tune}
-    job = {
-        "name": name,
-        "model": "model.py:build_model",
-        "params": {key.removeprefix("params."): None for key in space if key.startswith("params.")},
-        "data": {
-            part: {"shards": "*.h5", "features": "x", "label": "y", "batch_size": 16} for part in ("train", "eval")
-        },
-        "train": {"max_steps": max_steps},
-        "tune": section,
-    }
-    path = code / "job.yaml"
-    path.write_text(yaml.safe_dump(json.loads(json.dumps(job)), sort_keys=False))
-    folder = StudyFolder(parent / "study")
-    about = described(job_in(read_yaml(path), code))
-    settings = StudySettings(name, str(path), path.name, (), 1, time.time(), "1.0", about)
-    assert folder.create(settings, plan_snapshot(code))
-    return open_study(folder)[0]
+def study_in(path: Path, *lines: str) -> StudyFolder:
+    """The folder of a study of JOB, with more lines of its `tune`."""
+    folder = StudyFolder(path)
+    for name in (CODE, DECISIONS, DRIVERS, TRIALS):
+        (path / name).mkdir(parents=True)
+    (path / CODE / "job.yaml").write_text(JOB + "".join(f"  {line}\n" for line in lines or (SPACE, "max_trials: 9")))
+    return folder
 
 
-def run_trials(
-    study: Study,
-    measure: Measure = accuracy,
-    slots: int = 4,
-    evaluations: int = 9,
-    most: int | None = None,
-    fails: Callable[[int], bool] = lambda number: False,
-    seed: int = 0,
-) -> Study:
-    """Goes through the study as a driver with so many slots does, on a clock of its own; the study, opened anew.
+def opened(folder: StudyFolder, clock: Callable[[], float] | None = None) -> Study:
+    """The study in a folder; its clock ticks once each time that it is asked."""
+    document = read_yaml(folder.path / CODE / "job.yaml")
+    job = StudyJob(document, job_in(document), folder.path)
+    return Study(folder, job, clock or map(float, count(len(list(folder.decisions.iterdir())))).__next__)
 
-    Args:
-        most: It ends in the middle of the trial of that number, which it leaves running, as a driver that is killed.
-        fails: Which trials fail at half of their way.
-    """
-    last = study.job.job.train.max_steps or 900
-    noise, clock = random.Random(seed), [BEGAN]
-    own = Study(study.folder, study.job, lambda: clock[0])
-    events: list[tuple[float, int, int]] = []
-    driver = "0123456789abcdef"
 
-    def begin() -> bool:
-        answer = own.ask(driver)
-        trial = answer.trial
-        if trial is None:
+def quality(point: Mapping[str, Any]) -> float:
+    """What a trial of a point comes to in the end: the goal of studies here."""
+    rate = abs(math.log10(point.get("params.learning_rate", 1)) + 2) / 4
+    return 1 - rate - abs(point.get("params.width", 20) - 20) / 200
+
+
+def measured(point: Mapping[str, Any], step: int) -> float:
+    """Its goal at a step."""
+    return quality(point) * (1 - 0.5 / step)
+
+
+def train(study: Study, answer: Answer, driver: str, dies_at: float = math.inf) -> bool:
+    """Runs the trial of an answer as a driver does; False where the driver dies, at `dies_at` of its decisions."""
+    trial = answer.trial
+    assert trial is not None
+    for rung, step in enumerate(study.rule.rungs if study.rule is not None else ()):
+        if rung in trial.judged:
+            continue
+        if dies_at <= rung:
             return False
-        (own.folder.job_dir(trial).path).mkdir(exist_ok=True)
-        note(trial, "start", trial.step)
-        heapq.heappush(events, (clock[0] + noise.uniform(5, 15), trial.number, trial.step + last // evaluations))
-        return True
+        judged = study.judge(trial, rung, step, measured(trial.point, step))
+        if judged is not None and judged.verdict != "promoted":
+            if dies_at <= rung + 0.5:
+                return False
+            state = "paused" if judged.verdict == "paused" else "stopped"
+            study.leave(trial, driver, state, step, measured(trial.point, step), judged.why)
+            return True
+    if not math.isinf(dies_at):
+        return False
+    study.leave(trial, driver, "completed", MAX_STEPS, measured(trial.point, MAX_STEPS), "")
+    return True
 
-    def note(trial, kind, step, **values):
-        line = json.dumps({"kind": kind, "step": step, "time": clock[0], **values})
-        with (own.folder.job_dir(trial).path / "metrics.jsonl").open("a") as file:
-            file.write(line + "\n")
 
-    def best(trial) -> float | None:
-        found = [value for value in measured.get(trial.number, []) if value is not None]
-        return (max if own.goal.mode == "max" else min)(found, default=None)
+def run(study: Study, driver: str = DRIVER) -> str:
+    """Runs all that is left, one trial after the other; why it is over."""
+    while (answer := study.ask(driver)).what == "run":
+        train(study, answer, driver)
+    return answer.why
 
-    measured: dict[int, list[float | None]] = {}
-    while len(events) < slots and begin():
-        pass
-    while events:
-        clock[0], number, step = heapq.heappop(events)
-        trial = own.state.trials[number]
-        if most is not None and len(own.state.trials) > most:
-            break
-        if fails(number) and step > last / 2:
-            why = f"ResourceExhaustedError: out of memory in {number}"
-            own.leave(trial, driver, Leaving("failed", step, best(trial), why))
-        else:
-            value = measure(trial.point, step / last, noise)
-            measured.setdefault(number, []).append(value)
-            note(trial, own.goal.kind, step, secs=0.1, **{own.goal.metric: value})
-            stays = True
-            for rung, at in enumerate(own.rule.rungs if own.rule is not None else ()):
-                if stays and at <= step and rung not in trial.judged:
-                    judged = own.judge(trial, rung, step, best(trial))
-                    stays = judged is None or judged.verdict == "promoted"
-            if step >= last:
-                own.leave(trial, driver, Leaving("completed", step, best(trial)))
-            elif not stays:
-                own.leave(trial, driver, Leaving("waiting", step, best(trial)))
-            else:
-                heapq.heappush(events, (clock[0] + noise.uniform(5, 15), number, step + last // evaluations))
-                continue
-        while len(events) < slots and begin():
-            pass
-    return open_study(study.folder)[0]
+
+def files_of(folder: StudyFolder) -> Iterator[dict[str, Any]]:
+    """The decisions, as they lie on the disk: numbered from 0, none missing, and each whole."""
+    names = sorted(path.name for path in folder.decisions.iterdir() if path.suffix == ".json" and path.stem.isdecimal())
+    assert names == [f"{number:08d}.json" for number in range(len(names))]
+    return (json.loads((folder.decisions / name).read_text()) for name in names)
+
+
+def suggested(trial: int, **values: Any) -> Suggested:
+    given = {"time": 0.0, "driver": DRIVER, "point": {}, "source": "random"} | values
+    return Suggested(trial=trial, **given)
+
+
+def taken(trial: int, **values: Any) -> Taken:
+    return Taken(trial=trial, **({"time": 0.0, "driver": DRIVER, "why": "it was interrupted"} | values))
+
+
+def judged(trial: int, rung: int, value: float | None, verdict: str = "promoted") -> Judged:
+    return Judged(time=0.0, trial=trial, rung=rung, step=rung + 1, value=value, verdict=verdict, why="")
+
+
+def left(trial: int, state: str, **values: Any) -> Left:
+    return Left(
+        trial=trial, state=state, **({"time": 0.0, "driver": DRIVER, "step": 0, "value": None, "why": ""} | values)
+    )
+
+
+def state_of(*decisions: Any, mode: str = "max") -> StudyState:
+    """What decisions amount to."""
+    state = StudyState(Goal(metric="accuracy", mode=mode), 100, None)
+    for decision in decisions:
+        state.hear(decision)
+    return state

@@ -13,7 +13,7 @@ from hpc_train.report.compare import write_comparison
 from hpc_train.report.page import write_report
 from hpc_train.tuning.report.page import write_study_report
 from tests.job_dirs import a_job
-from tests.studies import make_study, run_trials
+from tests.study_runs import make_study, run_trials
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MEASURE = """

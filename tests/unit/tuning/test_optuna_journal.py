@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
-from tests.studies import BEGAN, make_study, run_trials
+from tests.study_runs import BEGAN, make_study, run_trials
 
 
 def load(path):

@@ -15,7 +15,7 @@ from hpc_train.tuning.begin import open_study
 from hpc_train.tuning.decisions import Left, Suggested
 from hpc_train.tuning.report.page import study_page, write_study_report
 from tests.job_dirs import NASTY
-from tests.studies import BEGAN, SPACE, make_study, run_trials
+from tests.study_runs import BEGAN, SPACE, make_study, run_trials
 
 NOW = BEGAN + 100_000
 SECTIONS = ["best", "progress", "space", "keys", "trials"]
