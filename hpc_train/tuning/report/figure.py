@@ -121,7 +121,7 @@ def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
     every = math.ceil(len(names) / 6)
     shown = range(0, len(names), every)
     axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(list(shown), [words.label(names[at], max(3, 32 // len(shown))) for at in shown], parse_math=False)
+    axes.set_xticks(list(shown), [_cut(names[at], 270 / len(shown)) for at in shown], parse_math=False)
 
 
 def _log_ticks(axes: Axes, size: Size) -> None:
@@ -237,20 +237,30 @@ def _written(axes: Axes, x: float, y: float, text: str, colour: str, side: str, 
 def _fitting(marks: Sequence[tuple[float, str]], size: Size) -> list[tuple[float, str]]:
     """Those whose texts have room beside each other: the ends first, then from the left."""
     width = size.width - 40
-    cut = [(at, words.label(text, int(width / CHARACTER / 3) - 1)) for at, text in marks]
+    cut = [(at, _cut(text, width / 3)) for at, text in marks]
     ends = [mark for mark in cut if mark[0] in (0.0, 1.0)]
     found: list[tuple[float, str]] = []
 
     def span(mark: tuple[float, str]) -> tuple[float, float]:
-        at, wide = mark[0] * width, len(mark[1]) * CHARACTER
+        at, wide = mark[0] * width, _pixels(mark[1])
         left = at if mark[0] < 0.06 else at - wide if mark[0] > 0.94 else at - wide / 2
-        return left - 4, left + wide + 4
+        return left - 3, left + wide + 3
 
     for mark in [*ends, *(mark for mark in cut if mark not in ends)]:
         low, high = span(mark)
         if all(high <= left or low >= right for left, right in map(span, found)):
             found.append(mark)
     return found
+
+
+def _pixels(text: str) -> float:
+    """How wide a text is, about."""
+    return sum(12.5 if c > "\u2e80" else 10.5 if c in "<>&@%+=~MWmw…" else 7.3 for c in text)
+
+
+def _cut(text: str, width: float) -> str:
+    """A text that takes no more than so many pixels, about."""
+    return words.label(text, max(3, int(len(text) * width / max(1.0, _pixels(text)))))
 
 
 @dataclass(frozen=True, kw_only=True)
