@@ -147,3 +147,14 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def decisions_in(folder: Path) -> list[Decision]:
+    """The decisions that are in `folder` now, in order.
+
+    Raises:
+        UserError: One of them cannot be read.
+    """
+    found: list[Decision] = []
+    Journal(folder, found.append).refresh()
+    return found
