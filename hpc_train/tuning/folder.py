@@ -193,8 +193,8 @@ class StudyJob:
 
 
 def described(job: JobConfig) -> dict[str, str]:
-    """A job as settings by their path, to tell one study from another."""
-    return settings_of(job.model_dump(mode="json"))
+    """A job as settings by their path, to tell one study from another; what ensembles are made of it is left out."""
+    return settings_of(job.model_dump(mode="json", exclude={"ensemble"}))
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
