@@ -2,7 +2,7 @@
 # without Horovod.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick soak lint docs docs-api bench-quick clean
+.PHONY: help setup demo tune-demo test test-quick soak lint docs docs-api bench-quick clean
 
 # horovodrun starts mpirun by name, and both may be those of .venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -15,6 +15,10 @@ setup:  ## build .venv with TensorFlow, MPI and Horovod (TF=2.18.1, PYTHON=pytho
 
 demo: setup  ## train, evaluate and export a small model (SOURCE=... chooses the data, STRATEGY=async the other way)
 	@.venv/bin/python examples/fashion_mnist/demo.py $(if $(SOURCE),--source "$(SOURCE)") $(if $(STRATEGY),--strategy "$(STRATEGY)")
+
+tune-demo: setup  ## search for good settings of that model: 12 trials, a minute or two
+	@.venv/bin/python examples/fashion_mnist/prepare.py
+	@.venv/bin/hpc-train tune examples/fashion_mnist/tune.yaml --study runs/tune_demo_$$(date +%Y%m%d_%H%M%S)
 
 test: setup  ## run all tests (PYTEST_ARGS="tests/unit -k sampler" chooses some)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)

@@ -29,14 +29,9 @@ fail() {
     exit 2
 }
 
-# USR1 is Slurm's warning before the time limit, TERM its preemption: the trials save, and go on after the requeue.
-stop=
-pid=
-signal_driver() {
-    [[ -z $pid ]] || kill -USR1 "$pid" 2>/dev/null || true
-}
-trap 'stop=USR1; signal_driver' USR1
-trap 'stop=TERM; signal_driver' TERM
+stop= # as in train.sh
+trap 'stop=USR1' USR1
+trap 'stop=TERM' TERM
 
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this runs inside a Slurm job: submit it with 'sbatch slurm/tune.sh JOB.yaml'"
 job=$SLURM_JOB_ID
@@ -63,33 +58,7 @@ fi
 # shellcheck source=slurm/programs.sh
 source "$home/slurm/programs.sh"
 
-# ---- run
-readonly EXIT_STOPPED=3 EXIT_LOST_NODE=205
-readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # as in ranks.sh
-unset SRUN_CPUS_PER_TASK
-if (($(id -u) == 0)); then # as in containers
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-code=$EXIT_STOPPED
-if [[ -z $stop ]]; then
-    hpc-train tune "$@" &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        wait "$pid" || true # a signal that is trapped ends the wait early
-    done
-    code=0
-    wait "$pid" || code=$?
-    pid=
-fi
-
-# ---- back into the queue, where Slurm has asked to stop, or all other nodes are lost
-if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]] || ((code == EXIT_LOST_NODE)); then
-    if problem=$(timeout 20 scontrol requeue "$job" 2>&1); then
-        echo "tune.sh: the job is back in the queue"
-        sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
-        wait $! || true
-        exit "$code"
-    fi
-    echo "tune.sh: stopped, and not back in the queue ($problem): submit it again to go on"
-fi
-exit "$code"
+me=tune.sh
+words=("$@")
+# shellcheck source=slurm/driver.sh
+source "$home/slurm/driver.sh"

@@ -17,7 +17,7 @@ from hpc_train.export.exporters import Exporters
 from hpc_train.files import create
 from hpc_train.telemetry.json_files import write_json
 from hpc_train.trees.booster import MODEL_FILE, OUTPUTS, xgboost
-from hpc_train.trees.columns import TreeColumns
+from hpc_train.trees.columns import TreeColumns, digest_of
 
 
 class TreeExporters(Exporters):
@@ -40,7 +40,7 @@ class TreeExporters(Exporters):
         about: dict[str, Any],
     ) -> None:
         super().__init__(job_dir, exporters, load, schema=schema)
-        self._columns, self._about, self._task = columns, about, schema.task
+        self._columns, self._about = columns, about
         self.content = b""
 
     def prepare(self, exporter: Exporter) -> None:
@@ -55,7 +55,9 @@ class TreeExporters(Exporters):
         with open(create(folder / MODEL_FILE), "wb") as file:
             file.write(self.content)
         self.add_schema(folder)
-        assert self._task is not None, "checked with the job"
+        schema = self._schema
+        assert schema is not None
+        assert schema.task is not None, "checked with the job"
         about = {
             **of_this,
             "time": time.time(),
@@ -63,7 +65,8 @@ class TreeExporters(Exporters):
             "versions": {**versions(), "xgboost": xgboost().__version__},
             "model": MODEL_FILE,
             "sha256": hashlib.sha256(self.content).hexdigest(),
+            "schema": digest_of(schema),
             "input_order": self._columns.columns,
-            "output": OUTPUTS[self._task],
+            "output": OUTPUTS[schema.task],
         }
         write_json(folder / ABOUT_FILE, about, to_disk=False)

@@ -29,6 +29,7 @@ from hpc_train.evaluation.evaluator import what_of
 from hpc_train.evaluation.runner import EvaluationResult
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.outcome import EXIT_FAILED, EXIT_NOT_FINITE, EXIT_NOT_SAVED, STOP_CODES
+from hpc_train.resilience.job_lock import JobLock
 from hpc_train.resilience.signals import JobStopped, StopSignals, signal_of_any
 from hpc_train.resilience.watchdog import Watchdog
 from hpc_train.telemetry.reporter import Reporter, StepSummary
@@ -61,7 +62,7 @@ class Chief:
     """What only the chief has.
 
     Attributes:
-        settings: What the run was asked for. best: the best evaluation so far.
+        settings: What the run was asked for. lock: of the job-dir. best: the best evaluation so far.
         taken: When the newest checkpoint was, in seconds since 1970.
     """
 
@@ -70,6 +71,7 @@ class Chief:
     exporters: TreeExporters
     stopper: EarlyStopper | None
     settings: Mapping[str, str]
+    lock: JobLock
     best: Best | None = None
     taken: float = 0.0
 
@@ -104,6 +106,7 @@ class Rounds:
         assert last is not None, "checked with the job"
         config, ended = self._job.config, False
         with self._chief.reporter.showing() if self._chief is not None else nullcontext():
+            self._catch_up(step, last)
             while step < last and not ended:
                 self._watchdog.at("training step", step + 1)
                 let_in()
@@ -122,6 +125,18 @@ class Rounds:
                 if stop:
                     self._leave(step)
         return self._finish(step)
+
+    def _catch_up(self, step: int, last: int) -> None:
+        """Evaluates the checkpoint that the run goes on from, where an earlier run was ended before it came to that.
+
+        Not what a signal had saved between two of them: a run that is not stopped evaluates no such trees.
+        """
+        every = self._job.config.save_checkpoints_steps
+        if self._run.restored_step is None or step >= last or (every is not None and step % every):
+            return
+        kind = self._job.eval_specs[0].kind
+        if self._world.on_chief(lambda: step not in self._job_dir.evaluations(step).get(kind, {})):
+            self._evaluate(step)
 
     def _agreed(self, step: int) -> tuple[bool, bool, bool]:
         """Whether a rank was asked to stop, the chief's clock asks for a checkpoint, and a rule ends training."""
@@ -167,6 +182,12 @@ class Rounds:
         if chief is None or self._saved == step:
             return
         self._watchdog.at("checkpoint", step)
+        if chief.lock.taken_by is not None:
+            raise JobEndedError(
+                f"another job has taken over this job-dir while this process stood still: {chief.lock.taken_by}; "
+                "this one writes no more",
+                EXIT_FAILED,
+            )
         chief.exporters.content, chief.taken = content_of(self._forest.booster), time.time()
         best = asdict(chief.best) if chief.best is not None else None
         about = Snapshot(

@@ -12,7 +12,7 @@ from hpc_train.data.hdf5.reader import Reader
 from hpc_train.data.hdf5.shards import ShardSet
 from hpc_train.data.ragged import Ragged
 from hpc_train.errors import UserError
-from hpc_train.trees.columns import TreeColumns
+from hpc_train.trees.columns import LARGEST, TreeColumns
 
 READ_ROWS = 65_536
 """At a time."""
@@ -68,8 +68,8 @@ def read_rows(
 def _check(labels: np.ndarray, first: int, schema: TableSchema) -> None:
     """UserError where a label is none that the schema has."""
     classes = len(schema.classes)
-    wrong = ~np.isfinite(labels) if not classes else ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))
+    wrong = ~(np.abs(labels) <= LARGEST) if not classes else ~((labels >= 0) & (labels < classes) & (labels % 1 == 0))
     if wrong.any():
         row = int(np.argmax(wrong))
-        allowed = f"a whole number from 0 to {classes - 1}" if classes else "a finite number"
+        allowed = f"a whole number from 0 to {classes - 1}" if classes else f"a number up to {LARGEST:.2g}"
         raise UserError(f"row {first + row} of the shards has the label {labels[row]:g}, not {allowed}; make them anew")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from hpc_train.engine.checkpointing import best_before
 from hpc_train.engine.recovery import note_changes
 from hpc_train.engine.run_plan import RunPlan, TrainingJob
 from hpc_train.errors import UserError
+from hpc_train.evaluation.early_stopping import check_metrics
 from hpc_train.export.contents import about_job
 from hpc_train.jobdir.paths import LOGS
 from hpc_train.resilience.failure import FailureReport
@@ -39,7 +41,7 @@ from hpc_train.resilience.watchdog import watch_over
 from hpc_train.telemetry.reporter import Reporter
 from hpc_train.telemetry.start_timeline import start_timeline
 from hpc_train.training.announce import Announcement, start_reporting
-from hpc_train.training.components import early_stopper
+from hpc_train.training.components import check_best_metric, early_stopper
 from hpc_train.training.job_dir import begin_job_dir
 from hpc_train.training.trainer import Result, asked_for, run_job
 from hpc_train.trees.booster import matrix_of, parameters, xgboost
@@ -109,19 +111,27 @@ def _run(
         exporters = _exporters(world, job, run, columns, name)
         both = zip((train, test), matrices, strict=True)
         training, evaluation = (TreeEvaluator(world, schema, rows, own) for rows, own in both)
-        world.each(lambda: exporters.check(evaluation.names) if exporters is not None else None)
+        world.each(partial(_check_metrics, job, evaluation.names, exporters))
         world.each(lambda: begin_job_dir(job, run, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
         chief: Chief | None = None
         if exporters is not None:
             about = Announcement(_first_line(job, run), {"strategy": "trees", "ranks": world.size})
             reporter = stack.enter_context(start_reporting(job, run, failure, ranks, about))
-            chief = _chief(job, run, manager, exporters, reporter, before)
+            chief = _chief(job, run, manager, exporters, reporter, lock, before)
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
         start_timeline.begin("first step")
         rows = int(world.sum(np.array([len(train)], np.int64))[0])
         forest = Forest(booster, matrices[0], rows, training, evaluation)
         return Rounds(world, job, run, forest, signals, watchdog, chief).train()
+
+
+def _check_metrics(job: TrainingJob, names: Sequence[str], exporters: TreeExporters | None) -> None:
+    """UserError where the best evaluation, a rule of early stopping or an exporter is by a metric that is not there."""
+    check_best_metric(job.config.best_metric, names)
+    check_metrics(job.train_spec.early_stopping, {job.eval_specs[0].kind: names})
+    if exporters is not None:
+        exporters.check(names)
 
 
 def _chief(
@@ -130,6 +140,7 @@ def _chief(
     manager: CheckpointManager,
     exporters: TreeExporters,
     reporter: Reporter,
+    lock: JobLock,
     before: Snapshot | None,
 ) -> Chief:
     """What the chief has besides; `before`: the checkpoint that the run goes on from."""
@@ -139,7 +150,7 @@ def _chief(
     note_changes(reporter.metrics, run.first_step, before.settings if before else None, asked, run.is_over)
     best = best_before(manager, before, job.config)
     taken = before.time if before is not None else 0.0
-    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, best, taken)
+    return Chief(reporter, manager, exporters, early_stopper(job, run), asked, lock, best, taken)
 
 
 def _first_line(job: TrainingJob, run: RunPlan) -> str:

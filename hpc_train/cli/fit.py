@@ -21,8 +21,9 @@ from hpc_train.cli.command import (
     TaskName,
     TimeColumn,
 )
-from hpc_train.cli.terminal import errors, say
+from hpc_train.cli.terminal import complain, errors, say
 from hpc_train.lazy import importing
+from hpc_train.outcome import EXIT_FAILED
 
 if TYPE_CHECKING:
     from hpc_train.jobs.fit.folder import FitFolder
@@ -109,29 +110,38 @@ def fit(
         except StageError as failed:
             code = failed.code
         if code == 0:
-            _show(folder)
+            code = _show(folder)
     sys.exit(code)
 
 
-def _show(folder: FitFolder) -> None:
-    """What has been made, and how to go on."""
+def _show(folder: FitFolder) -> int:
+    """What has been made, and how to go on; returns the exit code."""
     import shlex
 
+    from hpc_train.errors import UserError
     from hpc_train.jobdir.paths import EXPORTS, REPORT_FILE
     from hpc_train.report import words
     from hpc_train.report.numbers import best_metrics_of, best_of
 
     job_dir = folder.job_dir
     history = job_dir.history()
-    best = best_of(history, "eval", str(best_metrics_of(history)[0]))
+    metric = next(iter(best_metrics_of(history)), None)
+    best = best_of(history, "eval", str(metric)) if metric is not None else None
     if best is not None and (metrics := job_dir.evaluations().get("eval", {}).get(best.step)):
         shown = ", ".join(f"{words.label(name)} {words.number(value)}" for name, value in metrics.items())
         say(f"best evaluation, step {best.step}: {shown}")
-    export = job_dir.path / EXPORTS / "best"
-    say(f"model:  {export}")
     say(f"report: {job_dir.path / REPORT_FILE}")
+    made = {name for name, exports in job_dir.exports().items() if exports}
+    if not made:
+        errors_of_exports = job_dir.status().get("export_errors") or [{}]
+        why = errors_of_exports[-1].get("error") or "job.yaml has no exporter"
+        complain(UserError(f"there is no model to predict with: {why}"))
+        return EXIT_FAILED
+    export = job_dir.path / EXPORTS / ("best" if "best" in made else min(made))
+    say(f"model:  {export}")
     named = shlex.join(["hpc-train", "predict", str(export), "--table", "NEW.csv", "--out", "predictions.csv"])
     say(f"next:   {named}")
+    return 0
 
 
 COMMANDS = (

@@ -87,6 +87,8 @@ def _split(fraction: float | None, seed: int | None, by: str | None, time: str |
     if seed is not None and time is not None:
         raise UserError("--seed: with --time the latest rows are to evaluate with; leave it out")
     if fraction is None and by is None and time is None:
+        if seed is not None:
+            raise UserError("--seed: without --split or --split-by no row is left out; give one of them")
         return None
     return RowSplit(fraction=FRACTION if fraction is None else fraction, seed=seed or 0, by=by, time=time)
 

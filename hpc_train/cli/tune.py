@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
-from hpc_train.cli.terminal import answer, errors, say
+from hpc_train.cli.terminal import answer, console, errors, say, show, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
@@ -66,14 +66,20 @@ def run(
     fresh_ranks: Annotated[
         bool, typer.Option("--fresh-ranks", help="Start ranks for each trial, in place of keeping those of a slot.")
     ] = False,
+    as_jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Submit N Slurm jobs, each of which runs trials.")
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
+        from hpc_train.telemetry.progress import is_live
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-        from hpc_train.tuning.drive import DriveRequest, drive
+        from hpc_train.tuning.drive import DriveRequest, drive, submit_drivers
+        from hpc_train.tuning.driver import Listeners
         from hpc_train.tuning.folder import StudyFolder
+        from hpc_train.tuning.live import StudyTable
 
     with errors():
         if launched_ranks() > 1:
@@ -84,7 +90,15 @@ def run(
         elif given := next((name for name, value in _given(study, ranks, settings) if value), None):
             raise UserError(f"{given}: a study that goes on is as it was begun; leave it out")
         found, known = open_study(folder)
-        code = drive(found, known, DriveRequest(parallel, not fresh_ranks, is_new), say)
+        if as_jobs is not None:
+            submit_drivers(found, as_jobs, warn)
+            return
+        request = DriveRequest(parallel, not fresh_ranks, is_new)
+        if is_live():
+            with StudyTable(console(), found) as table:
+                code = drive(found, known, request, table.listeners)
+        else:
+            code = drive(found, known, request, Listeners(say))
     _say_best(found)
     sys.exit(code)
 
@@ -164,9 +178,8 @@ def status(
             for one in as_objects(found):
                 print(json.dumps(one))
         else:
-            from hpc_train.cli.terminal import console, show
-
-            show(console(), *overview(found))
+            screen = console()
+            show(screen, *overview(found, screen.width))
 
 
 def _open(path: Path) -> Study:

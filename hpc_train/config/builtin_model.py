@@ -34,6 +34,8 @@ Backbone = Literal[
 ]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+TreePenalty = Annotated[float, Field(ge=0, le=1e38)]
+"""XGBoost has float32."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Width = Annotated[int, Field(ge=1, le=MOST_UNITS, strict=True)]
 
@@ -143,12 +145,12 @@ class GBDTModel:
 
     builtin: Literal["gbdt"] = "gbdt"
     schema: SchemaOption
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    learning_rate: Annotated[float, Field(ge=1e-6, le=1)] = 0.1
     max_depth: Annotated[int, Field(ge=1, le=16, strict=True)] = 6
-    min_child_weight: Penalty = 1.0
-    gamma: Penalty = 0.0
-    l1: Penalty = 0.0
-    l2: Penalty = 1.0
+    min_child_weight: TreePenalty = 1.0
+    gamma: TreePenalty = 0.0
+    l1: TreePenalty = 0.0
+    l2: TreePenalty = 1.0
     max_bin: Annotated[int, Field(ge=2, le=65_536, strict=True)] = 256
 
 

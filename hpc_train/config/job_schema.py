@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.config.builtin_model import (
@@ -23,6 +23,8 @@ from hpc_train.errors import did_you_mean
 if TYPE_CHECKING:
     from hpc_train.config.job import JobConfig
 
+LARGEST_WEIGHT = 1e30
+"""Of a class: float32 goes to 3e38."""
 Found = tuple[Location, str]
 """A mistake: where in the job file, and what."""
 
@@ -76,9 +78,8 @@ def mistakes_of_schema(job: JobConfig, schema: TableSchema) -> Iterator[Found]:
     for place, source in inputs.items():
         if source.map_fn is None:
             yield from _mistakes_of(source, schema, place)
-    if job.train.class_weight == "balanced" and not _counts(schema):
-        why = "counts no classes" if schema.classes else "has no classes"
-        yield ("train", "class_weight"), f"'balanced' is not allowed: the schema {why}; give a mapping, or leave it out"
+    if job.train.class_weight is not None and (why_not := _why_not(job.train.class_weight, schema)):
+        yield ("train", "class_weight"), why_not
     if isinstance(model, WideDeepModel):
         categorical = [name for name, column in schema.features.items() if column.role == "categorical"]
         for number, names in enumerate(model.crosses):
@@ -86,6 +87,21 @@ def mistakes_of_schema(job: JobConfig, schema: TableSchema) -> Iterator[Found]:
                 if name not in categorical:
                     hint = f"{did_you_mean(name, categorical)}allowed: {', '.join(categorical) or 'none'}"
                     yield ("model", "crosses", number), f"{name!r} is no categorical column of the schema; {hint}"
+
+
+def _why_not(weights: Mapping[int, float] | str, schema: TableSchema) -> str:
+    """Why classes cannot be weighed so; "" where they can."""
+    last = len(schema.classes) - 1
+    if last < 0:
+        return f"is for classes, and the schema has none (task: {schema.task}); leave it out"
+    if isinstance(weights, str):
+        way = "give a mapping, or leave it out"
+        return "" if _counts(schema) else f"{weights!r} is not allowed: the schema counts no classes; {way}"
+    if unknown := [number for number in weights if number > last]:
+        return f"there is no class {unknown[0]}; the schema's are counted from 0 to {last}"
+    if large := [weight for weight in weights.values() if weight > LARGEST_WEIGHT]:
+        return f"{large[0]:g} is not allowed; it should be less than or equal to {LARGEST_WEIGHT:g}"
+    return "" if any(weights.get(number, 1.0) for number in range(last + 1)) else "all classes weigh 0; leave it out"
 
 
 def _mistakes_of(source: HDF5Input, schema: TableSchema, place: Location) -> Iterator[Found]:

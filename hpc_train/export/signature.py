@@ -61,7 +61,7 @@ def signature_of(
     flat = tf.nest.flatten(x)
     names = _names(model, x, len(flat), feature_names)
     inputs, others = {}, {}
-    plain = [_NOT_IN_NAMES.sub("_", name) for name in names]
+    plain = [re.sub("^_", "input_", _NOT_IN_NAMES.sub("_", name)) for name in names]  # none begins with an underscore
     if len(set(plain)) != len(plain):
         plain = [f"input_{i}" for i in range(len(flat))]
     for name, given, spec in zip(plain, names, flat, strict=True):

@@ -21,7 +21,7 @@ from hpc_train.jobdir.paths import SCHEMA_FILE
 from hpc_train.lazy import tf
 from hpc_train.telemetry.json_files import read_json
 from hpc_train.trees.booster import MODEL_FILE, OUTPUTS, booster_of, matrix_of, predicted, units_of
-from hpc_train.trees.columns import TreeColumns
+from hpc_train.trees.columns import TreeColumns, digest_of
 
 SIGNATURE = "serving_default"
 MAX_GRAPH_BYTES = 2 << 30
@@ -133,6 +133,11 @@ class TreeExport(LoadedExport):
         about = read_json(path / ABOUT_FILE)
         if about.get("sha256") != hashlib.sha256(content).hexdigest():  # XGBoost would crash on what is damaged
             raise UserError(f"{path / MODEL_FILE}: is not what {ABOUT_FILE} beside it records; copy the export anew")
+        if about.get("schema", digest_of(schema)) != digest_of(schema):
+            raise UserError(
+                f"{path / 'assets' / SCHEMA_FILE}: has other columns, roles or vocabularies than its trees know; "
+                "copy the export anew"
+            )
         self._digest = hashlib.sha256(content + schema.to_yaml().encode()).hexdigest()[:16]
         self._booster = booster_of(content, threads)
         types = {name: schema.columns[name].type for name in self._columns.columns}

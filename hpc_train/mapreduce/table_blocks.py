@@ -146,6 +146,8 @@ def _chosen(table: Table, files: Sequence[TableFile], label: str | None) -> list
     for file in files:
         file.check_readable([*file.refused, *names] if table.columns is None and table.schema is None else names)
     if label is not None and label not in names:
+        if label in files[0].types:
+            raise UserError(f"--label {label}: --columns leaves it out; name it there, too")
         near = did_you_mean(label, names)
         raise UserError(f"--label {label}: {files[0].path} has no such column; {near}it has {listed(names)}")
     return names

@@ -59,7 +59,7 @@ def prepare_evaluations(
                 evaluator.check()
 
     def check() -> tuple[ExporterRunner, ...]:
-        _check_best_metric(config.best_metric, names[evaluators[0].kind])
+        check_best_metric(config.best_metric, names[evaluators[0].kind])
         check_metrics(job.train_spec.early_stopping, names)
         if not world.is_chief:
             return ()
@@ -85,7 +85,7 @@ def prepare_evaluations(
     return evaluators, world.each(check)
 
 
-def _check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
+def check_best_metric(name: str | None, metrics: Sequence[str]) -> None:
     """UserError where evaluation will have no metric of that name; a test_step of one's own may have no loss."""
     if name == "loss" and metrics and name not in metrics:
         log.warning(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -159,6 +161,15 @@ class TreeColumns:
             rows: By column: float64 `[rows]`, NaN where one is missing; of texts bytes, b"" where one is missing.
         """
         return np.concatenate([column.values(np.asarray(rows[column.name])) for column in self._columns], axis=1)
+
+
+def digest_of(schema: TableSchema) -> str:
+    """Of all that decides what a booster sees of a table, and what its outputs mean."""
+    columns = [
+        [name, column.type, column.role, column.vocabulary, column.out_of_vocabulary > 0]
+        for name, column in schema.features.items()
+    ]
+    return hashlib.sha256(json.dumps([schema.task, schema.classes, columns]).encode()).hexdigest()
 
 
 def _column(name: str, column: ColumnSchema) -> _Column:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_train.folders import remove_tree
+from hpc_train.errors import UserError
+from hpc_train.folders import make_folder, remove_tree
 from hpc_train.jobs.launch.mpirun import Mpirun
+from hpc_train.jobs.schedulers import choose
+from hpc_train.jobs.schedulers.base import DriverJobs
+from hpc_train.jobs.tiers import load_tiers, resources_for
+from hpc_train.processes import home_folder
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
+from hpc_train.telemetry.units import counted
 from hpc_train.tuning.driver import Driver, GoalError, Listeners, Place
-from hpc_train.tuning.folder import StudySettings
+from hpc_train.tuning.folder import JOBS, StudySettings
 from hpc_train.tuning.machine import slots_here, wanted_by
 from hpc_train.tuning.study import Study
 
@@ -31,7 +38,26 @@ class DriveRequest:
     is_new: bool = False
 
 
-def drive(study: Study, settings: StudySettings, request: DriveRequest, report: Callable[[str], None]) -> int:
+def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> None:
+    """Submits `count` jobs that run trials of a study until there are no more, and reports their number. Local.
+
+    Raises:
+        UserError: A trial wants several nodes, there is no scheduler with such jobs, or it refuses them.
+        SchedulerError: The scheduler does not answer.
+    """
+    folder, job = study.folder, study.job.job
+    chosen = choose(None, os.environ)
+    wants = chosen.completed(resources_for(job.resources, load_tiers(os.environ, home_folder())), os.environ)
+    if wants.nodes > 1:
+        raise UserError(f"resources.nodes: a trial of a study runs on one node, and {wants.nodes} are wanted; give 1")
+    study.reopen()
+    jobs = folder.path / JOBS
+    make_folder(jobs, 0o700)
+    number = chosen.submit_drivers(DriverJobs(study.job.job.name, jobs, (str(folder.path),), wants, count), report)
+    report(f"{counted(count, 'job')} of the study submitted, as {number}; what they print is in {jobs}")
+
+
+def drive(study: Study, settings: StudySettings, request: DriveRequest, listeners: Listeners) -> int:
     """Runs trials until the study is over, or a signal comes; the exit code. Local; starts MPI ranks.
 
     Raises:
@@ -47,7 +73,7 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, report: 
     study.reopen()
     with StopSignals(at_once.set) as signals:
         try:
-            return Driver(study, settings, place, signals, at_once, Listeners(report)).run()
+            return Driver(study, settings, place, signals, at_once, listeners).run()
         except GoalError:
             if request.is_new:
                 remove_tree(study.folder.path)

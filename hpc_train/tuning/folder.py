@@ -5,6 +5,7 @@ code/             a copy of the job's code, which all trials run
 decisions/        the journal
 drivers/          a lock for each process that runs trials, while it does
 trials/0000/ …    ordinary job-dirs
+jobs/             what Slurm jobs that run trials are, and print
 code/best_trial.yaml   the job file of the best trial so far, to be submitted as it is
 """
 
@@ -20,7 +21,6 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hpc_train import __version__
 from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, renamed
@@ -35,11 +35,12 @@ from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
+from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.state import Trial
 
 STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
-DECISIONS, DRIVERS, TRIALS = "decisions", "drivers", "trials"
+DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"
 LONGEST_NAME = 120
 """Of a study: its trials' names have five characters more."""
 
@@ -129,7 +130,7 @@ class StudyFolder:
             for name in (DECISIONS, DRIVERS, TRIALS):
                 make_new_folder(temporary / name, 0o700)
             copy_snapshot(code, temporary / CODE)
-            write_json(temporary / STUDY_FILE, {**asdict(settings), "version": __version__})
+            write_json(temporary / STUDY_FILE, asdict(settings))
             rename(temporary, self.path)
         except OSError as error:
             if self.is_one():
@@ -203,8 +204,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
-    """Replaces BEST_FILE by the job file of `trial`; its path."""
+    """Replaces BEST_FILE by the job file of `trial`; its path. UserError where it cannot be written."""
     goal, path = job.tune.goal, folder.path / CODE / BEST_FILE
     about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
-    replace_text(path, about + job.file_of(trial), to_disk=False)
+    try:
+        replace_text(path, about + job.file_of(trial), to_disk=False)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}{shortage(error.errno, path.parent)}") from None
     return path

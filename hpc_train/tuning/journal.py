@@ -19,7 +19,7 @@ from hpc_train.errors import UserError
 from hpc_train.files import create, read_bytes, unforeseen
 from hpc_train.folders import remove
 from hpc_train.telemetry.disk_space import shortage
-from hpc_train.telemetry.json_files import UnreadableError, finite, parsed
+from hpc_train.telemetry.json_files import finite, parsed
 from hpc_train.tuning.decisions import Decision, decision_of, fields_of
 
 MAX_BYTES = 1 << 20
@@ -36,7 +36,8 @@ class Journal:
 
     Args:
         folder: For this user alone.
-        heard: Called with each decision, in order, once, also with those that this process appends.
+        heard: Called with each decision, in order, once, also with those that this process appends. ValueError: it
+            cannot come after those before.
     """
 
     def __init__(self, folder: Path, heard: Callable[[Decision], None]) -> None:
@@ -86,18 +87,17 @@ class Journal:
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         try:
-            decision = decision_of(parsed(raw))
-        except (UnreadableError, ValueError):
+            self._take(decision_of(parsed(raw)))
+        except ValueError:
             raise UserError(
                 f"{path}: is no decision of a study, or another version's; to go on without it and what came after, "
                 "move it and all later ones out of the folder"
             ) from None
-        self._take(decision)
         return True
 
     def _take(self, decision: Decision) -> None:
-        self._next += 1
         self._heard(decision)
+        self._next += 1
 
     def _link(self, decision: Decision) -> bool:
         """Whether `decision` has become the next one."""
@@ -147,3 +147,14 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def decisions_in(folder: Path) -> list[Decision]:
+    """The decisions that are in `folder` now, in order.
+
+    Raises:
+        UserError: One of them cannot be read.
+    """
+    found: list[Decision] = []
+    Journal(folder, found.append).refresh()
+    return found

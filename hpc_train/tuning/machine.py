@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.devices import nvidia_device_count
@@ -27,8 +28,9 @@ def slots_here(wanted: Wanted, parallel: int | None) -> tuple[Slot, ...]:
     if len(nodes) > 1:
         return slots_of_nodes(nodes, wanted, parallel)
     cores = sorted(os.sched_getaffinity(0))
-    if nodes:  # which may be a part of a machine, also where Slurm does not bind to it
-        cores = cores[: nodes[0].cores]
+    if nodes and len(cores) > nodes[0].cores:  # a part of the machine, which Slurm does not bind to
+        found = slots_of(cores[: nodes[0].cores], devices(), wanted, parallel)
+        return tuple(replace(slot, is_bound=False) for slot in found)
     return slots_of(cores, devices(), wanted, parallel)
 
 

@@ -62,14 +62,16 @@ class OptunaSampler(Sampler):
             return self._point(study.ask())
 
     def _sampler(self, number: int) -> Any:
-        seed = int(share(self._settings.seed, number if self.name == "tpe" else 0, "optuna") * (1 << 32))
-        samplers = self._optuna.samplers
-        if self.name == "cmaes":
-            return samplers.CmaEsSampler(seed=seed)
+        seed, samplers = self._seed(number), self._optuna.samplers
+        if self.name == "cmaes":  # which draws by itself while no trial is completed
+            return samplers.CmaEsSampler(seed=self._seed(0), independent_sampler=samplers.RandomSampler(seed=seed))
         several = bool(any(parameter.when for parameter in self._settings.space.values()))
         return samplers.TPESampler(
             seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, group=several, constant_liar=True
         )
+
+    def _seed(self, number: int) -> int:
+        return int(share(self._settings.seed, number, "optuna") * (1 << 32))
 
     def _repeat(self, study: Any, trial: Trial) -> None:
         """Has Optuna ask for a trial's point again: CMA-ES keeps its state in the trials that it has asked for."""

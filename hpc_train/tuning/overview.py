@@ -31,26 +31,33 @@ def as_objects(study: Study) -> Iterator[dict[str, Any]]:
         }
 
 
-def overview(study: Study) -> Iterator[RenderableType]:
-    """What `hpc-train tune status` shows."""
-    from rich.table import Table
+def overview(study: Study, width: int) -> Iterator[RenderableType]:
+    """What `hpc-train tune status` shows, in `width` columns."""
+    from rich.text import Text
 
+    from hpc_train.jobs.layout import Column, text_table
+    from hpc_train.text import visible
     from hpc_train.tuning.driver import shown
 
     goal, state = study.goal, study.state
-    yield f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"
-    keys = list(study.job.tune.space)
-    table = Table(box=None, pad_edge=False)
-    for name in ("trial", "state", goal.metric, "step", *(key.removeprefix("params.") for key in keys)):
-        table.add_column(name, justify="left" if name in ("trial", "state") else "right", no_wrap=True)
+    yield Text(visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"))
+    keys, numbers = list(study.job.tune.space), (goal.metric, "step")
+    titles = ("trial", "state", *numbers, *(key.removeprefix("params.") for key in keys))
+    rows = []
     for trial, found, step in _trials(study):
         best = found.best()
         values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
-        table.add_row(trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values)
-    if state.trials:
-        yield table
+        rows.append((trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values))
+    if rows:
+        yield text_table(
+            [
+                Column(title, tuple(Text(visible(row[place])) for row in rows), place > 1)
+                for place, title in enumerate(titles)
+            ],
+            width,
+        )
     for trial in state.of("failed"):
-        yield f"{trial.name} failed: {trial.why}"
+        yield Text(visible(f"{trial.name} failed: {trial.why}"))
 
 
 def in_words(study: Study) -> str:

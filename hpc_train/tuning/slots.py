@@ -15,10 +15,12 @@ class Slot:
     """Room for one trial at a time.
 
     Attributes:
-        cores: By number; of another node, only how many they are counts.
+        cores: By number; where `is_bound` is false, only how many they are counts.
         devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: there are none to be shared. As cores.
         node: Of a Slurm allocation, which gives the slot its cores; None: this machine.
         memory: Of the node's, in MiB; None: it is not given out.
+        is_bound: Whether ranks may use its cores alone. Where Slurm gives the slot its cores, or counts cores of this
+            machine without saying which, they only have so many threads.
     """
 
     number: int
@@ -26,6 +28,7 @@ class Slot:
     devices: tuple[str, ...] = ()
     node: str | None = None
     memory: int | None = None
+    is_bound: bool = True
 
     @property
     def prefix(self) -> list[str]:
@@ -121,5 +124,8 @@ def slots_of_nodes(nodes: Sequence[Node], wanted: Wanted, parallel: int | None) 
             continue
         here = slots_of(range(node.cores), [str(device) for device in range(node.devices)], wanted, own)
         memory = node.memory // len(here) if node.memory is not None else None
-        found += [replace(slot, number=len(found) + slot.number, node=node.name, memory=memory) for slot in here]
+        found += [
+            replace(slot, number=len(found) + slot.number, node=node.name, memory=memory, is_bound=False)
+            for slot in here
+        ]
     return tuple(found)

@@ -72,19 +72,22 @@ class StudyState:
         self.halted: str | None = None
 
     def hear(self, decision: Decision) -> None:
-        """Takes in the next decision."""
+        """Takes in the next decision; ValueError where it cannot come after those before."""
         if isinstance(decision, Changed):
             self.max_trials = decision.max_trials or self.max_trials
             self.max_hours = decision.max_hours or self.max_hours
         elif isinstance(decision, Halted):
             self.halted = decision.why if decision.halted else None
         elif isinstance(decision, Suggested):
-            assert decision.trial == len(self.trials), "trials are numbered in order"
+            if decision.trial != len(self.trials):
+                raise ValueError("trials are numbered in order")
             trial = Trial(decision.trial, decision.point, decision.source, decision.driver)
             trial.periods.append((decision.time, None))
             self.trials.append(trial)
-        else:
+        elif decision.trial < len(self.trials):
             self._hear_of(self.trials[decision.trial], decision)
+        else:
+            raise ValueError("a decision about a trial that there is not")
 
     def _hear_of(self, trial: Trial, decision: Taken | Judged | Left) -> None:
         if isinstance(decision, Judged):

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from hpc_train.config.tune.section import MOST_TRIALS
 from hpc_train.config.tune.trial_settings import rungs_of
+from hpc_train.errors import UserError
 from hpc_train.resilience.job_lock import holder_of
 from hpc_train.telemetry.units import counted
 from hpc_train.tuning.decisions import (
@@ -74,6 +76,7 @@ class Study:
             self.rule = rule_of(job.tune.early_stopping.rule, rungs_of(job.job), self.goal)
         self._sampler: Sampler = sampler_of(job.tune)
         self._clock = clock
+        self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
         self._journal.refresh()
 
@@ -198,7 +201,7 @@ class Study:
             )
 
         if self._journal.append(decide) is not None:
-            self._note_best(trial)
+            self._note_best()
 
     def orphans(self, lives: Callable[[str], bool]) -> list[Trial]:
         """The trials that a driver which `lives` no more has left, and which nothing runs any more, as far as seen."""
@@ -213,7 +216,13 @@ class Study:
         return found
 
     def change(self, max_trials: int | None = None, max_hours: float | None = None) -> None:
-        """Allows another number of trials, or hours."""
+        """Allows another number of trials, or hours.
+
+        Raises:
+            UserError: That is more trials than a study can have.
+        """
+        if max_trials is not None and max_trials > MOST_TRIALS:
+            raise UserError(f"{max_trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
         self._journal.append(lambda: Changed(time=self._clock(), max_trials=max_trials, max_hours=max_hours))
 
     def halt(self, why: str) -> bool:
@@ -231,9 +240,12 @@ class Study:
 
         return self._journal.append(decide) is not None
 
-    def _note_best(self, trial: Trial) -> None:
-        if self.state.best is trial and trial.value is not None:
-            write_best(self.folder, self.job, trial, trial.value)
+    def _note_best(self) -> None:
+        """Writes down the best trial again until it is that of all processes, one of which may write meanwhile."""
+        while (best := self.state.best) is not None and best.value is not None and best.value != self._noted:
+            write_best(self.folder, self.job, best, best.value)
+            self._noted = best.value
+            self.refresh()
 
 
 def _state_after(judged: Judged) -> LeftState:

@@ -332,9 +332,10 @@ def _in_words(command: TrialCommand, code: int, words: LastWords) -> str:
 
 def _settings(slot: Slot, driver: str, ranks: int) -> dict[str, str]:
     settings = {DRIVER_VARIABLE: driver, PROGRESS: "lines"}
+    if not slot.is_bound:
+        settings["OMP_NUM_THREADS"] = str(max(1, len(slot.cores) // ranks))
     if slot.node is not None:
-        threads = str(max(1, len(slot.cores) // ranks))
-        return {**settings, **WITHIN_A_STEP, "OMP_NUM_THREADS": threads}
+        return {**settings, **WITHIN_A_STEP}
     if slot.devices:
         settings["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)
     return settings
@@ -342,8 +343,8 @@ def _settings(slot: Slot, driver: str, ranks: int) -> dict[str, str]:
 
 @contextmanager
 def _bound_to(slot: Slot) -> Iterator[None]:
-    """What this thread starts meanwhile may use the slot's cores alone; those of an allocation are bound by Slurm."""
-    if slot.node is not None:
+    """What this thread starts meanwhile may use the slot's cores alone, where they are known."""
+    if not slot.is_bound:
         yield
         return
     before = os.sched_getaffinity(0)

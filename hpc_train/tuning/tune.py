@@ -16,7 +16,7 @@ from hpc_train.outcome import EXIT_FAILED
 from hpc_train.text import visible
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
 from hpc_train.tuning.drive import DriveRequest, drive
-from hpc_train.tuning.driver import failures
+from hpc_train.tuning.driver import Listeners, failures
 from hpc_train.tuning.folder import BEST_FILE
 from hpc_train.tuning.measurements import Measurements
 from hpc_train.tuning.study import Study
@@ -107,7 +107,7 @@ def tune(
     place = Path(study) if study is not None else None
     folder, is_new = begin_study(StudyRequest(Path(job_file), place, tuple(settings), ranks))
     found, known = open_study(folder)
-    code = drive(found, known, DriveRequest(parallel, keep_ranks, is_new), _report)
+    code = drive(found, known, DriveRequest(parallel, keep_ranks, is_new), Listeners(_report))
     if code == EXIT_FAILED:
         failed = list(found.state.of("failed"))
         why = failures(failed, folder.trials) if failed else "no trial has come to its end"

@@ -288,7 +288,7 @@ def test_nor_where_that_happens_between_two_steps(
 
 _ALONE = {"files.py", "folders.py", "stdio.py", "data/memory.py", "telemetry/progress.py", "checkpoint/disk_io.py"}
 """Modules that open standard streams, the kernel's files, and descriptors of files.open_regular's."""
-_NAMED = re.compile(r"/proc/|RANKS_SCRIPT|devnull|O_DIRECTORY")
+_NAMED = re.compile(r"/proc/|SCRIPTS|devnull|O_DIRECTORY")
 _OPENED = re.compile(r"(create|open_regular|open_to_\w+)\(.*\)|\w*descriptor|opened|file|copy")
 _MAKING = {"write_text", "write_bytes", "read_text", "read_bytes", "touch", "symlink_to", "copyfile", "copy2"}
 _MOVING = {"mkdir", "makedirs", "mkdtemp", "rename", "unlink", "rmdir", "rmtree", "move", "copytree", "link"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,6 +25,8 @@ KINDS = ("uniform", "log", "int", "choice")
 SIGNIFICANT_DIGITS = 6
 """Of numbers that are drawn, so that people can read them."""
 MOST_CHOICES = 1_000
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Characters that JSON may hold as they are, and that YAML takes for others or none."""
 
 Value = Any
 """Of plain JSON."""
@@ -53,6 +56,13 @@ def _positive(bounds: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _choices(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value in values:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{shown(value)} is not allowed; allowed: what JSON can hold, with finite numbers"
+            ) from None
     keys = [key_of(value) for value in values]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
@@ -61,7 +71,7 @@ def _choices(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 Number = Annotated[float, Field(strict=False)]
-Whole = Annotated[int, Field(strict=True)]
+Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 Range = Annotated[tuple[Number, Number], BeforeValidator(_two), AfterValidator(_range)]
 Wholes = Annotated[tuple[Whole, Whole], BeforeValidator(_two), AfterValidator(_range)]
 Choices = Annotated[tuple[Any, ...], Field(min_length=1, max_length=MOST_CHOICES), AfterValidator(_choices)]
@@ -143,7 +153,7 @@ class Parameter:
         if self.log is not None:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
-            value = low + share * (high - low)
+            value = low * (1 - share) + high * share  # the difference of two numbers may be none
         return self.rounded(value)
 
     def rounded(self, value: float) -> float:
@@ -155,13 +165,13 @@ class Parameter:
         """All its values, or `points` of a range; ValueError where it has no end of them."""
         if self.choice is not None:
             return self.choice
-        if self.points is not None:
-            shares = [number / (self.points - 1) for number in range(self.points)]
+        if self.points is not None and self.bounds is not None:
+            low, high = self.bounds
+            shares = [number / (self.points - 1) for number in range(1, self.points - 1)]
             if self.int is not None:
-                low, high = self.int
                 inner = [low * (high / low) ** s if self.is_logarithmic else low + s * (high - low) for s in shares]
-                return tuple(dict.fromkeys(round(value) for value in inner))
-            return tuple(dict.fromkeys(self._between(share) for share in shares))
+                return tuple(dict.fromkeys((low, *(min(max(round(value), low), high) for value in inner), high)))
+            return tuple(dict.fromkeys((low, *map(self._between, shares), high)))
         if self.int is not None and self.int[1] - self.int[0] < MOST_CHOICES:
             return tuple(range(self.int[0], self.int[1] + 1))
         raise ValueError("a grid needs to know how many values of this range it has; give `points: 5`, or a `choice`")
@@ -189,5 +199,6 @@ class Parameter:
 
 
 def key_of(value: Value) -> str:
-    """`value` as text that no other value has: 1, 1.0 and true are three."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    """`value` as text that no other value has, for JSON and YAML: 1, 1.0 and true are three."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -158,9 +158,9 @@ class TuneSection:
     }
 
     goal: Goal
-    space: Annotated[dict[str, Parameter], Field(min_length=1)]
+    space: dict[str, Parameter]
     sampler: Literal["random", "grid", "tpe", "cmaes"] = "random"
-    max_trials: Annotated[Count, Field(le=MOST_TRIALS)] | None = Field(default=None, validate_default=True)
+    max_trials: Annotated[Annotated[Count, Field(le=MOST_TRIALS)] | None, Field(validate_default=True)] = None
     parallel_trials: Annotated[Count, Field(le=10_000)] | None = None
     max_failed_trials: Annotated[int, Field(ge=0, strict=True)] = 3
     max_hours: PositiveFloat | None = None
@@ -171,6 +171,8 @@ class TuneSection:
     @field_validator("space")
     @classmethod
     def _is_a_space(cls, space: dict[str, Parameter]) -> dict[str, Parameter]:
+        if not space:
+            raise ValueError("it has no key; give one that is to vary, as in params.learning_rate: {log: [1e-4, 1e-1]}")
         Space(space)
         return space
 
@@ -195,11 +197,11 @@ class TuneSection:
     @classmethod
     def _ends(cls, max_trials: int | None, info: ValidationInfo) -> int | None:
         if max_trials is None and info.data.get("sampler", "grid") != "grid":
-            raise ValueError("missing: the study would never end; give the number of trials")
+            raise ValueError("`max_trials` is missing, and without it the study would never end")
         if max_trials is None and "space" in info.data:
             for number, _ in enumerate(Space(info.data["space"]).grid()):
                 if number >= MOST_OF_A_GRID:
-                    raise ValueError(f"the grid has more than {MOST_OF_A_GRID:,} points; give the number of trials")
+                    raise ValueError(f"the grid has more than {MOST_OF_A_GRID:,} points; give `max_trials`")
         return max_trials
 
     @field_validator("first")

@@ -53,12 +53,14 @@ class Space:
 
     def _circle(self, key: str) -> tuple[str, ...] | None:
         paths: list[tuple[str, ...]] = [(key,)]
+        seen = {key}
         while paths:
             path = paths.pop()
             for other in self.parameters[path[-1]].when:
                 if other == key:
                     return (*path, key)
-                if other not in path:
+                if other not in seen:
+                    seen.add(other)
                     paths.append((*path, other))
         return None
 
@@ -68,7 +70,7 @@ class Space:
         found: dict[str, None] = {}
 
         def add(key: str) -> None:
-            for other in self.parameters[key].when:
+            for other in self.parameters[key].when if key not in found else ():
                 add(other)
             found.setdefault(key)
 
@@ -132,9 +134,10 @@ class Space:
                 yield key, self._completed({**around, key: value})
 
     def _where_it_matters(self, key: str) -> dict[str, Value]:
-        found: dict[str, Value] = {}
-        for other, wanted in self.parameters[key].when.items():
-            found |= {**self._where_it_matters(other), other: wanted_values(wanted)[0]}
+        found = {other: wanted_values(wanted)[0] for other, wanted in self.parameters[key].when.items()}
+        for other in reversed(self.order):
+            for further, wanted in self.parameters[other].when.items() if other in found else ():
+                found.setdefault(further, wanted_values(wanted)[0])
         return found
 
     def _completed(self, given: Point) -> dict[str, Value]:

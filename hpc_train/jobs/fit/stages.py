@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shlex
 import subprocess
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.config.job import job_in, load_job
+from hpc_train.config.specs import HDF5Input
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.config.yaml_loader import Document
-from hpc_train.data.hdf5.shards import matches
+from hpc_train.data.hdf5.shards import find_shards, matches
 from hpc_train.errors import UserError
 from hpc_train.files import replace_text
 from hpc_train.folders import make_folder
@@ -88,17 +90,21 @@ class Stages:
         job_file = self.folder.job_file
         if not job_file.exists() and (none := _lacking([*self.request.files, *self.request.eval])):
             raise UserError(f"{none}: no such file")
-        self.folder.begin(self.request.to_json())
+        _check_apart(self.request.files, self.request.eval)
+        tables = {"files": _states(self.request.files), "eval": _states(self.request.eval)}
+        self.folder.begin(self.request.to_json(), tables, self.request.schema is None)
         if not self.folder.schema.exists():
             self._make_schema(signals)
         if job_file.exists():
             return
         schema = _with_label(self.folder.schema)
-        document = self._job_document(schema)
+        document = self._job_document(schema, schema.rows or 0)
         job_in(document)  # whose mistakes are those of --set
         make_folder(self.folder.data)
         for words in self.request.shard_words(self.folder.data, self.folder.schema, schema.rows or MANY_ROWS):
             self._command(words, signals)
+        if self.request.schema is not None:  # whose statistics may be of other rows
+            document = self._job_document(schema, self._rows(schema))
         replace_text(job_file, text_of(document))
         self.report(str(job_file))
 
@@ -111,8 +117,13 @@ class Stages:
         words = self.request.schema_words(path)
         self._command(words, signals, self.cores if _bytes(self.request.files) >= LARGE_BYTES else 1)
 
-    def _job_document(self, schema: TableSchema) -> Document:
-        rows = schema.rows or 0
+    def _rows(self, schema: TableSchema) -> int:
+        """Those for training that the shards have."""
+        pattern = str(Path(glob.escape(str(self.folder.data))) / "train-*.h5")
+        source = HDF5Input((pattern,), features=tuple(schema.features), label=(str(schema.label),), batch_size=1)
+        return find_shards(source, in_batches=False).rows
+
+    def _job_document(self, schema: TableSchema, rows: int) -> Document:
         assert schema.task is not None, "as a schema with a label has"
         ranks = self.request.ranks or min(self.cores, MOST_RANKS, 1 + rows // ROWS_OF_A_RANK)
         asked = self.request
@@ -167,6 +178,27 @@ def _with_label(path: Path) -> TableSchema:
 def _lacking(files: Sequence[str]) -> str | None:
     """The first pattern that names no file."""
     return next((pattern for pattern in files if not matches(pattern)), None)
+
+
+def _check_apart(files: Sequence[str], evaluation: Sequence[str]) -> None:
+    """UserError where a file is both to train on and to evaluate with."""
+    ours = {path.resolve() for pattern in files for path in matches(pattern)}
+    if both := [path for pattern in evaluation for path in matches(pattern) if path.resolve() in ours]:
+        raise UserError(
+            f"--eval {both[0]}: its rows are those to train on, too; give another table, or leave --eval out, which "
+            "keeps some of the rows for evaluation"
+        )
+
+
+def _states(files: Sequence[str]) -> dict[str, list[int]]:
+    """Of the files that are there, for FitFolder.begin."""
+    found = {}
+    for pattern in files:
+        for path in matches(pattern):
+            with suppress(OSError):
+                about = path.stat()
+                found[str(path.absolute())] = [about.st_size, about.st_mtime_ns]
+    return found
 
 
 def _bytes(files: Sequence[str]) -> int:

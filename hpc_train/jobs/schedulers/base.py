@@ -6,11 +6,12 @@ import shlex
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpc_train.config.resources import Resources
-from hpc_train.errors import SchedulerError
+from hpc_train.errors import SchedulerError, UserError
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
 from hpc_train.jobs.schedulers.starter import starter_of, stop
@@ -127,6 +128,25 @@ class Unknown(Backend):
         return QueueState("unasked", note=f"this version of hpc_train knows no scheduler {self.name!r}")
 
 
+@dataclass(frozen=True)
+class DriverJobs:
+    """Jobs that run the trials of a study.
+
+    Attributes:
+        name: The study's.
+        folder: For their script and output; it is there, and this user's alone.
+        words: The arguments of `hpc-train tune`.
+        wants: What each of them runs on.
+        count: How many there are.
+    """
+
+    name: str
+    folder: Path
+    words: tuple[str, ...]
+    wants: Resources
+    count: int
+
+
 class Scheduler(Backend):
     """Who queues and runs jobs that are submitted to it.
 
@@ -186,6 +206,18 @@ class Scheduler(Backend):
             SchedulerError: The scheduler does not answer.
             KeyboardInterrupt: `interrupted`.
         """
+
+    def submit_drivers(self, jobs: DriverJobs, report: ReportLine) -> str:
+        """Queues jobs that each run trials of a study until there are no more; their number in the queue.
+
+        Raises:
+            UserError: They are refused, or the study's folder cannot be written, or this scheduler has no such jobs.
+            SchedulerError: The scheduler does not answer.
+        """
+        raise UserError(
+            f"--as-jobs: the queue of {self.words}s has no arrays of jobs; leave it out, and the trials run on this "
+            "machine, as many at once as there is room for"
+        )
 
     @abstractmethod
     def cancel(self, record: JobRecord, save: bool, waits: bool) -> None: ...

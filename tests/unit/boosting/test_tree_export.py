@@ -13,11 +13,11 @@ import pytest
 import xgboost as xgb
 
 from hpc_train.config.builtin_model import GBDTModel
-from hpc_train.config.table_schema import TableSchema
+from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.errors import UserError
 from hpc_train.inference.loaded_export import load_export
 from hpc_train.trees.booster import MODEL_FILE, matrix_of, parameters, xgboost
-from hpc_train.trees.columns import TreeColumns
+from hpc_train.trees.columns import TreeColumns, digest_of
 
 LABELS: dict[str, dict[str, Any]] = {
     "binary": {"type": "boolean", "role": "label", "vocabulary": [False, True]},
@@ -89,6 +89,28 @@ def test_damaged_exports_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (path / "assets" / "schema.yaml").unlink()
     with pytest.raises(UserError, match=r"schema\.yaml: cannot be read"):
         load_export(path)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("[a, b]", "[b, a]"),
+        ("[5, 3, 9]", "[3, 5, 9]"),
+        ("{type: number, role: numeric}", "{type: number, role: ignored}"),
+    ],
+)
+def test_a_schema_that_the_trees_were_not_grown_with_is_refused(was: str, now: str, tmp_path: Path) -> None:
+    path = exported(tmp_path, "classes")
+    file, about = path / "assets" / "schema.yaml", json.loads((path / "hpc_train.json").read_text())
+    text = file.read_text()
+    (path / "hpc_train.json").write_text(json.dumps({**about, "schema": digest_of(read_schema(file))}))
+    file.write_text(text + "separator: ;\n")  # how a table is read may change
+    load_export(path)
+    assert was in text, text
+    file.write_text(text.replace(was, now))
+    with pytest.raises(UserError, match=r"schema\.yaml: has other columns, roles or vocabularies") as refused:
+        load_export(path)
+    assert "\n" not in str(refused.value)
 
 
 def test_where_xgboost_is_missing_the_way_on_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,22 @@ def test_classes_that_are_not_counted_cannot_be_balanced(tmp_path, text, schema,
     assert line.startswith("job.yaml:6: train") and said in line
 
 
+def test_weights_are_of_classes_that_there_are(tmp_path):
+    weighted = JOB.replace("max_steps: 10", "max_steps: 10, class_weight: {0: 1, 2: 5}")
+    (line,) = mistakes(tmp_path, weighted)
+    assert line.endswith("train.class_weight: there is no class 2; the schema's are counted from 0 to 1")
+    for weights, said in (("{1: 1e31}", "1e+31 is not allowed; it should be"), ("{0: 0, 1: 0}", "all classes weigh 0")):
+        (line,) = mistakes(tmp_path, JOB.replace("max_steps: 10", f"max_steps: 10, class_weight: {weights}"))
+        assert f"train.class_weight: {said}" in line
+    counts = SCHEMA.replace("task: binary", "task: counts").replace(
+        "{type: text, role: label, vocabulary: [low, high], statistics: {count: 10, counts: [8, 2]}}",
+        "{type: integer, role: label}",
+    )
+    for weights in ("{0: 1, 2: 5}", "balanced"):
+        (line,) = mistakes(tmp_path, JOB.replace("max_steps: 10", f"max_steps: 10, class_weight: {weights}"), counts)
+        assert line.endswith("is for classes, and the schema has none (task: counts); leave it out")
+
+
 def test_a_wide_and_deep_model_is_a_deep_one_with_more(tmp_path):
     text = JOB.replace("builtin: dnn", "builtin: wide_deep, crosses: [[city, code]], hash_buckets: 50")
     model = load_job(job_in(tmp_path, text)).model

@@ -55,6 +55,12 @@ def test_one_feature_names_the_input_of_a_model_and_its_rows_are_any_number(chai
         }
 
 
+def test_no_input_begins_with_an_underscore_which_tensorflow_refuses(chain):
+    columns = {name: tf.TensorSpec([None, 1]) for name in ("âge", "_x", "a b")}
+    signature = signature_of(chain, (columns, LABEL))
+    assert signature.datasets == {"input_ge": "âge", "input_x": "_x", "a_b": "a b"}
+
+
 def test_inputs_that_the_job_gives_other_names_than_datasets_record_those(chain):
     signature = signature_of(chain, ({"x": tf.TensorSpec([16, 8])}, LABEL), ["x"], {"x": "x_train"})
     assert (list(signature.inputs), signature.datasets) == (["x"], {"x": "x_train"})

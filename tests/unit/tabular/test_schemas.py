@@ -243,6 +243,8 @@ def test_labels_of_which_nothing_can_be_learnt(kind: str, tmp_path: Path) -> Non
         infer_schema(World.alone(), Table(files=str(path)), "y", **more)
     with pytest.raises(UserError, match=r"--label z: .*a\.csv has no such column"):
         infer_schema(World.alone(), Table(files=str(path)), "z")
+    with pytest.raises(UserError, match="--label y: --columns leaves it out; name it there, too"):
+        infer_schema(World.alone(), Table(files=str(path), columns=("x",)), "y")
 
 
 @pytest.mark.parametrize(

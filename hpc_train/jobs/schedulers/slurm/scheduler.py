@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import sys
 import time
@@ -13,17 +14,17 @@ from typing import Any
 
 from hpc_train.config.resources import Resources
 from hpc_train.errors import SchedulerError, UserError
-from hpc_train.files import replace_text
+from hpc_train.files import replace_text, replacement
 from hpc_train.jobdir.paths import CANCELLED_FILE, SCRIPT_FILE
 from hpc_train.jobs.record.status import JobRecord, QueueState
 from hpc_train.jobs.record.submission import Submission
-from hpc_train.jobs.schedulers.base import Limits, ReportLine, Scheduler
+from hpc_train.jobs.schedulers.base import DriverJobs, Limits, ReportLine, Scheduler
 from hpc_train.jobs.schedulers.slurm import queue
 from hpc_train.jobs.schedulers.slurm.limits import shortfalls
-from hpc_train.jobs.schedulers.slurm.script import render
+from hpc_train.jobs.schedulers.slurm.script import render, render_drivers
 
-RANKS_SCRIPT = Path(__file__).parents[2] / "launch" / "scripts" / "ranks.sh"
-"""slurm/ranks.sh of the checkout, which is installed with the package."""
+SCRIPTS = Path(__file__).parents[2] / "launch" / "scripts"
+"""slurm/ of the checkout, which is installed with the package."""
 ASKED_AT_ONCE = 8
 FEW_JOBS = 3
 """Of more, it is asked at once which ones Slurm knows."""
@@ -63,7 +64,7 @@ class SlurmScheduler(Scheduler):
             raise UserError(f"{listed}: not allowed; unset it, or give the key under `resources`") from None
 
     def script(self, submission: Submission, job_dir: Path) -> str:
-        return render(submission, job_dir, Path(sys.executable), RANKS_SCRIPT.read_text())
+        return render(submission, job_dir, Path(sys.executable), (SCRIPTS / "ranks.sh").read_text())
 
     def submit(
         self, job_dir: Path, submission: Submission, script: str, report: ReportLine, interrupted: Callable[[], bool]
@@ -84,6 +85,18 @@ class SlurmScheduler(Scheduler):
                 f"warning: the job is queued as {number}, which cannot be noted in {error.filename}: {error.strerror}"
             )
         return numbered
+
+    def submit_drivers(self, jobs: DriverJobs, report: ReportLine) -> str:
+        if (why := self.absence()) is not None:
+            raise UserError(why)
+        path = jobs.folder / f"drivers-{secrets.token_hex(4)}.sh"
+        text = render_drivers(jobs, Path(sys.executable), (SCRIPTS / "driver.sh").read_text())
+        try:
+            with replacement(path, mode=0o600) as file:  # its variables may be secrets
+                file.write(text.encode())
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        return queue.submit(path, secrets.token_hex(8), report=report)
 
     def query(self, record: JobRecord) -> QueueState:
         return self._query(record, None)

@@ -14,6 +14,7 @@ from hpc_train.config.resources import Resources, parse_memory
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE, LOG_FILE, SECRETS_FILE
 from hpc_train.jobs.record.submission import Submission, job_command, train_arguments
+from hpc_train.jobs.schedulers.base import DriverJobs
 from hpc_train.telemetry.environment import MASKED_VARIABLE
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
@@ -109,6 +110,51 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/ranks.sh, as it was at submission", body.rstrip(), ""])
+
+
+def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
+    """The script of an array of jobs that run a study.
+
+    Args:
+        python, body: As in `render`; the body is slurm/driver.sh.
+
+    Raises:
+        UserError: A path cannot be written into a script.
+    """
+    folder = str(jobs.folder)
+    if re.search(r"[\0-\x1f\x7f\\]", folder) or any(_NO_TEXT.search(word) for word in (folder, *jobs.words)):
+        raise UserError(
+            f"{folder!r}: the path of a study may hold no backslash, and no line break or other such character"
+        )
+    options = [
+        f"--job-name={jobs.name}",
+        f"--array=0-{jobs.count - 1}",
+        f"--output={folder.replace('%', '%%')}/%A_%a.out",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR1@{jobs.wants.warns_secs}",
+        *_sizes(jobs.wants),
+        *jobs.wants.sbatch,
+    ]
+    lines = [
+        "#!/bin/bash",
+        "# shellcheck disable=SC2016 # a $ in the words of users is one",
+        f"# Jobs of the study {jobs.name}, written by hpc-train tune --as-jobs. Each runs trials until none is left.",
+        "",
+        *(f"#SBATCH {quote_for_sbatch(option)}" for option in options),
+        "",
+        "set -euo pipefail",
+        "stop=",
+        "trap 'stop=USR1' USR1",
+        "trap 'stop=TERM' TERM",
+        *_modules(jobs.wants.modules),
+        *(f"export {name}={shlex.quote(value)}" for name, value in jobs.wants.environment.items()),
+        f"PATH={shlex.quote(str(python.parent))}:$PATH",
+        "export PYTHONUNBUFFERED=1",
+        f"words=({shlex.join(jobs.words)})",
+        "me=hpc-train",
+    ]
+    return "\n".join([*lines, "", "# ---- slurm/driver.sh, as it was at submission", body.rstrip(), ""])
 
 
 def _environment(job_dir: Path, environment: Mapping[str, str]) -> list[str]:

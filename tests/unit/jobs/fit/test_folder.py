@@ -33,10 +33,35 @@ def test_a_pattern_without_a_name_needs_one() -> None:
         FitFolder.of(None, FitRequest(files=("data/*.csv",), label="y"))
 
 
-def begun(folder: Path, **options: Any) -> FitFolder:
+def begun(folder: Path, tables: Any = None, from_tables: bool = True, **options: Any) -> FitFolder:
     found = FitFolder(folder)
-    found.begin({"files": ["/a.csv"], "label": "y", "model": "dnn", **options})
+    found.begin({"files": ["/a.csv"], "label": "y", "model": "dnn", **options}, tables or {}, from_tables)
     return found
+
+
+def of(**files: int) -> dict[str, Any]:
+    return {"files": {name: [bytes_, 7] for name, bytes_ in files.items() if name != "test"}, "eval": {"test": [1, 7]}}
+
+
+def test_a_table_that_has_changed_is_refused_for_what_was_made_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    begun(folder, of(a=10))
+    found = begun(folder, of(a=11))  # nothing had been made
+    found.schema.touch()
+    begun(folder, of(a=11) | {"eval": {"test": [2, 7]}})  # which has no part in the schema
+    begun(folder, of(a=12), from_tables=False)
+    for tables in (of(a=11), of(a=12, b=1), of(b=1)):
+        with pytest.raises(UserError, match=r"has changed since .*schema.yaml was made of it; remove that file"):
+            begun(folder, tables)
+    found.job_file.touch()
+    with pytest.raises(UserError, match=r"a: has changed since .*data was made of it; go on without it"):
+        begun(folder, of(a=11))
+    with pytest.raises(UserError, match=r"^test: has changed"):
+        begun(folder, of(a=12) | {"eval": {"test": [2, 7]}})
+    begun(folder, of())  # it is gone
+    begun(folder, of(a=12))
+    (folder / RECORD).write_text('{"files": ["/a.csv"], "label": "y", "model": "dnn", "tables": {"files": 3}}')
+    begun(folder, of(a=5))
 
 
 def test_another_request_is_refused_for_what_was_made_of_the_first(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154
+# Runs a driver of a study, which runs its trials, and passes Slurm's signals on to it.
+#
+# The last part of slurm/tune.sh, which sources it, and of the script that "hpc-train tune --as-jobs" writes, which has it
+# copied in. It does not return: it ends the script. The script before it sets:
+#   words=(…)        the arguments of "hpc-train tune"
+#   me=NAME          the beginning of messages
+#   stop=USR1|TERM   the signal that has come already; the script should trap both from its first line on
+
+set -euo pipefail
+
+# ---- exit codes, as hpc_train/outcome.py has them
+readonly EXIT_STOPPED=3 EXIT_LOST_NODE=205
+readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # as in ranks.sh
+
+job=$SLURM_JOB_ID
+if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
+    job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
+fi
+
+# USR1 is Slurm's warning before the time limit, TERM its preemption: the trials save, and go on after the requeue.
+stop=${stop:-}
+pid=
+signal_driver() {
+    [[ -z $pid ]] || kill -USR1 "$pid" 2>/dev/null || true
+}
+trap 'stop=USR1; signal_driver' USR1
+trap 'stop=TERM; signal_driver' TERM
+
+unset SRUN_CPUS_PER_TASK
+if (($(id -u) == 0)); then # as in containers
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+code=$EXIT_STOPPED
+if [[ -z $stop ]]; then
+    hpc-train tune "${words[@]}" &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        wait "$pid" || true # a signal that is trapped ends the wait early
+    done
+    code=0
+    wait "$pid" || code=$?
+    pid=
+fi
+
+# ---- back into the queue, where Slurm has asked to stop, or all nodes that trials ran on are lost
+if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]] || ((code == EXIT_LOST_NODE)); then
+    if problem=$(timeout 20 scontrol requeue "$job" 2>&1); then
+        echo "$me: the job is back in the queue"
+        sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
+        wait $! || true
+        exit "$code"
+    fi
+    echo "$me: stopped, and not back in the queue ($problem): submit it again to go on"
+fi
+exit "$code"

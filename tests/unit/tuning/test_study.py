@@ -1,0 +1,351 @@
+"""Decisions about trials: of one process after the other, of several at once, and of some that die."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_train import UserError
+from hpc_train.config.yaml_loader import read_yaml
+from hpc_train.jobdir.paths import CODE
+from hpc_train.tuning.decisions import Judged, Left, Suggested, Taken
+from hpc_train.tuning.folder import BEST_FILE, StudyFolder
+from hpc_train.tuning.journal import decisions_in
+from hpc_train.tuning.study import NOTHING_LEFT, Study
+from tests.studies import DRIVER, MAX_STEPS, SPACE, files_of, measured, opened, quality, run, study_in, train
+from tests.support import REPOSITORY, SOAK, run_program
+
+OTHER = "f" * 16
+ASHA, MEDIAN = "early_stopping: {asha: {factor: 3}}", "early_stopping: {median: {least_trials: 2}}"
+STUDIES = {
+    "random": (SPACE, "max_trials: 12"),
+    "grid": ("space: {params.learning_rate: {choice: [1, 0.1, 0.01]}, params.width: {int: [1, 3]}}", "sampler: grid"),
+    "halving": (SPACE, "max_trials: 14", ASHA),
+    "median": (SPACE, "max_trials: 14", MEDIAN),
+    "tpe": (SPACE, "max_trials: 16", "sampler: tpe", ASHA),
+    "cmaes": (SPACE, "max_trials: 12", "sampler: cmaes"),
+}
+
+
+def summary(study: Study) -> list[tuple[object, ...]]:
+    """What a study has come to, without when and in how many runs."""
+    return [
+        (
+            trial.point,
+            trial.source,
+            trial.state,
+            trial.step,
+            trial.value,
+            [(r, j.value, j.verdict) for r, j in trial.judged.items()],
+        )
+        for trial in study.state.trials
+    ]
+
+
+def disturbed(folder: StudyFolder, chance: random.Random) -> tuple[Study, int]:
+    """Runs a study to its end with drivers that die at random, each of which is followed by another; how many died."""
+    for number in count():
+        study, driver = opened(folder), f"{number:016x}"
+        for trial in study.orphans(lambda name, driver=driver: name == driver):
+            step = max((judged.step for judged in trial.judged.values()), default=0)
+            value = measured(trial.point, step) if step else None
+            study.leave(trial, trial.driver, "waiting", step, value, "its driver died")
+        while (answer := study.ask(driver)).what == "run":
+            dies_at = chance.choice([0, 0.5, 1, 1.5, 2.5]) if chance.random() < 0.3 else float("inf")
+            if not train(study, answer, driver, dies_at):
+                break
+        else:
+            assert answer.what == "over"
+            return study, number
+    raise AssertionError
+
+
+@pytest.fixture(params=list(STUDIES))
+def lines(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    if request.param in ("tpe", "cmaes"):
+        pytest.importorskip("optuna")
+    return STUDIES[request.param]
+
+
+@pytest.mark.random
+def test_a_study_with_drivers_that_die_tries_the_same_points_and_finds_the_same(
+    tmp_path: Path, lines: tuple[str, ...]
+) -> None:
+    whole = opened(study_in(tmp_path / "whole", *lines))
+    assert run(whole) == NOTHING_LEFT
+    for seed in range(3 * SOAK):
+        found, died = disturbed(study_in(tmp_path / f"disturbed{seed}", *lines), random.Random(seed))
+        assert summary(found) == summary(whole)
+        assert died > 0
+        shutil.rmtree(found.folder.path)
+
+
+def test_the_journal_is_all_there_is(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    study = opened(study_in(tmp_path / "study", *lines))
+    run(study)
+    again = opened(study.folder)
+    assert vars(again.state) == vars(study.state)
+    assert again.ask(OTHER).why == NOTHING_LEFT
+    assert not any(path.suffix != ".json" for path in study.folder.decisions.iterdir())
+
+
+def test_all_points_of_a_grid_are_tried(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", *STUDIES["grid"]))
+    run(study)
+    assert [trial.point for trial in study.state.trials] == list(study.job.tune.points.grid())
+    assert {trial.state for trial in study.state.trials} == {"completed"}
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 40])
+def test_of_halving_one_comes_to_the_end_whatever_there_is(tmp_path: Path, trials: int) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, f"max_trials: {trials}", ASHA))
+    run(study)
+    completed = list(study.state.of("completed"))
+    assert len(completed) >= 1
+    assert len(list(study.state.of("paused"))) == trials - len(completed)
+    if trials < 27:
+        assert [trial.to_the_end for trial in completed] == [True]
+        assert completed[0] == max(study.state.trials, key=lambda trial: trial.value), "which is the best"
+
+
+def test_what_a_driver_is_told(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 2"))
+    other = opened(study.folder)
+    first, second = study.ask(DRIVER), other.ask(OTHER)
+    assert first.trial is not None
+    assert second.trial is not None
+    assert (first.trial.number, second.trial.number) == (0, 1)
+    assert (first.what, first.why, study.ask(DRIVER).what, study.ask(DRIVER).why) == (
+        "run",
+        "random",
+        "wait",
+        "2 trials may make room for others",
+    )
+    study.leave(first.trial, DRIVER, "waiting", 3, None, "it was stopped")
+    again = other.ask(OTHER)
+    assert again.trial is not None
+    assert (again.trial.number, again.why, again.trial.runs, again.trial.driver) == (0, "it was interrupted", 2, OTHER)
+    study.leave(first.trial, DRIVER, "failed", 3, None, "of a driver that has lost it")
+    other.leave(again.trial, OTHER, "completed", 9, 0.5, "")
+    other.leave(second.trial, OTHER, "completed", 9, 0.6, "")
+    assert (study.ask(DRIVER).what, study.ask(DRIVER).why) == ("over", NOTHING_LEFT)
+    assert [trial.state for trial in study.state.trials] == ["completed", "completed"]
+
+
+def test_a_trial_is_judged_once_at_a_rung(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 3", ASHA))
+    trial = study.ask(DRIVER).trial
+    assert trial is not None
+    first = study.judge(trial, 0, 1, 0.5)
+    assert study.judge(trial, 0, 2, 0.9) == first
+    assert first is not None
+    assert (first.verdict, first.value, first.step) == ("paused", 0.5, 1)
+    study.leave(trial, DRIVER, "waiting", 1, 0.5, "its driver died")
+    assert (trial.state, trial.why) == ("paused", first.why), "as was decided, not what its driver's end made of it"
+
+
+def test_a_trial_without_a_number_is_the_worst(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 3", ASHA))
+    for number, value in enumerate((None, 0.1, 0.2)):
+        trial = study.ask(DRIVER).trial
+        assert trial is not None
+        study.judge(trial, 0, 1, value)
+        study.leave(trial, DRIVER, "paused", 1, value, "")
+        assert number == trial.number
+    assert study.ask(DRIVER).trial is study.state.trials[2]
+
+
+def test_without_a_rule_nothing_is_compared(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study"))
+    trial = study.ask(DRIVER).trial
+    assert trial is not None
+    assert study.judge(trial, 0, 1, 0.5) is None
+
+
+def test_too_many_failures_end_a_study(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9", "max_failed_trials: 1"))
+    for _ in range(2):
+        trial = study.ask(DRIVER).trial
+        assert trial is not None
+        study.leave(trial, DRIVER, "failed", 0, None, "no such file")
+    assert (study.ask(DRIVER).what, study.ask(DRIVER).why) == ("over", "2 trials failed, and max_failed_trials is 1")
+
+
+def test_hours_in_which_trials_ran_end_a_study(tmp_path: Path) -> None:
+    now = [0.0]
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9", "max_hours: 2"), lambda: now[0])
+    trial = study.ask(DRIVER).trial
+    assert trial is not None
+    now[0] = 3600.0
+    assert study.hours_left() == 1.0
+    study.leave(trial, DRIVER, "completed", 9, 0.5, "")
+    now[0] = 1e6
+    assert study.hours_left() == 1.0, "while nothing runs, none goes by"
+    study.ask(DRIVER)
+    now[0] += 3600.0
+    assert (study.hours_left(), study.ask(DRIVER).why) == (0.0, "the trials have run for max_hours (2)")
+    study.change(max_hours=3.0)
+    assert study.ask(DRIVER).what == "run"
+    assert opened(study.folder).hours_left() is not None
+    assert opened(study_in(tmp_path / "other")).hours_left() is None
+
+
+def test_a_clock_that_goes_back_is_no_harm(tmp_path: Path) -> None:
+    times = iter([50.0, 50.0, 20.0])
+    study = opened(study_in(tmp_path / "study"), lambda: next(times, 10.0))
+    trial = study.ask(DRIVER).trial
+    assert trial is not None
+    study.leave(trial, DRIVER, "completed", 9, 0.5, "")
+    assert study.state.secs(60.0) == 0.0
+    assert opened(study.folder).state.trials[0].state == "completed"
+
+
+def test_a_study_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study"))
+    other = opened(study.folder)
+    assert study.halt("hpc-train tune stop")
+    assert not other.halt("again"), "it is known to be"
+    assert (other.ask(OTHER).what, other.ask(OTHER).why) == ("over", "hpc-train tune stop")
+    assert other.reopen()
+    assert not study.reopen()
+    assert study.ask(DRIVER).what == "run"
+
+
+def test_more_trials(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1"))
+    run(study)
+    study.change(max_trials=3)
+    assert run(opened(study.folder)) == NOTHING_LEFT
+    assert len(opened(study.folder).state.trials) == 3
+    with pytest.raises(UserError, match="100,001 trials are not allowed; allowed: 100,000 in all"):
+        study.change(max_trials=100_001)
+
+
+def test_trials_of_drivers_that_live_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = opened(study_in(tmp_path / "study"))
+    mine, lost = study.ask(DRIVER).trial, study.ask(OTHER).trial
+    assert study.orphans(lambda _: True) == []
+    assert study.orphans(lambda name: name == DRIVER) == [lost]
+    monkeypatch.setattr("hpc_train.tuning.study.holder_of", lambda path: {"pid": 1} if path.name == "0001" else None)
+    assert study.orphans(lambda _: False) == [mine], "whose ranks are there still"
+
+
+def test_the_best_trials_job_file(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 6"))
+    run(study)
+    best = max(study.state.trials, key=lambda trial: quality(trial.point))
+    assert study.state.best is best
+    path = study.folder.path / CODE / BEST_FILE
+    assert path.read_text().startswith(f"# Trial {best.name}: eval accuracy {best.value:.6g}. To train it alone:")
+    value = read_yaml(path).value
+    assert "tune" not in value
+    assert {f"params.{key}": value["params"][key] for key in ("learning_rate", "width")} == best.point
+    assert value["data"]["train"]["shards"] == str(tmp_path / "study" / "train-*.h5")
+
+
+def test_the_best_trials_job_file_is_right_whoever_writes_it_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process decides that its trial is the best, and writes that only after another one has found a better one."""
+    study = opened(study_in(tmp_path / "study"))
+    other = opened(study.folder)
+    mine, better = study.ask(DRIVER).trial, other.ask(OTHER).trial
+    assert mine is not None
+    assert better is not None
+    from hpc_train.tuning import study as module
+
+    write = module.write_best
+
+    def late(*args: object) -> object:
+        monkeypatch.setattr(module, "write_best", write)
+        other.leave(better, OTHER, "completed", MAX_STEPS, 0.9, "")
+        return write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "write_best", late)
+    study.leave(mine, DRIVER, "completed", MAX_STEPS, 0.5, "")
+    assert (study.folder.path / CODE / BEST_FILE).read_text().startswith("# Trial 0001")
+
+
+def test_a_disk_that_is_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = opened(study_in(tmp_path / "study"))
+    trial = study.ask(DRIVER).trial
+    assert trial is not None
+    (study.folder.path / CODE / BEST_FILE).mkdir()
+    with pytest.raises(UserError, match=r"best_trial\.yaml: cannot be written"):
+        study.leave(trial, DRIVER, "completed", MAX_STEPS, 0.5, "")
+
+
+@given(st.integers(0, 2**20), st.sampled_from([ASHA, MEDIAN, ""]), st.integers(1, 4))
+def test_several_drivers_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, stopping: str, drivers: int
+) -> None:
+    chance = random.Random(seed)
+    folder = study_in(tmp_path_factory.mktemp("studies") / "study", *filter(None, (SPACE, "max_trials: 9", stopping)))
+    studies = [opened(folder, map(float, count()).__next__) for _ in range(drivers)]
+    steps: dict[int, Callable[[], object]] = {}
+    over: set[int] = set()
+    while len(over) < drivers:
+        number = chance.randrange(drivers)
+        study, driver = studies[number], f"{number:016x}"
+        if number in steps:
+            steps.pop(number)()
+            continue
+        answer = study.ask(driver)
+        if answer.what == "run":
+            steps[number] = lambda study=study, answer=answer, driver=driver: train(study, answer, driver)
+        elif answer.what == "over":
+            over.add(number)
+    check_history(folder, 9)
+    assert not list(opened(folder).state.of("running", "waiting"))
+    shutil.rmtree(folder.path)
+
+
+def check_history(folder: StudyFolder, trials: int) -> None:
+    """No trial is lost, doubled, or run by two at once."""
+    runs_of: dict[int, str | None] = {}
+    rungs: Counter[tuple[int, int]] = Counter()
+    for decision in decisions_in(folder.decisions):
+        if isinstance(decision, Suggested):
+            assert decision.trial == len(runs_of)
+            runs_of[decision.trial] = decision.driver
+        elif isinstance(decision, Taken):
+            assert runs_of[decision.trial] is None, "nobody had it"
+            runs_of[decision.trial] = decision.driver
+        elif isinstance(decision, Left):
+            assert runs_of[decision.trial] == decision.driver, "who had it"
+            runs_of[decision.trial] = None
+        elif isinstance(decision, Judged):
+            assert runs_of[decision.trial] is not None
+            rungs[decision.trial, decision.rung] += 1
+    assert list(runs_of) == list(range(trials))
+    assert set(runs_of.values()) == {None}, "all have been left"
+    assert set(rungs.values()) <= {1}
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", range(1 if SOAK == 1 else 3))
+def test_processes_that_ask_and_tell_at_once_and_are_killed_lose_and_double_no_trial(tmp_path: Path, seed: int) -> None:
+    """Two hundred trials in all; each of the eight two hundred, under `make soak`."""
+    trials, kills = (200, 15) if SOAK == 1 else (1600, 200)
+    folder = study_in(tmp_path / "study", SPACE, f"max_trials: {trials}", ASHA)
+    program = REPOSITORY / "tests" / "programs" / "deciders.py"
+    done = run_program([*map(str, [sys.executable, program, "ask", folder.path, 8, trials, kills, seed])], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0, "some were killed"
+    assert len(list(files_of(folder))) > 2 * trials
+    check_history(folder, trials)
+    study = opened(folder)
+    assert [trial.point for trial in study.state.trials] == [study.job.tune.points.drawn(0, n) for n in range(trials)]
+    assert {trial.state for trial in study.state.trials} == {"paused", "completed"}
+    best = study.state.best
+    assert best is not None
+    assert (folder.path / CODE / BEST_FILE).read_text().startswith(f"# Trial {best.name}:")
