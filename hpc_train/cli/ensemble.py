@@ -49,8 +49,11 @@ def ensemble(
         from hpc_train.ensembles.begin import EnsembleRequest, begin_ensemble, open_ensemble
         from hpc_train.ensembles.combine import combine, results_in
         from hpc_train.ensembles.train import train_members
+        from hpc_train.telemetry.progress import is_live
         from hpc_train.tuning.drive import DriveRequest
+        from hpc_train.tuning.driver import Listeners
         from hpc_train.tuning.folder import StudyFolder
+        from hpc_train.tuning.live import StudyTable
 
     with errors():
         if launched_ranks() > 1:
@@ -63,7 +66,12 @@ def ensemble(
         ):
             raise UserError(f"{given}: an ensemble that goes on is as it was begun; leave it out")
         opened = open_ensemble(place)
-        code = train_members(opened, DriveRequest(parallel, not fresh_ranks, is_new), say)
+        request = DriveRequest(parallel, not fresh_ranks, is_new)
+        if is_live():
+            with StudyTable(console(), opened.study) as table:
+                code = train_members(opened, request, table.listeners)
+        else:
+            code = train_members(opened, request, Listeners(say))
         if code != 0:
             sys.exit(code)
         found = results_in(opened)
@@ -76,23 +84,25 @@ def ensemble(
 
 
 def _say(opened: Ensemble, found: Results) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
     from hpc_train.ensembles.combine import best_member
+    from hpc_train.jobs.layout import Column, text_table
 
-    def shown(value: float | None) -> str:
+    def number(value: float | None) -> str:
         return "–" if value is None else f"{value:.5g}"
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("model", "step", *found.mean):
-        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
-    table.add_row("ensemble", "–", *map(shown, found.mean.values()))
-    for member, metrics in zip(found.members, found.each, strict=True):
-        table.add_row(f"member {member.trial:04d}", str(member.step), *map(shown, metrics.values()))
-    show(console(), f"{found.evaluation}, {found.rows:,} rows:", table)
+    names = ["ensemble", *(f"member {member.trial:04d}" for member in found.members)]
+    steps = ["–", *(str(member.step) for member in found.members)]
+    columns = [Column("model", tuple(map(Text, names))), Column("step", tuple(map(Text, steps)), True)]
+    for metric in found.mean:
+        values = (number(metrics[metric]) for metrics in (found.mean, *found.each))
+        columns.append(Column(metric, tuple(map(Text, values)), True))
+    screen = console()
+    show(screen, f"{found.evaluation}, {found.rows:,} rows:", text_table(columns, screen.width))
     best = best_member(found)
-    own = shown(found.each[best]["loss"])
-    say(f"loss {shown(found.mean['loss'])}; the best member's, {found.members[best].trial:04d}: {own}")
+    own = number(found.each[best]["loss"])
+    say(f"loss {number(found.mean['loss'])}; the best member's, {found.members[best].trial:04d}: {own}")
     path = opened.path / found.export
     relative = os.path.relpath(path)
     say(f"export: {path if relative.startswith('..') else relative}")

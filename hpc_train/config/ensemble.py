@@ -33,9 +33,9 @@ class EnsembleSection:
 
     Args:
         members: How many models are trained.
+        study: The key `from`: the folder of a study, relative to the job file's.
         vary: In what they differ: the seeds of first weights and of the order of rows, the rows (each member's are
-            drawn from all, with replacement), the parameters (those of the best trials of a study).
-        study: The key `from`: the folder of that study, relative to the job file's.
+            drawn from all, with replacement), the parameters (those of the study's best trials).
         best: How many trials of the study give their parameters, the first members the best ones; None: one a member.
         checkpoint: Whether a member is the checkpoint with its best evaluation or its last one.
         seed: Of all that is drawn.
@@ -48,22 +48,26 @@ class EnsembleSection:
     }
 
     members: Annotated[Count, Field(ge=2, le=MOST_MEMBERS)]
+    study: Annotated[str | None, Field(alias="from", min_length=1)] = None
     vary: Annotated[
-        tuple[Varied, ...], BeforeValidator(as_tuple), Field(min_length=1), AfterValidator(_are_distinct)
+        tuple[Varied, ...],
+        BeforeValidator(as_tuple),
+        Field(min_length=1, validate_default=True),
+        AfterValidator(_are_distinct),
     ] = ("seed",)
-    study: Annotated[str | None, Field(alias="from", min_length=1, validate_default=True)] = None
-    best: Annotated[Count | None, Field(validate_default=True)] = None
+    best: Count | None = None
     checkpoint: Literal["best", "last"] = "best"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
 
-    @field_validator("study")
+    @field_validator("vary")
     @classmethod
-    def _goes_with_params(cls, study: str | None, info: ValidationInfo) -> str | None:
-        if "vary" in info.data and (study is not None) != ("params" in info.data["vary"]):
-            if study is None:
-                raise ValueError("missing: `vary: [params]` takes them from a study; give its folder")
-            raise ValueError("the study gives parameters, which do not vary; give `vary: [params]`, or leave it out")
-        return study
+    def _goes_with_a_study(cls, vary: tuple[Varied, ...], info: ValidationInfo) -> tuple[Varied, ...]:
+        study = info.data.get("study", ...)
+        if study is None and "params" in vary:
+            raise ValueError("`params` are those of a study's best trials; give its folder as `from`")
+        if study not in (None, ...) and "params" not in vary:
+            raise ValueError("`from` gives parameters, which do not vary; give `vary: [params]`, or leave it out")
+        return vary
 
     @field_validator("best")
     @classmethod

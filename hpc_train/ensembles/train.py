@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 from hpc_train.ensembles.begin import Ensemble
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_FAILED
 from hpc_train.tuning.drive import DriveRequest, drive
-from hpc_train.tuning.driver import GoalError
+from hpc_train.tuning.driver import GoalError, Listeners
 
 
-def train_members(ensemble: Ensemble, request: DriveRequest, report: Callable[[str], None]) -> int:
+def train_members(ensemble: Ensemble, request: DriveRequest, listeners: Listeners) -> int:
     """Trains members until there are as many as there are to be, or a signal comes; the exit code. Starts MPI ranks.
 
     A member that has failed is replaced by one of other seeds, as far as max_failed_trials allows.
@@ -21,12 +21,12 @@ def train_members(ensemble: Ensemble, request: DriveRequest, report: Callable[[s
     """
     study = ensemble.study
 
-    def say(text: str) -> None:
-        report(text.replace("hpc-train tune", "hpc-train ensemble"))
+    def report(text: str) -> None:
+        listeners.report(text.replace("hpc-train tune", "hpc-train ensemble"))
 
     while missing := ensemble.missing():
         try:
-            code = drive(study, ensemble.settings, request, say)
+            code = drive(study, ensemble.settings, request, replace(listeners, report=report))
         except GoalError as error:
             words = str(error).removeprefix("--set tune: ").replace("tune.goal.metric", "run.best_metric")
             raise UserError(words) from None

@@ -182,9 +182,10 @@ class StudyJob:
         return trial_settings(self.job, trial.point, f"{name[:LONGEST_NAME]}_{trial.name}")
 
     def file_of(self, trial: Trial) -> str:
-        """The job file of a trial, for the copy of the code: without `tune`, and with the full paths of data."""
+        """The job file of a trial, for the copy of the code: of one job alone, and with the full paths of data."""
         value = dict(overridden(self.document, point_settings(trial.point)).value)
-        value.pop("tune", None)
+        for key in ("tune", "ensemble"):
+            value.pop(key, None)
         return dump_yaml(renamed(value, self._placed), lists_in_line=True)
 
     def _placed(self, kind: Kind, name: str) -> str:
