@@ -18,6 +18,8 @@ from pydantic.dataclasses import dataclass
 from hpc_train.config.types import STRICT, Count, as_tuple
 
 MOST_MEMBERS = 1_000
+MEAN, SPREAD, MEMBERS = OUTPUTS = ("mean", "spread", "members")
+"""What the model of an ensemble gives, in place of one output."""
 Varied = Literal["seed", "rows", "params"]
 
 

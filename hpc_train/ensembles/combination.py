@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpc_train.config.ensemble import MEAN, MEMBERS, SPREAD
 from hpc_train.ensembles.task import Task, task_of
 from hpc_train.errors import UserError
 from hpc_train.export.from_checkpoint import RestoredModel
 from hpc_train.export.signature import Signature, default_serving
 from hpc_train.lazy import keras, tf
 from hpc_train.model.own_steps import has_own_predict_step
-
-MEAN, SPREAD, MEMBERS = "mean", "spread", "members"
-"""What the model gives."""
 
 
 @dataclass(frozen=True)

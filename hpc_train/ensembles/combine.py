@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
+from hpc_train.config.ensemble import MEAN, MEMBERS
 from hpc_train.config.exporters import FinalExporter
 from hpc_train.config.job import JobConfig
 from hpc_train.data.hdf5.shards import find_shards
@@ -23,7 +24,7 @@ from hpc_train.data.loading.tf_dataset import context_for, open_evaluation
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
 from hpc_train.ensembles.begin import Ensemble
-from hpc_train.ensembles.combination import MEAN, MEMBERS, Combination, combined
+from hpc_train.ensembles.combination import Combination, combined
 from hpc_train.ensembles.scores import Scores
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE, ExportFolder
@@ -172,9 +173,8 @@ def _exported(
         "members": [asdict(member) for member in chosen],
     }
     exporter = FinalExporter(EXPORTER)
-    runner = ExporterRunner(
-        path, (exporter,), combination.model, combination.signature, about, restored[0].job.load, sole=False
-    )
+    job, of_model = restored[0].job, (combination.model, combination.signature, about)
+    runner = ExporterRunner(path, (exporter,), *of_model, job.load, sole=False, schema=job.schema)
     runner.check(())
     newest = max(member.snapshot.time for member in restored)
     step = max(member.step for member in chosen)
