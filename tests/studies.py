@@ -13,10 +13,11 @@ from hpc_train.config.job import job_in
 from hpc_train.config.tune.section import Goal
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning.decisions import Judged, Left, Suggested, Taken
+from hpc_train.tuning.decisions import Decision, Judged, Left, Suggested, Taken
 from hpc_train.tuning.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
+from hpc_train.tuning.journal import Journal
 from hpc_train.tuning.state import StudyState
-from hpc_train.tuning.study import Answer, Study
+from hpc_train.tuning.study import Answer, Leaving, Study
 
 MAX_STEPS = 27
 JOB = f"""\
@@ -75,11 +76,11 @@ def train(study: Study, answer: Answer, driver: str, dies_at: float = math.inf) 
             if dies_at <= rung + 0.5:
                 return False
             state = "paused" if judged.verdict == "paused" else "stopped"
-            study.leave(trial, driver, state, step, measured(trial.point, step), judged.why)
+            study.leave(trial, driver, Leaving(state, step, measured(trial.point, step), judged.why))
             return True
     if not math.isinf(dies_at):
         return False
-    study.leave(trial, driver, "completed", MAX_STEPS, measured(trial.point, MAX_STEPS), "")
+    study.leave(trial, driver, Leaving("completed", MAX_STEPS, measured(trial.point, MAX_STEPS), ""))
     return True
 
 
@@ -88,6 +89,13 @@ def run(study: Study, driver: str = DRIVER) -> str:
     while (answer := study.ask(driver)).what == "run":
         train(study, answer, driver)
     return answer.why
+
+
+def decisions_in(path: Path) -> list[Decision]:
+    """The decisions in a journal."""
+    found: list[Decision] = []
+    Journal(path, found.append).refresh()
+    return found
 
 
 def files_of(folder: StudyFolder) -> Iterator[dict[str, Any]]:

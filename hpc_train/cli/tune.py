@@ -16,6 +16,7 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
+    from hpc_train.tuning.folder import StudySettings
     from hpc_train.tuning.study import Study
 
 RUN = "run"
@@ -182,11 +183,42 @@ def status(
             show(screen, *overview(found, screen.width))
 
 
+@tune.command("report", epilog=examples("hpc-train tune report runs/mine_study"))
+def report(study: StudyPath) -> None:
+    """Write STUDY/report.html: how the trials went, and which keys matter."""
+    with errors():
+        from hpc_train.tuning.report.page import write_study_report
+
+        found, known = _opened(study)
+        try:
+            say(_near(write_study_report(found, known.name)))
+        except OSError as error:
+            raise UserError(f"{error.filename or study}: cannot be written: {error.strerror}") from None
+
+
+@tune.command("export", epilog=examples("hpc-train tune export runs/mine_study --optuna study.journal"))
+def export(
+    study: StudyPath,
+    optuna: Annotated[Path, typer.Option(metavar="FILE", help="A journal for Optuna and optuna-dashboard.")],
+) -> None:
+    """Write the trials of a study for other programs."""
+    with errors():
+        from hpc_train.tuning.optuna_journal import write_journal
+
+        found, known = _opened(study)
+        write_journal(found, known.name, optuna.absolute())
+        say(f"{_near(optuna)}: for optuna-dashboard {_near(optuna)}, and optuna.storages.journal.JournalFileBackend")
+
+
 def _open(path: Path) -> Study:
+    return _opened(path)[0]
+
+
+def _opened(path: Path) -> tuple[Study, StudySettings]:
     from hpc_train.tuning.begin import open_study
     from hpc_train.tuning.folder import StudyFolder
 
-    return open_study(StudyFolder(path.absolute()))[0]
+    return open_study(StudyFolder(path.absolute()))
 
 
 COMMANDS = (Command("tune", tune, "Train", place=3, help="Search for the best settings of a job."),)

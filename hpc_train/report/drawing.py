@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from hpc_train.report import words
-from hpc_train.report.figure import STEP, BarChart, Chart, Curve, HistogramChart, LineChart, TimeLine
+from hpc_train.report.figure import STEP, BarChart, Chart, Curve, HistogramChart, LineChart, OwnChart, TimeLine
 from hpc_train.report.numbers import LARGEST, Points
 from hpc_train.report.svg import ALARM, COLOURS, CURVES, GRID, INK, PAPER, SOFT, for_page
 
@@ -75,10 +75,10 @@ def drawing() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def draw(chart: Chart, key: str) -> Markup:
-    """A chart in both widths, as SVG elements of classes `narrow` and `wide`; `key`: of its ids. Within `drawing()`."""
+def draw(chart: Chart, key: str, sizes: Sequence[Size] = SIZES) -> Markup:
+    """A chart in these sizes, as SVG elements of classes `narrow` and `wide`; `key`: of its ids. Within `drawing`."""
     drawn = []
-    for size in SIZES:
+    for size in sizes:
         figure = _figure(chart, size)
         text = StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -95,6 +95,8 @@ def _figure(chart: Chart, size: Size) -> Figure:
     if isinstance(chart, TimeLine):
         lanes, height = len(chart.lanes), 62 + 30 * len(chart.lanes)
         left = 14 + 7.4 * max(len(words.label(name, LONGEST_LANE)) for name, _ in chart.lanes)
+    elif isinstance(chart, OwnChart):
+        left, height = chart.room(size)
     figure = Figure(figsize=(size.width / 72, height / 72), dpi=72, facecolor="none")
     FigureCanvasSVG(figure)
     top, bottom, right = 10 if lanes else 28, 42, 20
@@ -111,13 +113,15 @@ def _figure(chart: Chart, size: Size) -> Figure:
     axes.grid(axis="x" if lanes else "y", color=GRID, linewidth=1)
     figure.text(4 / size.width, 1 - 4 / height, words.label(chart.y_label, 60), color=SOFT, va="top", parse_math=False)
     figure.text(1 - right / size.width, 5 / height, words.label(chart.x_label, 60), color=SOFT, ha="right", va="bottom")
-    if isinstance(chart, LineChart):
+    if isinstance(chart, OwnChart):
+        chart.paint(axes, size)
+    elif isinstance(chart, LineChart):
         _lines(axes, chart, size)
     elif isinstance(chart, BarChart):
         _bars(axes, chart, size)
     elif isinstance(chart, HistogramChart):
         axes.stairs(chart.counts, chart.edges, fill=True, color=CURVES[0])
-        _ticks(axes, size, whole=all(edge == int(edge) for edge in chart.edges))
+        ticks(axes, size, whole=all(edge == int(edge) for edge in chart.edges))
     else:
         _time_line(axes, chart, size)
     return figure
@@ -136,7 +140,7 @@ def _lines(axes: Axes, chart: LineChart, size: Size) -> None:
             axes.axvline(at, color=PAPER, linewidth=3, zorder=3)
         axes.axvline(at, color=ALARM, linewidth=1.2, dashes=(2, 2), zorder=4 if chart.stacked else 1)
     _across(axes, chart)
-    _ticks(axes, size, chart.x_label == STEP, chart.share, chart.logarithmic)
+    ticks(axes, size, chart.x_label == STEP, chart.share, chart.logarithmic)
     if chart.stacked:
         axes.set_ylim(0, 1)
     elif not chart.logarithmic:
@@ -240,7 +244,7 @@ def _stack(axes: Axes, chart: LineChart, size: Size) -> None:
 def _bars(axes: Axes, chart: BarChart, size: Size) -> None:
     axes.bar([at for at, _ in chart.bars], [height for _, height in chart.bars], color=CURVES[0], width=0.8)
     axes.margins(x=0.02)
-    _ticks(axes, size, whole=True)
+    ticks(axes, size, whole=True)
 
 
 def _time_line(axes: Axes, chart: TimeLine, size: Size) -> None:
@@ -261,12 +265,13 @@ def _time_line(axes: Axes, chart: TimeLine, size: Size) -> None:
                       markeredgecolor=PAPER, markeredgewidth=0.8)  # fmt: skip
     axes.set_xlim(-0.02 * span, 1.03 * span)
     axes.set_ylim(-0.6, len(chart.lanes) - 0.4)
-    _ticks(axes, size, whole=False)
+    ticks(axes, size, whole=False)
     names = [words.label(name, LONGEST_LANE) for name, _ in chart.lanes]
     axes.set_yticks(range(len(names)), names[::-1], color=INK, parse_math=False)
 
 
-def _ticks(axes: Axes, size: Size, whole: bool, share: bool = False, logarithmic: bool = False) -> None:
+def ticks(axes: Axes, size: Size, whole: bool, share: bool = False, logarithmic: bool = False) -> None:
+    """Of both axes; whether x counts something, y are shares of 1, or logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     def amount(value: float, limits: tuple[float, float]) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_train.report import words
 from hpc_train.report.numbers import Best, Points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from hpc_train.report.drawing import Size
 
 STEP = "step"
 MOST_AT_AN_END = 3
@@ -202,4 +208,31 @@ class TimeLine:
         )
 
 
-Chart = LineChart | BarChart | HistogramChart | TimeLine
+@dataclass(frozen=True, kw_only=True)
+class OwnChart(ABC):
+    """A chart that another package has, and draws.
+
+    Attributes:
+        header, rows, description: The chart in numbers, and in words.
+        legend: What is inside of a swatch of 26 by 12, as SVG, and its meaning.
+    """
+
+    title: str
+    x_label: str = ""
+    y_label: str = ""
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    description: str
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+    def room(self, size: Size) -> tuple[float, int]:
+        """The margin on the left, and the height."""
+        return 52.0, size.height
+
+    @abstractmethod
+    def paint(self, axes: Axes, size: Size) -> None:
+        """Draws it, in colours of `report.svg`."""
+
+
+Chart = LineChart | BarChart | HistogramChart | TimeLine | OwnChart

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup, escape
 
-from hpc_train.report.drawing import draw, drawing, look
-from hpc_train.report.figure import Chart, LineChart
+from hpc_train.report.drawing import SIZES, Size, draw, drawing, look
+from hpc_train.report.figure import Chart, LineChart, OwnChart
 from hpc_train.text import LINES, visible
 
 
@@ -26,16 +26,28 @@ class Picture:
     legend: tuple[tuple[Markup, str], ...]
 
 
+class Hang(Protocol):
+    """Draws charts in these widths."""
+
+    def __call__(self, charts: Iterable[Chart], sizes: Sequence[Size] = SIZES) -> list[Picture]: ...
+
+
 @contextmanager
-def gallery() -> Iterator[Callable[[Iterable[Chart]], list[Picture]]]:
+def gallery() -> Iterator[Hang]:
     """Gives a function that draws charts of a page, each with ids of its own; matplotlib is set up meanwhile."""
     numbers = itertools.count(1)
+
+    def hang(charts: Iterable[Chart], sizes: Sequence[Size] = SIZES) -> list[Picture]:
+        return [Picture(chart, draw(chart, f"chart{next(numbers)}", sizes), _legend(chart)) for chart in charts]
+
     with drawing():
-        yield lambda charts: [Picture(chart, draw(chart, f"chart{next(numbers)}"), _legend(chart)) for chart in charts]
+        yield hang
 
 
 def _legend(chart: Chart) -> tuple[tuple[Markup, str], ...]:
     """A swatch and its meaning for each curve, where it is not clear without, and for the lines at restarts."""
+    if isinstance(chart, OwnChart):
+        return tuple((_small(content), label) for content, label in chart.legend)
     if not isinstance(chart, LineChart):
         return ()
     labelled = len(chart.curves) > 1 or any(curve.label != chart.y_label for curve in chart.curves)
@@ -70,10 +82,17 @@ def _small(content: str) -> Markup:
     return Markup(svg)
 
 
-def render(template: str, **values: Any) -> str:
-    """A template of this folder, filled in; in ASCII, so that no setting of the machine changes a character."""
+_HERE = "hpc_train.report"
+
+
+def render(template: str, /, package: str = _HERE, **values: Any) -> str:
+    """A template, filled in; in ASCII, so that no setting of the machine changes a character.
+
+    Args:
+        package: Which has the template; those that it builds on may be of this one.
+    """
     templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("hpc_train.report", ""),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name, "") for name in (package, _HERE)]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

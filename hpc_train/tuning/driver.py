@@ -127,7 +127,7 @@ class Driver:
         self._lock = DriverLock(study.folder.drivers)
         self._starters: dict[int, RankStarter] = {}
         self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
-        self._looked, self._answer = float("-inf"), Answer("wait", "")
+        self._looked, self._refreshed, self._answer = float("-inf"), float("-inf"), Answer("wait", "")
         self._stopping = ""
 
     def run(self) -> int:
@@ -272,8 +272,8 @@ class Driver:
         self._listeners.look(self._running)
 
     def _halted(self) -> bool:
-        if time.monotonic() - self._looked > LOOK_SECS:
-            self._looked = time.monotonic()
+        if time.monotonic() - self._refreshed > LOOK_SECS:
+            self._refreshed = time.monotonic()
             self._study.refresh()
         return self._study.state.halted is not None
 
@@ -294,6 +294,7 @@ class Driver:
             if (code := running.run.code()) is not None:
                 self._running.remove(running)
                 self._left(running, code)
+                self._looked = float("-inf")  # others may go on now
 
     def _left(self, running: Running, code: int) -> None:
         study, trial = self._study, running.trial

@@ -6,10 +6,10 @@ belongs to the trial's number. So the suggestion is one of what is known, whiche
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from hpc_train.config.tune.parameter import Parameter, Value, key_of
@@ -33,19 +33,8 @@ class OptunaSampler(Sampler):
 
     def __init__(self, settings: TuneSection) -> None:
         super().__init__(settings)
-        try:
-            with importing():
-                import optuna
-
-                if settings.sampler == "cmaes":
-                    importlib.import_module("cmaes")  # which Optuna imports when it samples
-        except ImportError:
-            raise UserError(
-                f"tune.sampler: {settings.sampler} needs Optuna, which is not installed: pip install "
-                "'hpc_train[tune]'; or take random or grid"
-            ) from None
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna = optuna
+        more = ("cmaes",) if settings.sampler == "cmaes" else ()  # Optuna imports it when it samples
+        self._optuna = optuna_for(f"tune.sampler: {settings.sampler}", *more, otherwise="; or take random or grid")
         self._known: dict[tuple[int, str, float | None], Any] = {}
 
     def _suggested(self, state: StudyState, number: int) -> Point:
@@ -101,30 +90,20 @@ class OptunaSampler(Sampler):
             kind = states.PRUNED
         else:
             kind = states.RUNNING if trial.state in ("running", "waiting") else states.FAIL
-        named = {name: value for name, value in self._distributions.items() if name in trial.point}
         return self._optuna.trial.create_trial(
             state=kind,
             params=self._encoded(trial.point),
-            distributions=named,
+            distributions={name: self._distributions[name] for name in trial.point},
             value=trial.value if kind == states.COMPLETE else None,
             intermediate_values=steps,
         )
 
     @cached_property
     def _distributions(self) -> Mapping[str, Any]:
-        made = self._optuna.distributions
-
-        def of(parameter: Parameter) -> Any:
-            if parameter.choice is not None:
-                return made.CategoricalDistribution([key_of(value) for value in parameter.choice])
-            kind = made.IntDistribution if parameter.int is not None else made.FloatDistribution
-            return kind(*(parameter.bounds or ()), log=parameter.is_logarithmic)
-
-        return {key: of(parameter) for key, parameter in self._settings.space.items()}
+        return distributions_of(self._settings.space)
 
     def _encoded(self, point: Point) -> dict[str, Value]:
-        space = self._settings.space
-        return {key: key_of(value) if space[key].choice is not None else value for key, value in point.items()}
+        return encoded(self._settings.space, point)
 
     def _point(self, asked: Any) -> Point:
         """The point of a trial of Optuna's, which is asked for the value of each key that matters."""
@@ -141,3 +120,40 @@ class OptunaSampler(Sampler):
                     bounds = parameter.bounds or ()
                     point[key] = parameter.rounded(asked.suggest_float(key, *bounds, log=parameter.is_logarithmic))
         return point
+
+
+def optuna_for(what: str, *more: str, otherwise: str = "") -> Any:
+    """Optuna, silent, for `what`, which also needs the modules `more`.
+
+    Raises:
+        UserError: It is not installed; `otherwise`: what else can be done.
+    """
+    try:
+        with importing():
+            for name in ("optuna", *more):
+                import_module(name)
+    except ImportError:
+        raise UserError(
+            f"{what} needs Optuna, which is not installed: pip install 'hpc_train[tune]'{otherwise}"
+        ) from None
+    optuna = import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def distributions_of(space: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Optuna's distribution of each key."""
+    made = import_module("optuna").distributions
+
+    def of(parameter: Parameter) -> Any:
+        if parameter.choice is not None:
+            return made.CategoricalDistribution([key_of(value) for value in parameter.choice])
+        kind = made.IntDistribution if parameter.int is not None else made.FloatDistribution
+        return kind(*(parameter.bounds or ()), log=parameter.is_logarithmic)
+
+    return {key: of(parameter) for key, parameter in space.items()}
+
+
+def encoded(space: Mapping[str, Parameter], point: Point) -> dict[str, Value]:
+    """A point as Optuna has it: choices, which may be lists, as their keys."""
+    return {key: key_of(value) if space[key].choice is not None else value for key, value in point.items()}

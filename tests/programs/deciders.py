@@ -20,6 +20,7 @@ from pathlib import Path
 from hpc_train.tuning.decisions import Suggested
 from hpc_train.tuning.folder import StudyFolder
 from hpc_train.tuning.journal import Journal
+from hpc_train.tuning.study import Leaving
 from tests.studies import measured, opened, suggested, train
 
 POLL_SECS = 0.001
@@ -43,7 +44,9 @@ def ask(folder: Path) -> None:
             continue
         for trial in study.orphans(lives):
             step = max((judged.step for judged in trial.judged.values()), default=0)
-            study.leave(trial, trial.driver, "waiting", step, measured(trial.point, step) if step else None, "it died")
+            study.leave(
+                trial, trial.driver, Leaving("waiting", step, measured(trial.point, step) if step else None, "it died")
+            )
         time.sleep(POLL_SECS)
 
 

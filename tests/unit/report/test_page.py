@@ -11,7 +11,9 @@ import yaml
 
 from hpc_train.report.compare import write_comparison
 from hpc_train.report.page import write_report
+from hpc_train.tuning.report.page import write_study_report
 from tests.job_dirs import a_job
+from tests.study_runs import make_study, run_trials
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MEASURE = """
@@ -74,7 +76,9 @@ def pages(tmp_path_factory):
         job["params"] |= {f"setting_number_{k}": f"value {i} of {'x' * 20 * (k % 3)} {k}" for k in range(14)}
         (path / "job.yaml").write_text(json.dumps(job))
     written.append(write_comparison(sweep, folder / "sweep.html"))
-    return dict(zip(("report", "many ranks", "comparison", "sweep"), written, strict=True))
+    study = run_trials(make_study(folder / "study", max_trials=40, early_stopping="asha"))
+    written.append(write_study_report(study, "digits"))
+    return dict(zip(("report", "many ranks", "comparison", "sweep", "study"), written, strict=True))
 
 
 def look_at(browser, page, width, dark=False):
@@ -97,7 +101,7 @@ def look_at(browser, page, width, dark=False):
     )
 
 
-@pytest.mark.parametrize("name", ["report", "many ranks", "comparison"])
+@pytest.mark.parametrize("name", ["report", "many ranks", "comparison", "study"])
 def test_on_a_phone_nothing_is_cut_off_and_nothing_is_tiny(browser, pages, name):
     seen = look_at(browser, pages[name], 390)
     assert seen["width"] == 390 and seen["scroll"] <= 390
@@ -111,6 +115,13 @@ def test_on_a_screen(browser, pages, width):
     assert seen["scroll"] <= width
     assert seen["wide"] > 5 and seen["narrow"] == 0 and seen["outside"] == 0 and seen["cut"] == []
     assert seen["smallest"] >= 10
+
+
+@pytest.mark.parametrize("width", [600, 1280])
+def test_a_study_on_a_screen(browser, pages, width):
+    seen = look_at(browser, pages["study"], width)
+    assert seen["scroll"] <= width and seen["outside"] == 0 and seen["cut"] == []
+    assert seen["wide"] == 3 and seen["narrow"] == 8 and seen["smallest"] >= 10
 
 
 @pytest.mark.parametrize("name", ["comparison", "sweep"])

@@ -17,8 +17,8 @@ from hpc_train import UserError
 from hpc_train.telemetry.json_files import finite
 from hpc_train.tuning import journal as module
 from hpc_train.tuning.decisions import Changed, Decision, Halted, decision_of, fields_of
-from hpc_train.tuning.journal import Journal, decisions_in
-from tests.studies import DRIVER, judged, left, suggested, taken
+from hpc_train.tuning.journal import Journal
+from tests.studies import DRIVER, decisions_in, judged, left, suggested, taken
 from tests.support import REPOSITORY, SOAK, run_program
 
 POINTS = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
@@ -37,7 +37,7 @@ def test_what_is_appended_is_read(tmp_path_factory: pytest.TempPathFactory, tria
     for trial in trials:
         assert journal.append(lambda trial=trial: suggested(trial, point=finite(point))) == heard[-1]
     assert len(journal) == len(trials)
-    assert list(decisions_in(folder)) == heard
+    assert decisions_in(folder) == heard
     assert sorted(path.name for path in folder.iterdir()) == [f"{number:08d}.json" for number in range(len(trials))]
 
 
@@ -91,7 +91,7 @@ def test_a_link_that_is_reported_as_missing_was_made(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "link", twice)
     heard: list[Decision] = []
     numbers(Journal(tmp_path, heard.append), 0, 1)
-    assert heard == [suggested(0), suggested(1)] == list(decisions_in(tmp_path))
+    assert heard == [suggested(0), suggested(1)] == decisions_in(tmp_path)
 
 
 def test_a_decision_that_another_node_does_not_see_yet_is_waited_for(
@@ -111,7 +111,7 @@ def test_a_decision_that_another_node_does_not_see_yet_is_waited_for(
     monkeypatch.setattr(module, "POLL_SECS", 0)
     numbers(journal, 1)
     assert hidden == [0]
-    assert list(decisions_in(tmp_path)) == [suggested(0), suggested(1)]
+    assert decisions_in(tmp_path) == [suggested(0), suggested(1)]
 
     numbers(other, 2)
     hidden[0] = 10**9
@@ -143,7 +143,7 @@ def test_a_damaged_decision_is_refused_with_its_path(tmp_path: Path, content: st
     numbers(Journal(tmp_path, lambda _: None), 0)
     (tmp_path / "00000001.json").write_text(content)
     with pytest.raises(UserError) as caught:
-        list(decisions_in(tmp_path))
+        decisions_in(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/00000001.json: ")
     with pytest.raises(UserError, match=r"00000001\.json"):
         numbers(Journal(tmp_path, lambda _: None), 1)
@@ -154,7 +154,7 @@ def test_a_decision_that_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text(json.dumps(fields_of(suggested(0))))
     (tmp_path / "00000000.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"00000000\.json: cannot be read"):
-        list(decisions_in(tmp_path))
+        decisions_in(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])

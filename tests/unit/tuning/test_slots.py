@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train import UserError
-from hpc_train.tuning.slots import Wanted, slots_of
+from hpc_train.tuning.slots import Node, Wanted, slots_of, slots_of_nodes
 
 
 @given(
@@ -76,3 +76,39 @@ def test_more_than_there_is_is_refused(
     with pytest.raises(UserError) as caught:
         slots_of(range(cores), devices, wanted, parallel)
     assert str(caught.value).startswith(words)
+
+
+@given(
+    st.lists(
+        st.builds(Node, st.uuids().map(str), st.integers(1, 32), st.integers(0, 4), st.none() | st.integers(1, 999)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.builds(Wanted, st.integers(1, 4), st.integers(1, 4), st.none() | st.integers(1, 2)),
+    st.none() | st.integers(1, 40),
+)
+def test_no_two_slots_of_an_allocation_share_anything(nodes: list[Node], wanted: Wanted, parallel: int | None) -> None:
+    try:
+        slots = slots_of_nodes(nodes, wanted, parallel)
+    except UserError:
+        assert parallel is not None or any(0 < node.devices < (wanted.devices or 0) for node in nodes)
+        return
+    assert [slot.number for slot in slots] == list(range(len(slots)))
+    assert len(slots) == (parallel or len(slots)) >= 1
+    for node in nodes:
+        here = [slot for slot in slots if slot.node == node.name]
+        cores = [core for slot in here for core in slot.cores]
+        devices = [device for slot in here for device in slot.devices]
+        assert len(set(cores)) == len(cores) <= node.cores
+        assert len(set(devices)) == len(devices) <= node.devices
+        assert node.memory is None or sum(slot.memory or 0 for slot in here) <= node.memory
+        assert not any(slot.is_bound for slot in here), "Slurm binds them"
+
+
+def test_a_slot_of_a_node_is_a_step_of_the_allocation() -> None:
+    (slot,) = slots_of_nodes([Node("n1", 4, 2, 1000)], Wanted(2, 2), None)
+    words = slot.prefix
+    assert words[0] == "srun"
+    assert {"--exact", "--nodelist=n1", "--cpus-per-task=4", "--gpus-per-node=2", "--mem=1000M"} <= set(words)
+    (here,) = slots_of(range(4), [], Wanted(4), None)
+    assert here.prefix == []

@@ -27,12 +27,20 @@ def test_the_life_of_a_trial() -> None:
         False,
     )
     state.hear(left(0, "waiting", step=3, value=0.5, time=21.0))
-    assert trial.without_progress == 1
+    assert trial.crashes == 0
     state.hear(taken(0, to_the_end=True, time=30.0))
     state.hear(left(0, "completed", step=9, value=0.9, time=31.0))
-    assert (trial.to_the_end, trial.without_progress, trial.runs) == (True, 0, 3)
+    assert (trial.to_the_end, trial.crashes, trial.runs) == (True, 0, 3)
     assert trial.periods == [(10.0, 15.0), (20.0, 21.0), (30.0, 31.0)]
     assert state.secs(99.0) == 7.0
+
+
+def test_crashes_count_until_a_run_comes_further() -> None:
+    state = state_of(suggested(0))
+    for step, crashed, crashes in [(0, True, 1), (0, False, 1), (0, True, 2), (5, True, 0), (5, True, 1)]:
+        state.hear(left(0, "waiting", step=step, crashed=crashed))
+        state.hear(taken(0))
+        assert state.trials[0].crashes == crashes
 
 
 def test_time_counts_once_however_many_trials_run() -> None:

@@ -19,9 +19,20 @@ from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobdir.paths import CODE
 from hpc_train.tuning.decisions import Judged, Left, Suggested, Taken
 from hpc_train.tuning.folder import BEST_FILE, StudyFolder
-from hpc_train.tuning.journal import decisions_in
-from hpc_train.tuning.study import NOTHING_LEFT, Study
-from tests.studies import DRIVER, MAX_STEPS, SPACE, files_of, measured, opened, quality, run, study_in, train
+from hpc_train.tuning.study import NOTHING_LEFT, Leaving, Study
+from tests.studies import (
+    DRIVER,
+    MAX_STEPS,
+    SPACE,
+    decisions_in,
+    files_of,
+    measured,
+    opened,
+    quality,
+    run,
+    study_in,
+    train,
+)
 from tests.support import REPOSITORY, SOAK, run_program
 
 OTHER = "f" * 16
@@ -58,7 +69,7 @@ def disturbed(folder: StudyFolder, chance: random.Random) -> tuple[Study, int]:
         for trial in study.orphans(lambda name, driver=driver: name == driver):
             step = max((judged.step for judged in trial.judged.values()), default=0)
             value = measured(trial.point, step) if step else None
-            study.leave(trial, trial.driver, "waiting", step, value, "its driver died")
+            study.leave(trial, trial.driver, Leaving("waiting", step, value, "its driver died"))
         while (answer := study.ask(driver)).what == "run":
             dies_at = chance.choice([0, 0.5, 1, 1.5, 2.5]) if chance.random() < 0.3 else float("inf")
             if not train(study, answer, driver, dies_at):
@@ -130,13 +141,13 @@ def test_what_a_driver_is_told(tmp_path: Path) -> None:
         "wait",
         "2 trials may make room for others",
     )
-    study.leave(first.trial, DRIVER, "waiting", 3, None, "it was stopped")
+    study.leave(first.trial, DRIVER, Leaving("waiting", 3, None, "it was stopped"))
     again = other.ask(OTHER)
     assert again.trial is not None
     assert (again.trial.number, again.why, again.trial.runs, again.trial.driver) == (0, "it was interrupted", 2, OTHER)
-    study.leave(first.trial, DRIVER, "failed", 3, None, "of a driver that has lost it")
-    other.leave(again.trial, OTHER, "completed", 9, 0.5, "")
-    other.leave(second.trial, OTHER, "completed", 9, 0.6, "")
+    study.leave(first.trial, DRIVER, Leaving("failed", 3, None, "of a driver that has lost it"))
+    other.leave(again.trial, OTHER, Leaving("completed", 9, 0.5, ""))
+    other.leave(second.trial, OTHER, Leaving("completed", 9, 0.6, ""))
     assert (study.ask(DRIVER).what, study.ask(DRIVER).why) == ("over", NOTHING_LEFT)
     assert [trial.state for trial in study.state.trials] == ["completed", "completed"]
 
@@ -149,7 +160,7 @@ def test_a_trial_is_judged_once_at_a_rung(tmp_path: Path) -> None:
     assert study.judge(trial, 0, 2, 0.9) == first
     assert first is not None
     assert (first.verdict, first.value, first.step) == ("paused", 0.5, 1)
-    study.leave(trial, DRIVER, "waiting", 1, 0.5, "its driver died")
+    study.leave(trial, DRIVER, Leaving("waiting", 1, 0.5, "its driver died"))
     assert (trial.state, trial.why) == ("paused", first.why), "as was decided, not what its driver's end made of it"
 
 
@@ -159,7 +170,7 @@ def test_a_trial_without_a_number_is_the_worst(tmp_path: Path) -> None:
         trial = study.ask(DRIVER).trial
         assert trial is not None
         study.judge(trial, 0, 1, value)
-        study.leave(trial, DRIVER, "paused", 1, value, "")
+        study.leave(trial, DRIVER, Leaving("paused", 1, value, ""))
         assert number == trial.number
     assert study.ask(DRIVER).trial is study.state.trials[2]
 
@@ -176,7 +187,7 @@ def test_too_many_failures_end_a_study(tmp_path: Path) -> None:
     for _ in range(2):
         trial = study.ask(DRIVER).trial
         assert trial is not None
-        study.leave(trial, DRIVER, "failed", 0, None, "no such file")
+        study.leave(trial, DRIVER, Leaving("failed", 0, None, "no such file"))
     assert (study.ask(DRIVER).what, study.ask(DRIVER).why) == ("over", "2 trials failed, and max_failed_trials is 1")
 
 
@@ -187,7 +198,7 @@ def test_hours_in_which_trials_ran_end_a_study(tmp_path: Path) -> None:
     assert trial is not None
     now[0] = 3600.0
     assert study.hours_left() == 1.0
-    study.leave(trial, DRIVER, "completed", 9, 0.5, "")
+    study.leave(trial, DRIVER, Leaving("completed", 9, 0.5, ""))
     now[0] = 1e6
     assert study.hours_left() == 1.0, "while nothing runs, none goes by"
     study.ask(DRIVER)
@@ -204,7 +215,7 @@ def test_a_clock_that_goes_back_is_no_harm(tmp_path: Path) -> None:
     study = opened(study_in(tmp_path / "study"), lambda: next(times, 10.0))
     trial = study.ask(DRIVER).trial
     assert trial is not None
-    study.leave(trial, DRIVER, "completed", 9, 0.5, "")
+    study.leave(trial, DRIVER, Leaving("completed", 9, 0.5, ""))
     assert study.state.secs(60.0) == 0.0
     assert opened(study.folder).state.trials[0].state == "completed"
 
@@ -245,7 +256,7 @@ def test_the_best_trials_job_file(tmp_path: Path) -> None:
     best = max(study.state.trials, key=lambda trial: quality(trial.point))
     assert study.state.best is best
     path = study.folder.path / CODE / BEST_FILE
-    assert path.read_text().startswith(f"# Trial {best.name}: eval accuracy {best.value:.6g}. To train it alone:")
+    assert path.read_text().startswith(f"# Trial {best.name}: eval accuracy {best.value:.6g}.\n")
     value = read_yaml(path).value
     assert "tune" not in value
     assert {f"params.{key}": value["params"][key] for key in ("learning_rate", "width")} == best.point
@@ -267,11 +278,11 @@ def test_the_best_trials_job_file_is_right_whoever_writes_it_last(
 
     def late(*args: object) -> object:
         monkeypatch.setattr(module, "write_best", write)
-        other.leave(better, OTHER, "completed", MAX_STEPS, 0.9, "")
+        other.leave(better, OTHER, Leaving("completed", MAX_STEPS, 0.9, ""))
         return write(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "write_best", late)
-    study.leave(mine, DRIVER, "completed", MAX_STEPS, 0.5, "")
+    study.leave(mine, DRIVER, Leaving("completed", MAX_STEPS, 0.5, ""))
     assert (study.folder.path / CODE / BEST_FILE).read_text().startswith("# Trial 0001")
 
 
@@ -281,7 +292,7 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert trial is not None
     (study.folder.path / CODE / BEST_FILE).mkdir()
     with pytest.raises(UserError, match=r"best_trial\.yaml: cannot be written"):
-        study.leave(trial, DRIVER, "completed", MAX_STEPS, 0.5, "")
+        study.leave(trial, DRIVER, Leaving("completed", MAX_STEPS, 0.5, ""))
 
 
 @given(st.integers(0, 2**20), st.sampled_from([ASHA, MEDIAN, ""]), st.integers(1, 4))

@@ -1,0 +1,151 @@
+"""What a driver does with its slots, on a clock that only its own waiting moves; its trials train nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_train import UserError
+from hpc_train.resilience.signals import StopSignals
+from hpc_train.tuning import driver as module
+from hpc_train.tuning.driver import Driver, Listeners, Place
+from hpc_train.tuning.driver_lock import DriverLock
+from hpc_train.tuning.folder import StudySettings
+from hpc_train.tuning.slots import Slot
+from hpc_train.tuning.study import Study
+from tests.job_dirs import record, write_job
+from tests.studies import SPACE, opened, study_in
+
+OTHER = "f" * 16
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, secs: float) -> None:
+        self.now += secs
+
+
+class Run:
+    """A run of a trial that has a value at its first rung after some seconds, and ends after as many more."""
+
+    def __init__(self, clock: Clock, job_dir: Path, secs: float, value: float | None) -> None:
+        self._clock, self._job_dir, self._came, self._value = clock, job_dir, clock.now + secs, value
+        self._end, self._asked = self._came + secs, False
+
+    def code(self) -> int | None:
+        if self._clock.now >= self._came and not self._job_dir.exists():
+            write_job(self._job_dir, [record("eval", 3, 1.0, accuracy=self._value)])
+        if self._asked:
+            return 4
+        return 0 if self._clock.now >= self._end else None
+
+    def ask_to_stop(self) -> None:
+        self._asked = True
+
+    end_at_once = ask_to_stop
+
+    def never_began(self) -> bool:
+        return False
+
+    def names(self) -> dict[str, list[str]]:
+        return {"eval": ["loss", "accuracy"]}
+
+
+class Starter:
+    def __init__(self, begin: Callable[[Path], Run]) -> None:
+        self._begin = begin
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, command: Any) -> Run:
+        return self._begin(command.job_dir)
+
+    names = begin
+
+
+class FakePlace(Place):
+    begin: Callable[[Path], Run]
+
+    def starter(self, slot: Slot, lock: DriverLock) -> Any:
+        return Starter(self.begin)
+
+    def kept_ranks(self, slot: Slot, lock: DriverLock) -> Any:
+        return Starter(self.begin)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=found.monotonic, sleep=found.sleep))
+    return found
+
+
+def drive(
+    study: Study, clock: Clock, slots: int, trials: dict[str, tuple[float, float | None]]
+) -> tuple[int, list[str]]:
+    """The exit code of a driver, and what it says; each trial's seconds to its first rung, and its value there."""
+
+    def begin(job_dir: Path) -> Run:
+        return Run(clock, job_dir, *trials.get(job_dir.name, (0.0, None)))
+
+    place = FakePlace([Slot(number, (number,)) for number in range(slots)], None, 1, "single")  # type: ignore[arg-type]
+    object.__setattr__(place, "begin", begin)
+    settings = StudySettings("demo", "/job.yaml", "job.yaml", (), 1, 0.0, "1", {})
+    said: list[str] = []
+    code = Driver(study, settings, place, StopSignals(), threading.Event(), Listeners(said.append)).run()
+    return code, said
+
+
+def test_a_slot_that_is_free_takes_a_trial_that_may_go_on_while_others_run(tmp_path: Path, clock: Clock) -> None:
+    """Trial 0 goes on as soon as trial 1 was worse, while trial 2 takes long."""
+    folder = study_in(tmp_path / "study", SPACE, "max_trials: 3", "early_stopping: {asha: {factor: 2}}")
+    study = opened(folder, clock.monotonic)
+    drive(study, clock, 3, {"0000": (1, 0.9), "0001": (10, 0.5), "0002": (200, 0.1)})
+    first = study.state.trials[0].periods
+    assert first[0][1] == pytest.approx(1, abs=1)
+    assert first[1][0] == pytest.approx(10, abs=1), "at once, not when all slots are free"
+
+
+def test_the_trial_of_a_driver_that_dies_goes_on_while_others_run(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 2"), clock.monotonic)
+    study.ask(OTHER)
+    monkeypatch.setattr(DriverLock, "lives", lambda self, name: name != OTHER or clock.now < 10)
+    code, said = drive(study, clock, 2, {"0000": (1, 0.9), "0001": (100, 0.5)})
+    assert code == 0
+    assert [begin for begin, _ in study.state.trials[0].periods] == [0.0, pytest.approx(10, abs=module.LOOK_SECS + 1)]
+    assert "the study is over: all trials have been tried" in said
+
+
+def test_a_goal_that_is_not_reported_is_told_before_the_first_trial(tmp_path: Path, clock: Clock) -> None:
+    folder = study_in(tmp_path / "study", SPACE, "max_trials: 2")
+    job_file = folder.path / "code" / "job.yaml"
+    job_file.write_text(job_file.read_text().replace("metric: accuracy", "metric: acuracy"))
+    study = opened(folder, clock.monotonic)
+    with pytest.raises(UserError) as caught:
+        drive(study, clock, 1, {})
+    assert "tune.goal.metric: no evaluation reports 'acuracy'; did you mean `accuracy`?" in str(caught.value)
+    assert str(caught.value).endswith("allowed: loss, accuracy")
+    assert study.state.trials == []
+
+
+def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 2"), clock.monotonic)
+    drive(study, clock, 1, {})
+    assert {trial.why for trial in study.state.trials} == {"accuracy was no finite number"}
+    assert study.state.best is None

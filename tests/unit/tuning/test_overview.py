@@ -1,0 +1,82 @@
+"""A study in the terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from hpc_train.tuning.overview import as_objects, in_words, overview
+from hpc_train.tuning.study import Leaving, Study
+from tests.job_dirs import record, write_job
+from tests.studies import DRIVER, SPACE, opened, study_in
+
+
+def a_study(path: Path) -> Study:
+    """Of four trials: one completed, one better that runs, one that has failed, and one without a number."""
+    study = opened(study_in(path, SPACE, "max_trials: 9", "first: [{params.width: 3}]"))
+    for number, value in enumerate((0.5, 0.8, None, None)):
+        trial = study.ask(DRIVER).trial
+        assert trial is not None
+        if value is not None:
+            write_job(study.folder.job_dir(trial).path, [record("eval", 9 + number, 1.0, accuracy=value)])
+        if number != 1:
+            state = "failed" if number == 2 else "completed"
+            study.leave(trial, DRIVER, Leaving(state, 9, value, "[red]no such\x1b[2J file" if number == 2 else ""))
+    return study
+
+
+def shown(study: Study) -> str:
+    console = Console(width=1000, force_terminal=False)
+    with console.capture() as captured:
+        for each in overview(study, 200):
+            console.print(each, markup=False, emoji=False)
+    return captured.get()
+
+
+def test_trials_are_shown_best_first(tmp_path: Path) -> None:
+    study = a_study(tmp_path / "study")
+    assert in_words(study) == "4 trials of 9 (1 running, 2 completed, 1 failed)"
+    lines = shown(study).splitlines()
+    rows = [line.split() for line in lines if line[:4].isdecimal() and "failed:" not in line]
+    assert [row[:3] for row in rows] == [
+        ["0001", "running", "0.8"],
+        ["0000", "completed", "0.5"],
+        ["0002", "failed", "–"],
+        ["0003", "completed", "–"],
+    ]
+    assert rows[1][-1] == "3", "the width that was given"
+    assert "4 trials of 9 (1 running, 2 completed, 1 failed); goal: max eval accuracy" in " ".join(lines)
+    assert r"0002 failed: [red]no such\x1b[2J file" in lines
+
+
+def test_values_are_shown_as_they_are(tmp_path: Path) -> None:
+    study = opened(
+        study_in(tmp_path / "study", 'space: {params.kind: {choice: ["[red]a\\e[0m", "b"]}}', "sampler: grid")
+    )
+    study.ask(DRIVER)
+    assert shown(study).splitlines()[-1].split()[-1] == r"[red]a\x1b[0m"
+
+
+def test_trials_as_json(tmp_path: Path) -> None:
+    study = a_study(tmp_path / "study")
+    found = [json.loads(json.dumps(each)) for each in as_objects(study)]
+    assert [(each["trial"], each["state"], each["value"], each["best_step"]) for each in found] == [
+        (1, "running", 0.8, 10),
+        (0, "completed", 0.5, 9),
+        (2, "failed", None, None),
+        (3, "completed", None, None),
+    ]
+    assert found[1]["point"] == study.state.trials[0].point
+    assert (found[1]["source"], found[0]["source"]) == ("first", "random")
+    assert found[0]["job_dir"] == str(tmp_path / "study" / "trials" / "0001")
+
+
+def test_a_study_without_trials(tmp_path: Path) -> None:
+    study = opened(study_in(tmp_path / "study"))
+    assert in_words(study) == "0 trials of 9"
+    study.halt("hpc-train tune stop")
+    assert in_words(study) == "0 trials of 9; stopped: hpc-train tune stop"
+    assert len(list(overview(study, 200))) == 1
+    assert list(as_objects(study)) == []
