@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass
 from hpc_train.arguments import check_path, check_texts, checked_arguments
 from hpc_train.config.builtin_model import BuiltinModel, ModelSection, TabularModel
 from hpc_train.config.diagnostics import Mistake, mistake_at, refuse, validated
+from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.config.exporters import ExportersSection, refuse_same_names
 from hpc_train.config.job_schema import mistakes_of_schema, with_schema
 from hpc_train.config.overrides import overridden
@@ -90,7 +91,8 @@ class JobConfig(_Section):
         model: The model function, as `file.py:function` or `package.module:function`, or a built-in model, whose schema
             has been read.
         params: Handed to the function.
-        data, run, train, eval, evals, warm_start_from, resources, tune: The sections of the file; see docs/job_file.md.
+        data, run, train, eval, evals, warm_start_from, resources, tune, ensemble: The sections of the file; see
+            docs/job_file.md.
 
     Raises:
         UserError: With every mistake.
@@ -107,6 +109,7 @@ class JobConfig(_Section):
     warm_start_from: WarmStart = None
     resources: ResourcesSection = Field(default_factory=ResourcesSection)
     tune: TuneSection | None = None
+    ensemble: EnsembleSection | None = None
     _schema_file: Path | None = PrivateAttr(None)
 
     @property

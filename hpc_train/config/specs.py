@@ -96,6 +96,9 @@ class HDF5Input:
             are stored, int64 `[B]`.
         bucket_by: A feature or label whose rows have different lengths, or are texts: in training, with `shuffle:
             "block"`, batches are made of rows of about the same length of it, so that less is padded.
+        bootstrap: In training, with `shuffle: "global"`, a seed: an epoch is as many rows as there are, drawn from all
+            of them with replacement, the same in each epoch, as members of an ensemble take them (bagging). `None`:
+            each row once.
 
     Data keeps its stored dtype until `map_fn`: uint8 images stay uint8, texts are tf.string
     `[B, ...]` in UTF-8. Each input names its own datasets: those of an evaluation may be called otherwise than those of
@@ -117,6 +120,17 @@ class HDF5Input:
     external: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     pad: Annotated[dict[str, Any], AfterValidator(are_paddings)] = field(default_factory=dict)
     bucket_by: str | None = None
+    bootstrap: Annotated[int, Field(ge=0, lt=2**63, strict=True)] | None = None
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _is_for_all_rows(cls, seed: int | None, info: ValidationInfo) -> int | None:
+        if seed is not None and info.data.get("shuffle", "global") != "global":
+            raise ValueError(
+                "`bootstrap` draws from all rows, as `shuffle: global` reads them, but `shuffle` is "
+                f"{info.data['shuffle']!r}"
+            )
+        return seed
 
     @field_validator("bucket_by")
     @classmethod
@@ -150,9 +164,11 @@ InputFunction = Annotated[Any, AfterValidator(_is_input)]
 
 
 def read_once(source: Any) -> Any:
-    """`source`, an evaluation's input; ValueError where it asks for several passes."""
-    if isinstance(source, HDF5Input) and source.epochs is not None:
-        raise ValueError("`epochs` is for training; an evaluation reads its rows once")
+    """`source`, an evaluation's input; ValueError where it asks for several passes, or for other rows."""
+    if isinstance(source, HDF5Input):
+        for key in ("epochs", "bootstrap"):
+            if getattr(source, key) is not None:
+                raise ValueError(f"`{key}` is for training; an evaluation reads its rows once")
     return source
 
 

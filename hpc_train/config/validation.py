@@ -134,5 +134,6 @@ def _fields(kind: Any) -> dict[str, Any]:
         return {name: field.annotation for name, field in kind.model_fields.items()}
     if isinstance(kind, type) and is_pydantic_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return {name: hint for name, hint in hints.items() if name in kind.__pydantic_fields__}  # type: ignore[attr-defined]
+        fields: Mapping[str, Any] = kind.__pydantic_fields__  # type: ignore[attr-defined]
+        return {fields[name].alias or name: hint for name, hint in hints.items() if name in fields}
     return {}

@@ -65,20 +65,62 @@ def export_checkpoint(
         raise UserError(f"--name {name!r} is not allowed; a letter, then letters, digits and underscores")
     if out is None and name in _exporter_names(document.value):
         raise UserError(f"--name {name}: the job has an exporter of that name; choose another one")
-    described = job_in_job_dir(document)
+    restored = restored_model(job_dir, step, data)
+    job, time = restored.job, restored.snapshot.time
+    exporter = FinalExporter(name)
+    runner = ExporterRunner(
+        job_dir,
+        (exporter,),
+        restored.model,
+        restored.signature,
+        restored.about,
+        job.load,
+        sole=False,
+        schema=job.schema,
+    )
+    runner.check(())
+    folder = ExportFolder(job_dir / EXPORTS / name, False, job_dir)
+    if out is not None:
+        folder = ExportFolder(out.absolute(), False)
+    metrics = left.evaluation_of(time, job.kind) or {}
+    return CheckpointExport(step, runner.write(folder, exporter, step, time, metrics))
+
+
+@dataclass(frozen=True)
+class RestoredModel:
+    """A job's model with the weights of one of its checkpoints.
+
+    Attributes:
+        signature: How it is called.
+        about: What an export's hpc_train.json records of the job.
+    """
+
+    job: JobModel
+    model: keras.Model
+    signature: Signature
+    snapshot: Snapshot
+    about: dict[str, Any]
+
+
+def restored_model(job_dir: Path, step: int, data: Sequence[str] = ()) -> RestoredModel:
+    """The model of a job with the weights of the checkpoint of `step`. Local; writes nothing.
+
+    Args:
+        data: As in export_checkpoint.
+
+    Raises:
+        UserError: The checkpoint cannot be read, or the model cannot be built again. Whatever the model function
+            raises.
+    """
+    left = JobDir(job_dir)
+    manager = CheckpointManager(left.checkpoints_path, Retention())
+    described = job_in_job_dir(left.job())
     job = JobModel.of_job(with_data(described, data, next(iter(input_names(described)))), job_dir)
     snapshot = _load(manager, step)
     model, signature, shards, updates = _built(job)
     _restore(model, updates, snapshot, str(manager.path(step)))
     about = about_job(job.job, job_dir, job.params, shards, next(reversed(job.inputs), None))
-    exporter = FinalExporter(name)
-    runner = ExporterRunner(job_dir, (exporter,), model, signature, about, job.load, sole=False, schema=job.schema)
-    runner.check(())
-    folder = ExportFolder(job_dir / EXPORTS / name, False, job_dir)
-    if out is not None:
-        folder = ExportFolder(out.absolute(), False)
-    metrics = left.evaluation_of(snapshot.time, job.kind) or {}
-    return CheckpointExport(step, runner.write(folder, exporter, step, snapshot.time, metrics))
+    return RestoredModel(job, model, signature, snapshot, about)
 
 
 def _chosen(manager: CheckpointManager, job_dir: Path, step: int | None) -> int:

@@ -86,8 +86,9 @@ def signature_of_inputs(
     Raises:
         UserError: It does not.
     """
-    inputs = getattr(model, "_inputs_struct", None) or getattr(model, "inputs", None)
-    if not inputs:
+    inputs = getattr(model, "_inputs_struct", None)  # a tensor, where the model was made of one alone
+    inputs = getattr(model, "inputs", None) if inputs is None else inputs
+    if inputs is None or len(tf.nest.flatten(inputs)) == 0:
         raise UserError(f"{type(model).__name__} does not describe its inputs, and there are no data that would")
     if isinstance(inputs, list | tuple) and len(inputs) == 1:
         inputs = inputs[0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hpc_train.config.ensemble import MEAN, OUTPUTS
 from hpc_train.config.table import Table
 from hpc_train.config.table_schema import TableSchema, read_schema
 from hpc_train.data.hdf5.reader import Rows
@@ -259,6 +260,8 @@ class _Work:
         """What the export makes of some rows, `[rows, units]`."""
         arrays = {name: each.texts() if isinstance(each, Ragged) else np.asarray(each) for name, each in rows.items()}
         outputs = self.export.predict(arrays)
+        if sorted(outputs) == sorted(OUTPUTS):
+            outputs = {MEAN: outputs[MEAN]}
         shape = (len(next(iter(arrays.values()))), head_of(self.schema).units)
         if [output.shape for output in outputs.values()] != [shape]:
             given = listed(f"{name} {list(output.shape)}" for name, output in outputs.items())

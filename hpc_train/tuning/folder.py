@@ -15,7 +15,7 @@ import glob
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +25,7 @@ from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
 from hpc_train.config.references import Kind, renamed
 from hpc_train.config.settings import differing, settings_of
-from hpc_train.config.tune.section import TuneSection
+from hpc_train.config.tune.section import Goal, TuneSection
 from hpc_train.config.tune.trial_settings import point_settings, trial_settings
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.config.yaml_loader import Document, dump_yaml, read_yaml
@@ -177,14 +177,20 @@ class StudyJob:
         assert self.job.tune is not None, "looked at where it was read"
         return self.job.tune
 
+    @property
+    def goal(self) -> Goal:
+        """That of `tune`, with the name of the first evaluation set where it names none and that one has a name."""
+        return replace(self.tune.goal, eval=self.tune.goal.eval or self.job.eval.name)
+
     def settings_of(self, trial: Trial, name: str) -> list[str]:
         """What is laid over the document for a trial, of the study called `name`."""
         return trial_settings(self.job, trial.point, f"{name[:LONGEST_NAME]}_{trial.name}")
 
     def file_of(self, trial: Trial) -> str:
-        """The job file of a trial, for the copy of the code: without `tune`, and with the full paths of data."""
+        """The job file of a trial, for the copy of the code: of one job alone, and with the full paths of data."""
         value = dict(overridden(self.document, point_settings(trial.point)).value)
-        value.pop("tune", None)
+        for key in ("tune", "ensemble"):
+            value.pop(key, None)
         return dump_yaml(renamed(value, self._placed), lists_in_line=True)
 
     def _placed(self, kind: Kind, name: str) -> str:
@@ -194,8 +200,8 @@ class StudyJob:
 
 
 def described(job: JobConfig) -> dict[str, str]:
-    """A job as settings by their path, to tell one study from another."""
-    return settings_of(job.model_dump(mode="json"))
+    """A job as settings by their path, to tell one study from another; what ensembles are made of it is left out."""
+    return settings_of(job.model_dump(mode="json", exclude={"ensemble"}))
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -205,7 +211,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
     """Replaces BEST_FILE by the job file of `trial`; its path. UserError where it cannot be written."""
-    goal, path = job.tune.goal, folder.path / CODE / BEST_FILE
+    goal, path = job.goal, folder.path / CODE / BEST_FILE
     about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
     try:
         replace_text(path, about + job.file_of(trial), to_disk=False)

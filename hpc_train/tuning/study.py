@@ -71,7 +71,7 @@ class Study:
     """
 
     def __init__(self, folder: StudyFolder, job: StudyJob, clock: Callable[[], float] = time.time) -> None:
-        self.folder, self.job, self.goal = folder, job, job.tune.goal
+        self.folder, self.job, self.goal = folder, job, job.goal
         self.state = StudyState(self.goal, job.tune.max_trials, job.tune.max_hours)
         self.rule: Rule | None = None
         if job.tune.early_stopping is not None:

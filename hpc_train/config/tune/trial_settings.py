@@ -21,6 +21,7 @@ SPACE: Location = ("tune", "space")
 FIXED = {
     "name": "each trial gets a name of its own",
     "tune": "a study is one of jobs, not of studies",
+    "ensemble": "a study is one of jobs, not of ensembles",
     "resources": "the trials of a study share slots of one size",
     "data.eval": "trials that are evaluated on other rows cannot be compared",
     "eval": "trials that are evaluated otherwise cannot be compared",
@@ -45,7 +46,7 @@ def point_settings(point: Point) -> list[str]:
 def trial_settings(job: JobConfig, point: Point, name: str | None = None) -> list[str]:
     """What is laid over the job file of `job`, which has a study, for the trial of a point."""
     assert job.tune is not None, "a study"
-    goal, settings = job.tune.goal, ["tune=null", "run.report=false"]
+    goal, settings = job.tune.goal, ["tune=null", "ensemble=null", "run.report=false"]
     if name is not None:
         settings.append(f"name={name}")
     if goal.eval in (None, job.eval.name):

@@ -93,7 +93,8 @@ def training_sampler(
             f"x {size} ranks = {source.batch_size * size}; take a smaller batch_size or fewer ranks"
         )
     blocks = shards.blocks if source.shuffle == "block" else None
-    return Sampler(shards.rows, source.batch_size, rank, size, source.seed, source.shuffle, progress, blocks)
+    order = (source.seed, source.shuffle, progress, blocks)
+    return Sampler(shards.rows, source.batch_size, rank, size, *order, bootstrap=source.bootstrap)
 
 
 def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
@@ -103,6 +104,8 @@ def order_of(source: HDF5Input, shards: ShardSet) -> DataOrder:
         digest.update(shards.blocks.starts.astype("<i8").tobytes())
     if source.bucket_by is not None:
         digest.update(json.dumps([source.bucket_by, source.batch_size]).encode())
+    if source.bootstrap is not None:
+        digest.update(json.dumps({"bootstrap": source.bootstrap}).encode())
     return DataOrder(source.seed, source.shuffle, shards.rows, digest.hexdigest()[:16])
 
 

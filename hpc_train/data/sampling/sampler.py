@@ -27,7 +27,7 @@ import numpy as np
 
 from hpc_train.data.sampling.buckets import Buckets
 from hpc_train.data.sampling.dealing import Blocks, Deal, Line, Piece, line_of, pieces_of
-from hpc_train.data.sampling.shuffle import derive_seed, permutation_slice
+from hpc_train.data.sampling.shuffle import derive_seed, drawn_with_replacement, permutation_slice
 
 ShuffleMode = Literal["global", "block", "none"]
 
@@ -108,6 +108,8 @@ class Sampler:
         progress: Where the job goes on from; the beginning, where it is left out.
         blocks: What block mode permutes.
         buckets: Puts rows of like length together, in block mode; None: nothing does.
+        bootstrap: The seed by which the rows of an epoch are drawn from all with replacement, not in block mode; None:
+            each row comes once.
     """
 
     rows: int
@@ -119,6 +121,7 @@ class Sampler:
     progress: DataProgress = DataProgress()
     blocks: Blocks | None = None
     buckets: Buckets | None = None
+    bootstrap: int | None = None
 
     def progress_at(self, step: int, batches: int | None = None) -> DataProgress:
         """How far the job has come when `step` steps are done, for a checkpoint. The same on all ranks.
@@ -162,7 +165,8 @@ class Sampler:
         else:
             firsts = (self._first_row_of(k) + self.rank * self.batch_size for k in range(step, end))
             parts = [part for first in firsts for part in self._common_rows(first, first + self.batch_size)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return rows if self.bootstrap is None else drawn_with_replacement(self.rows, self.bootstrap, rows)
 
     def window(self, place: int) -> Window:
         """Block mode: the window from which the row at `place` of this rank's stream comes."""

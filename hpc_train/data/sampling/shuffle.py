@@ -125,3 +125,15 @@ def _shuffle(n: int, seed: int) -> Shuffle:
 @lru_cache(maxsize=16)
 def _piece(n: int, seed: int, k: int) -> np.ndarray:
     return _shuffle(n, seed)(np.arange(k * PIECE, min((k + 1) * PIECE, n)))
+
+
+def drawn_with_replacement(n: int, seed: int, places: np.ndarray) -> np.ndarray:
+    """The numbers below n at `places` of an endless series of independent ones, int64 `[k]` to int64 `[k]`.
+
+    The series is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+    """
+    mixed = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(derive_seed(seed))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    found: np.ndarray = ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(n)).astype(np.int64)
+    return found

@@ -150,3 +150,9 @@ def test_a_serving_fn_that_returns_something_else_is_refused(chain, case):
     serving_fn, message = BAD[case]
     with pytest.raises(UserError, match=f"exporter 'best': .*{message}"):
         custom_serving(serving_fn, chain, "exporter 'best'")
+
+
+def test_a_model_made_of_one_input_tensor_describes_it(layers):
+    a, _, first, _ = layers
+    signature = signature_of_inputs(keras.Model(a, first))
+    assert signature.inputs == {"a": tf.TensorSpec([None, 2], tf.float32, name="a")}

@@ -116,6 +116,14 @@ def test_only_exports_that_take_rows_of_the_schema_are_taken(tmp_path: Path) -> 
         rows_of(export, GOOD)
 
 
+def test_of_an_ensemble_the_mean_is_the_prediction(tmp_path: Path) -> None:
+    def outputs(arrays: Any) -> Any:
+        members = np.stack([arrays["gr__e_cm"][:, None], 3 * arrays["gr__e_cm"][:, None]], axis=1)
+        return {"members": members, "mean": members.mean(1), "spread": members.std(1)}
+
+    assert rows_of(Export(tmp_path / "export", outputs), GOOD) == [["prediction"], ["2"], ["4"]]
+
+
 def test_numbers_that_are_none_are_left_empty(tmp_path: Path) -> None:
     export = Export(tmp_path / "export", lambda arrays: {"x": np.full((len(arrays["city"]), 1), np.nan)})
     assert rows_of(export, GOOD) == [["prediction"], [""], [""]]

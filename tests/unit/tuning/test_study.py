@@ -360,3 +360,11 @@ def test_processes_that_ask_and_tell_at_once_and_are_killed_lose_and_double_no_t
     best = study.state.best
     assert best is not None
     assert (folder.path / CODE / BEST_FILE).read_text().startswith(f"# Trial {best.name}:")
+
+
+def test_the_goal_is_of_the_first_evaluation_set_whatever_its_name(tmp_path: Path) -> None:
+    folder = study_in(tmp_path / "study")
+    job_file = folder.path / CODE / "job.yaml"
+    assert opened(folder).goal.kind == "eval"
+    job_file.write_text(f"eval: {{name: own}}\n{job_file.read_text()}")
+    assert opened(folder).goal.kind == "eval_own"

@@ -130,3 +130,19 @@ def test_a_single_feature_is_a_tensor_and_labels_are_padded_too(shards: str) -> 
         assert opened.dataset.element_spec[1].shape.as_list() == [4, None]
     assert words.numpy().tolist() == [word.encode() for word in WORDS[:4]]
     assert tokens.numpy()[1].tolist()[:7] == TOKENS[1].tolist()
+
+
+def test_a_bootstrap_is_an_order_of_its_own_and_resumes(shards: str) -> None:
+    given = source(shards, epochs=2, batch_size=4, bootstrap=3)
+    found = find_shards(given)
+
+    def read(given: HDF5Input, progress: DataProgress = BEGINNING) -> list[list[int]]:
+        with open_training(given, found, InputContext(0, 1, 0), progress) as opened:
+            return [keys.numpy().tolist() for _, keys in opened.dataset]
+
+    whole = read(given)
+    assert len(whole) == len(read(replace(given, bootstrap=None)))
+    assert len({key for batch in whole for key in batch}) < ROWS
+    with open_training(given, found, InputContext(0, 1, 0)) as opened:
+        assert read(given, opened.progress_at(7)) == whole[7:]
+    assert len({open_order(replace(given, bootstrap=seed), found) for seed in (None, 3, 4)}) == 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpc_train.data.sampling.dealing import Blocks
 from hpc_train.data.sampling.sampler import DataProgress, Sampler, Window, evaluation_batches
-from hpc_train.data.sampling.shuffle import derive_seed, permutation, permutation_slice
+from hpc_train.data.sampling.shuffle import derive_seed, drawn_with_replacement, permutation, permutation_slice
 from tests.support import examples
 
 MODES = ["global", "block", "none"]
@@ -248,3 +248,31 @@ def test_evaluation_deals_out_the_batches_of_one_process(rows: int, batch: int, 
     assert len(one) == min(-(-rows // batch), steps or rows)
     covered = [row for first, end in one for row in range(first, end)]
     assert covered == list(range(min(rows, batch * (steps or rows))))
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 9), st.integers(0, 90), st.integers(0, 2**62), st.sampled_from(("global", "none"))
+)
+def test_a_bootstrap_draws_each_epoch_from_the_same_rows(
+    size: int, batch: int, extra: int, seed: int, shuffle: str
+) -> None:
+    plain = sampler_of(size * batch + extra, batch, size, 1, shuffle)
+    drawn = replace(plain, bootstrap=seed)
+    steps = math.lcm(plain.rows, batch * size) // (batch * size)
+    rows = rows_of(drawn, 0, steps)
+    assert 0 <= rows.min() <= rows.max() < plain.rows
+    epochs = steps * batch * size // plain.rows
+    counts = Counter(rows.ravel().tolist())
+    assert all(count % epochs == 0 for count in counts.values()), "each row as often in each epoch"
+
+    alone = replace(drawn, size=1, batch_size=batch * size)
+    np.testing.assert_array_equal(rows.transpose(1, 0, 2).reshape(-1), rows_of(alone, 0, steps).reshape(-1))
+
+
+def test_a_bootstrap_leaves_out_as_many_rows_as_chance_does() -> None:
+    rows, places = 20_000, np.arange(20_000)
+    first, second = (drawn_with_replacement(rows, seed, places) for seed in (1, 2))
+    for drawn in (first, second):
+        assert abs(len(np.unique(drawn)) / rows - (1 - math.exp(-1))) < 0.01
+        assert abs(drawn.mean() / rows - 0.5) < 0.01
+    assert abs(np.mean(first == second)) < 0.001

@@ -1,0 +1,94 @@
+"""EnsembleSection: `ensemble:` of a job file.
+
+ensemble:
+  members: 5
+  vary: [seed, rows, params]
+  from: runs/mine_study
+  best: 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+
+from hpc_train.config.types import STRICT, Count, as_tuple
+
+MOST_MEMBERS = 1_000
+MEAN, SPREAD, MEMBERS = OUTPUTS = ("mean", "spread", "members")
+"""What the model of an ensemble gives, in place of one output."""
+Varied = Literal["seed", "rows", "params"]
+
+
+def _are_distinct(names: tuple[Varied, ...]) -> tuple[Varied, ...]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"names {', '.join(twice)} more than once")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(**STRICT, serialize_by_alias=True))
+class EnsembleSection:
+    """`ensemble:` of a job file: several models of one job, and one that gives the mean of what they give.
+
+    Args:
+        members: How many models are trained.
+        study: The key `from`: the folder of a study, relative to the job file's.
+        vary: In what they differ: the seeds of first weights and of the order of rows, the rows (each member's are
+            drawn from all, with replacement), the parameters (those of the study's best trials).
+        best: How many trials of the study give their parameters, the first members the best ones; None: one a member.
+        checkpoint: Whether a member is the checkpoint with its best evaluation or its last one.
+        seed: Of all that is drawn.
+    """
+
+    retired: ClassVar[Mapping[str, str]] = {
+        "size": "`members` says how many models there are",
+        "n_members": "`members` says how many models there are",
+        "study": "the folder of the study is the value of `from`",
+    }
+
+    members: Annotated[Count, Field(ge=2, le=MOST_MEMBERS)]
+    study: Annotated[str | None, Field(alias="from", min_length=1)] = None
+    vary: Annotated[
+        tuple[Varied, ...],
+        BeforeValidator(as_tuple),
+        Field(min_length=1, validate_default=True),
+        AfterValidator(_are_distinct),
+    ] = ("seed",)
+    best: Count | None = None
+    checkpoint: Literal["best", "last"] = "best"
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+
+    @field_validator("vary")
+    @classmethod
+    def _goes_with_a_study(cls, vary: tuple[Varied, ...], info: ValidationInfo) -> tuple[Varied, ...]:
+        study = info.data.get("study", ...)
+        if study is None and "params" in vary:
+            raise ValueError("`params` are those of a study's best trials; give its folder as `from`")
+        if study not in (None, ...) and "params" not in vary:
+            raise ValueError("`from` gives parameters, which do not vary; give `vary: [params]`, or leave it out")
+        return vary
+
+    @field_validator("best")
+    @classmethod
+    def _goes_with_members(cls, best: int | None, info: ValidationInfo) -> int | None:
+        if best is None or not {"members", "vary", "study"} <= info.data.keys():
+            return best
+        members = info.data["members"]
+        if info.data["study"] is None:
+            raise ValueError("says how many trials of a study are taken, and there is none; give its folder as `from`")
+        if best > members:
+            raise ValueError(f"{best} trials are more than the {members} members, each of which takes one")
+        if best < members and info.data["vary"] == ("params",):
+            raise ValueError(
+                f"{best} trials for {members} members would give some of them twice the same model; let `seed` or "
+                "`rows` vary, too"
+            )
+        return best
+
+    @property
+    def trials(self) -> int:
+        """How many trials of the study give their parameters."""
+        return self.best or self.members

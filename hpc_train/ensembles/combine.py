@@ -1,0 +1,187 @@
+"""Makes an ensemble's one model, evaluates it against its members, and exports it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from hpc_train.checkpoint.manager import CheckpointManager
+from hpc_train.checkpoint.names import Retention
+from hpc_train.config.ensemble import MEAN, MEMBERS
+from hpc_train.config.exporters import FinalExporter
+from hpc_train.config.job import JobConfig
+from hpc_train.data.hdf5.shards import find_shards
+from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.loading.feed import Feed
+from hpc_train.data.loading.tf_dataset import context_for, open_evaluation
+from hpc_train.distributed.devices import set_up_tensorflow
+from hpc_train.distributed.world import World
+from hpc_train.ensembles.begin import Ensemble
+from hpc_train.ensembles.combination import Combination, combined
+from hpc_train.ensembles.scores import Scores
+from hpc_train.errors import UserError
+from hpc_train.export.export_dir import ABOUT_FILE, ExportFolder
+from hpc_train.export.exporters import ExporterRunner
+from hpc_train.export.from_checkpoint import RestoredModel, restored_model
+from hpc_train.jobdir.paths import EXPORTS
+from hpc_train.lazy import keras, tf
+from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
+from hpc_train.tuning.state import Trial
+
+RESULTS_FILE = "ensemble.json"
+EXPORTER = "ensemble"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of an ensemble: the checkpoint of a trial."""
+
+    trial: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What ensemble.json records.
+
+    Attributes:
+        task: What the models give: "classes", "binary" (probabilities) or "values".
+        evaluation: The evaluation set, as its records are called; `rows`: of it.
+        export: The folder of the export, below the ensemble's.
+        mean: Metrics of the mean; `each`: of each member.
+    """
+
+    task: str
+    evaluation: str
+    rows: int
+    export: str
+    members: tuple[Member, ...]
+    mean: dict[str, float | None]
+    each: tuple[dict[str, float | None], ...]
+
+
+_RESULTS = TypeAdapter(Results)
+
+
+def results_in(ensemble: Ensemble) -> Results | None:
+    """What was found when the members were combined last; None: they were not, or are others by now."""
+    with suppress(OSError, UnreadableError, ValueError):
+        found = _RESULTS.validate_python(load_json(ensemble.path / RESULTS_FILE))
+        if found.members == _members(ensemble) and (ensemble.path / found.export / ABOUT_FILE).is_file():
+            return found
+    return None
+
+
+def combine(ensemble: Ensemble, report: Callable[[str], None]) -> Results:
+    """Exports one model of all members to `export/ensemble/<unix seconds>/`, and writes ensemble.json.
+
+    Local, in this process, on the CPU unless CUDA_VISIBLE_DEVICES says otherwise; it runs the job's code.
+
+    Raises:
+        UserError: A member cannot be read, or they cannot be combined. Whatever the job's code raises.
+    """
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    world = World.alone()
+    set_up_tensorflow(world)
+    chosen, trials = _members(ensemble), ensemble.members()
+    report(f"combining {len(chosen)} members")
+    restored = [_restored(ensemble, trial, member) for trial, member in zip(trials, chosen, strict=True)]
+    combination = combined(restored)
+    job = ensemble.study.job.job
+    scores = _scores(job, restored[0], combination, world)
+    mean, *each = scores.results()
+    path = _exported(ensemble, restored, chosen, combination, mean)
+    found = Results(
+        combination.task.kind,
+        job.eval_specs()[0].kind,
+        scores.rows,
+        str(path.relative_to(ensemble.path)),
+        chosen,
+        dict(mean),
+        tuple(map(dict, each)),
+    )
+    write_json(ensemble.path / RESULTS_FILE, asdict(found))
+    return found
+
+
+def _members(ensemble: Ensemble) -> tuple[Member, ...]:
+    """The members, each with the step of its checkpoint.
+
+    Raises:
+        UserError: One has no checkpoint.
+    """
+    return tuple(Member(trial.number, _step(ensemble, trial)) for trial in ensemble.members())
+
+
+def _step(ensemble: Ensemble, trial: Trial) -> int:
+    job_dir = ensemble.study.folder.job_dir(trial)
+    manager = CheckpointManager(job_dir.checkpoints_path, Retention())
+    best = manager.best() if ensemble.section.checkpoint == "best" else None
+    steps = manager.steps()
+    if not steps:
+        raise UserError(f"{job_dir.path}: has no checkpoints any more; the ensemble cannot be made")
+    return best.step if best is not None else steps[-1]
+
+
+def _restored(ensemble: Ensemble, trial: Trial, member: Member) -> RestoredModel:
+    keras.utils.clear_session()
+    return restored_model(ensemble.study.folder.job_dir(trial).path, member.step)
+
+
+def _scores(job: JobConfig, member: RestoredModel, combination: Combination, world: World) -> Scores:
+    """How good the mean and the members are on the rows of the first evaluation set."""
+    spec = job.eval_specs()[0]
+    context = context_for(0, 1, spec.input_fn, job.run.tf_random_seed)
+    shards, resources = find_shards(spec.input_fn), share_of_node(world.cores, 1)
+    outputs, scores = combination.outputs(), Scores(combination.task.kind)
+    with (
+        open_evaluation(spec.input_fn, shards, context, spec.steps, resources, member.job.load) as opened,
+        Feed(opened.dataset, lambda: opened.failure) as batches,
+    ):
+        for batch in batches:
+            features, labels, *weights = batch if isinstance(batch, tuple) else (batch, None)
+            labels = tf.nest.flatten(labels)
+            if len(labels) != 1 or labels[0] is None:
+                raise UserError(f"{spec.kind}: an ensemble is evaluated with one label; its batches have {len(labels)}")
+            found = outputs(features)
+            weight = weights[0].numpy() if weights else None
+            scores.add(labels[0].numpy(), found[MEAN].numpy(), found[MEMBERS].numpy(), weight)
+    if not scores.rows:
+        raise UserError(f"{spec.kind}: has no rows to evaluate the ensemble with")
+    return scores
+
+
+def _exported(
+    ensemble: Ensemble,
+    restored: Sequence[RestoredModel],
+    chosen: Sequence[Member],
+    combination: Combination,
+    metrics: dict[str, float],
+) -> Path:
+    path = ensemble.path
+    about: dict[str, Any] = {
+        **restored[0].about,
+        "job": ensemble.settings.name,
+        "job_dir": str(path),
+        "members": [asdict(member) for member in chosen],
+    }
+    exporter = FinalExporter(EXPORTER)
+    job, of_model = restored[0].job, (combination.model, combination.signature, about)
+    runner = ExporterRunner(path, (exporter,), *of_model, job.load, sole=False, schema=job.schema)
+    runner.check(())
+    newest = max(member.snapshot.time for member in restored)
+    step = max(member.step for member in chosen)
+    return runner.write(ExportFolder(path / EXPORTS / EXPORTER, False, path), exporter, step, newest, metrics)
+
+
+def best_member(found: Results) -> int:
+    """The place of the member with the smallest loss. Pure."""
+    losses = [metrics["loss"] for metrics in found.each]
+    return int(np.argmin([np.inf if loss is None else loss for loss in losses]))
