@@ -70,10 +70,8 @@ def trained(ensemble: Ensemble) -> list[dict[str, Any]]:
 
 def study_of(job_file: Path, trials: int = 6) -> Study:
     """A study of the job, with so many completed trials."""
-    job_file.write_text(JOB + TUNE)
+    job_file.write_text(JOB + TUNE.replace("max_trials: 6", f"max_trials: {trials}"))
     study = open_study(begin_study(StudyRequest(job_file, job_file.parent / "runs/study", (), 1))[0])[0]
-    if (more := trials - (study.state.max_trials or 0)) > 0:
-        study.add_trials(more)
     run(study)
     return study
 
