@@ -37,7 +37,13 @@ if [[ -z $stop ]]; then
     hpc-train tune "${words[@]}" &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
-        wait "$pid" || true # a signal that is trapped ends the wait early
+        if [[ -z $stop ]]; then
+            wait "$pid" || true # a signal that is trapped ends the wait early
+        else
+            sleep 5 &
+            wait -n "$pid" $! || true
+            signal_driver # again: it may have come before it was heard
+        fi
     done
     code=0
     wait "$pid" || code=$?

@@ -127,6 +127,7 @@ class Driver:
         self._lock = DriverLock(study.folder.drivers)
         self._starters: dict[int, RankStarter] = {}
         self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
+        self._came_up = False
         self._looked, self._refreshed, self._answer = float("-inf"), float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -169,8 +170,8 @@ class Driver:
                 time.sleep(POLL_SECS)
             if self._signals.received is not None:
                 return
-            if signal_name(code) is not None:  # which says nothing of the job; the trials will
-                return
+            if signal_name(code) is not None or code == EXIT_LOST_NODE or run.never_began():
+                return  # which says nothing of the job; the trials will
             if code != 0:
                 raise GoalError(f"{known.job_file}: the job cannot be started: {run.failure(code)}")
             names = run.names()
@@ -301,7 +302,7 @@ class Driver:
         if running.run.never_began():
             self._give_up_slot(running, code)
             return
-        self._tries[running.slot.number] = 0
+        self._tries[running.slot.number], self._came_up = 0, True
         before = study.state.best
         left = self._leaving(running, code)
         study.leave(trial, self._lock.name, left)
@@ -353,8 +354,8 @@ class Driver:
             report(failures(failed, study.folder.trials))
         if self._stopping:
             report(f"the study goes on with: hpc-train tune {study.folder.path}")
-            if self._lost:
-                return EXIT_LOST_NODE
+            if self._lost:  # where no ranks ever came up, it is not that a node was lost, and a requeue is of no use
+                return EXIT_LOST_NODE if self._came_up else EXIT_FAILED
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
         report(f"the study is over: {self._answer.why}")
         if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):

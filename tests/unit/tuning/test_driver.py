@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning import driver as module
 from hpc_train.tuning.driver import Driver, Listeners, Place
@@ -142,6 +143,21 @@ def test_a_goal_that_is_not_reported_is_told_before_the_first_trial(tmp_path: Pa
     assert "tune.goal.metric: no evaluation reports 'acuracy'; did you mean `accuracy`?" in str(caught.value)
     assert str(caught.value).endswith("allowed: loss, accuracy")
     assert study.state.trials == []
+
+
+@pytest.mark.parametrize(("came_up", "code"), [(False, EXIT_FAILED), (True, EXIT_LOST_NODE)])
+def test_slots_in_which_no_ranks_come_up_are_left_out(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, came_up: bool, code: int
+) -> None:
+    """A job is requeued where ranks came up before: its node is lost. Else that would have no end."""
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 3"), clock.monotonic)
+    monkeypatch.setattr(Run, "never_began", lambda self: not came_up or len(study.state.trials) > 1)
+    monkeypatch.setattr(Run, "failure", lambda self, code: "mpirun: no such file", raising=False)
+    found, said = drive(study, clock, 1, {"0000": (1, 0.9), "0001": (1, 0.5)})
+    assert found == code
+    assert "slot 0 is left out: no ranks came up: mpirun: no such file" in said
+    assert [trial.state for trial in study.state.trials][-1] == "waiting"
+    assert not any(study.state.of("failed"))
 
 
 def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -> None:
