@@ -41,6 +41,8 @@ class EnsembleSection:
         best: How many trials of the study give their parameters, the first members the best ones; None: one a member.
         checkpoint: Whether a member is the checkpoint with its best evaluation or its last one.
         seed: Of all that is drawn.
+        combine: "mean": of models that were trained one by one. "snapshot": of checkpoints of one run, evenly apart,
+            whose learning rate has come down at each (Huang et al., "Snapshot ensembles", ICLR 2017).
     """
 
     retired: ClassVar[Mapping[str, str]] = {
@@ -60,6 +62,7 @@ class EnsembleSection:
     best: Count | None = None
     checkpoint: Literal["best", "last"] = "best"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+    combine: Literal["mean", "snapshot"] = "mean"
 
     @field_validator("vary")
     @classmethod
@@ -87,6 +90,21 @@ class EnsembleSection:
                 "`rows` vary, too"
             )
         return best
+
+    @field_validator("combine")
+    @classmethod
+    def _goes_with_one_run(cls, combine: str, info: ValidationInfo) -> str:
+        defaults = {"study": None, "vary": ("seed",), "best": None, "checkpoint": "best"}
+        given = [key for key, value in defaults.items() if info.data.get(key, value) != value]
+        if combine == "snapshot" and given:
+            keys = ", ".join("from" if key == "study" else key for key in given)
+            raise ValueError(f"the members of a snapshot ensemble are checkpoints of one run; leave {keys} out")
+        return combine
+
+    @property
+    def runs(self) -> int:
+        """How many models are trained."""
+        return 1 if self.combine == "snapshot" else self.members
 
     @property
     def trials(self) -> int:

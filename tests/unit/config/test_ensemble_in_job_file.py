@@ -99,7 +99,12 @@ def test_a_job_reads_what_it_has_written(tmp_path: Path) -> None:
         (
             ["members: 2", "form: x"],
             "job.yaml:9: ensemble.form: unknown key; did you mean `from`? allowed: members, from, vary, best, "
-            "checkpoint, seed",
+            "checkpoint, seed, combine",
+        ),
+        (
+            ["members: 2", "vary: rows", "checkpoint: last", "combine: snapshot"],
+            "job.yaml:11: ensemble.combine: the members of a snapshot ensemble are checkpoints of one run; leave vary, "
+            "checkpoint out",
         ),
         (["members: 2", "study: x"], "job.yaml:9: ensemble.study: the folder of the study is the value of `from`"),
     ],
