@@ -153,12 +153,13 @@ def _snapshot_settings(document: Document, job: JobConfig, section: EnsembleSect
     """What is laid over the job of a snapshot ensemble, so that its members' checkpoints are there at the end."""
     if section.combine != "snapshot":
         return ()
-    last, at = job.train.max_steps, ("ensemble", "combine")
-    if last is None or last % section.members:
-        text = f"the {section.members} members are checkpoints evenly apart up to `train.max_steps`, which "
-        text += "is not given" if last is None else f"{last} does not allow; give a multiple of {section.members}"
-        refuse(document.path, [mistake_at(document, at, f"ensemble.combine: {text}")])
-    apart = last // section.members
+    try:
+        if job.train.max_steps is None:
+            raise ValueError("members are counted in steps; give `train.max_steps`")
+        first, second, *_ = section.snapshots(job.train.max_steps)
+    except ValueError as error:
+        refuse(document.path, [mistake_at(document, ("ensemble", "combine"), f"ensemble.combine: {error}")])
+    apart = second - first
     given = job.run.save_checkpoints_steps
     every = given if given is not None and apart % given == 0 else apart
     return (f"run.save_checkpoints_steps={every}", "run.save_checkpoints_secs=null", "run.keep_checkpoint_max=0")

@@ -126,8 +126,7 @@ def _steps(ensemble: Ensemble, trial: Trial) -> Sequence[int]:
     manager = CheckpointManager(job_dir.checkpoints_path, Retention())
     best, steps, wanted = manager.best(), manager.steps(), []
     if section.combine == "snapshot":
-        last = ensemble.study.job.job.train.max_steps or 0
-        wanted = [last // section.members * number for number in range(1, section.members + 1)]
+        wanted = section.snapshots(ensemble.study.job.job.train.max_steps or 0)
     elif steps:
         wanted = [best.step if best is not None and section.checkpoint == "best" else steps[-1]]
     if not wanted or not set(wanted) <= set(steps):

@@ -185,8 +185,7 @@ def test_a_study_goes_on_where_the_file_has_an_ensemble_by_now(job_file: Path) -
         ),
         (
             ["ensemble.members=2", "ensemble.combine=snapshot"],
-            "--set ensemble.combine: ensemble.combine: the 2 members are checkpoints evenly apart up to "
-            "`train.max_steps`, which 27 does not allow; give a multiple of 2",
+            "--set ensemble.combine: ensemble.combine: `train.max_steps` is 27; give a multiple of 2, 2 at least",
         ),
         (
             ["ensemble.members=2", "ensemble.vary=params", "ensemble.from=nowhere"],

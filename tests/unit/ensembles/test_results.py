@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.ensembles.begin import Ensemble
 from hpc_train.ensembles.combine import RESULTS_FILE, Member, Results, best_member, results_in
 from hpc_train.export.export_dir import ABOUT_FILE
@@ -52,14 +53,14 @@ def test_results_of_the_same_members_are_taken(ensemble: Ensemble) -> None:
 
 
 def test_members_of_one_run_are_checkpoints_evenly_apart(ensemble: Ensemble) -> None:
-    snapshot = SimpleNamespace(members=3, runs=1, combine="snapshot")
+    snapshot = EnsembleSection(members=3, combine="snapshot")
     checkpoints = ensemble.study.folder.job_dir(ensemble.study.state.trials[0]).checkpoints_path
     for step in (9, 18, 27):
         (checkpoints / f"step-{step:08d}").mkdir()
     members = (Member(0, 9), Member(0, 18), Member(0, 27))
     found = {**asdict(FOUND), "members": [asdict(member) for member in members]}
     (ensemble.path / RESULTS_FILE).write_text(json.dumps(found))
-    of_one = results_in(Ensemble(ensemble.study, ensemble.settings, snapshot))  # type: ignore[arg-type]
+    of_one = results_in(Ensemble(ensemble.study, ensemble.settings, snapshot))
     assert of_one is not None and of_one.members == members
     (checkpoints / "step-00000018").rmdir()
     assert results_in(Ensemble(ensemble.study, ensemble.settings, snapshot)) is None  # type: ignore[arg-type]
