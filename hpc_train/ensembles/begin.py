@@ -156,6 +156,8 @@ def _snapshot_settings(document: Document, job: JobConfig, section: EnsembleSect
     try:
         if job.train.max_steps is None:
             raise ValueError("members are counted in steps; give `train.max_steps`")
+        if job.train.early_stopping or job.data.train.epochs is not None:
+            raise ValueError("its run comes to `train.max_steps`; leave `early_stopping` and `epochs` out")
         first, second, *_ = section.snapshots(job.train.max_steps)
     except ValueError as error:
         refuse(document.path, [mistake_at(document, ("ensemble", "combine"), f"ensemble.combine: {error}")])

@@ -124,13 +124,14 @@ def _steps(ensemble: Ensemble, trial: Trial) -> Sequence[int]:
     """Those of a trial's checkpoints that are members."""
     job_dir, section = ensemble.study.folder.job_dir(trial), ensemble.section
     manager = CheckpointManager(job_dir.checkpoints_path, Retention())
-    best, steps, wanted = manager.best(), manager.steps(), []
+    best, steps = manager.best(), manager.steps()
     if section.combine == "snapshot":
         wanted = section.snapshots(ensemble.study.job.job.train.max_steps or 0)
-    elif steps:
-        wanted = [best.step if best is not None and section.checkpoint == "best" else steps[-1]]
-    if not wanted or not set(wanted) <= set(steps):
-        raise UserError(f"{job_dir.path}: does not have its checkpoints any more; the ensemble cannot be made")
+    else:
+        wanted = [best.step if best is not None and section.checkpoint == "best" else max(steps, default=0)]
+    if lacking := sorted(set(wanted) - set(steps)):
+        which = ", ".join(map(str, lacking))
+        raise UserError(f"{job_dir.path}: has no checkpoint of step {which} any more; the ensemble cannot be made")
     return wanted
 
 

@@ -188,6 +188,11 @@ def test_a_study_goes_on_where_the_file_has_an_ensemble_by_now(job_file: Path) -
             "--set ensemble.combine: ensemble.combine: `train.max_steps` is 27; give a multiple of 2, 2 at least",
         ),
         (
+            ["ensemble.members=3", "ensemble.combine=snapshot", "data.train.epochs=2"],
+            "--set ensemble.combine: ensemble.combine: its run comes to `train.max_steps`; leave `early_stopping` and "
+            "`epochs` out",
+        ),
+        (
             ["ensemble.members=2", "ensemble.vary=params", "ensemble.from=nowhere"],
             "--set ensemble.from: ensemble.from: nowhere is no study; allowed: the folder of one, as hpc-train tune "
             "makes it",
