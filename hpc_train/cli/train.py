@@ -33,6 +33,7 @@ def train(
     """Train, evaluate and export. Run it alone for one rank, or on each rank under mpirun or horovodrun."""
     with importing():
         from hpc_train.config.job import JobConfig, load_job, strategy_in
+        from hpc_train.config.tune.section import NOT_FOLLOWED
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.startup import join_world
         from hpc_train.jobs.train import train as train_job
@@ -49,6 +50,8 @@ def train(
         first = job.run.parameter_servers if job.run.strategy == "async" else 0
         if first < world.size and any(not first <= rank < world.size for rank in delays):
             raise UserError(f"--debug-delay: the ranks that train are {first} to {world.size - 1}")
+        if job.tune is not None and world.is_chief:
+            warn(NOT_FOLLOWED)
         chosen = job_dir or Path("runs") / job.name
         train_job(world, job, chosen, folder, context.obj, delays.get(world.rank, 0.0))
     except Exception as error:

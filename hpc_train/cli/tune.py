@@ -141,8 +141,16 @@ def stop(study: StudyPath) -> None:
 
 
 @tune.command("resume", epilog=examples("hpc-train tune resume runs/mine_study"))
-def resume(study: StudyPath) -> None:
+def resume(
+    study: StudyPath,
+    max_hours: Annotated[
+        float | None, typer.Option(metavar="H", min=0.001, help="In which trials may run, in all, from now on.")
+    ] = None,
+) -> None:
     """Go on with a study: as `hpc-train tune STUDY`."""
+    if max_hours is not None:
+        with errors():
+            _open(study).allow_hours(max_hours)
     run(study)
 
 
@@ -154,9 +162,7 @@ def add_trials(
     """Allow a study N trials more."""
     with errors():
         found = _open(study)
-        if found.state.max_trials is None:
-            raise UserError("the study tries all points of a grid, of which there are no more")
-        found.change(max_trials=found.state.max_trials + count)
+        found.add_trials(count)
         say(
             f"the study may have {found.state.max_trials} trials now; hpc-train tune {_near(found.folder.path)} goes on"
         )

@@ -36,5 +36,5 @@ def train_members(ensemble: Ensemble, request: DriveRequest, listeners: Listener
         if ensemble.missing() == missing and not failed:
             return EXIT_FAILED  # none was trained, and none is there to be replaced
         if ensemble.missing():
-            study.change(max_trials=len(study.state.trials) + ensemble.missing())
+            study.add_trials(ensemble.missing())
     return 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from hpc_train import __version__
 from hpc_train.config.job import JobConfig
 from hpc_train.config.program import ProgramConfig, load_any
+from hpc_train.config.tune.section import NOT_FOLLOWED
 from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.folders import exposure
@@ -105,6 +106,8 @@ def prepare(request: Request, report: ReportLine) -> PreparedJob:
     job_file = request.job_file.absolute()
     job, folder = load_any(job_file, request.settings), job_file.parent
     now = time.time()
+    if isinstance(job, JobConfig) and job.tune is not None:
+        report(NOT_FOLLOWED)
     problems, job_dir = Problems(), request.placement.root / job.name
     with problems.gathered():
         job_dir = _job_dir(request, job.name, now)

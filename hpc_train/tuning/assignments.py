@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from hpc_train.files import open_to_read
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 
 POLL_SECS = 0.02
@@ -74,9 +75,16 @@ class AssignmentFolder:
         """The ranks are there. For the chief."""
         write_json(self.path / BEGUN_FILE, {}, to_disk=False)
 
-    def has_begun(self) -> bool:
-        """Whether the ranks ever were there."""
-        return os.path.lexists(self.path / BEGUN_FILE)
+    def report_life(self) -> None:
+        """The ranks are still there. For the chief, again and again."""
+        with suppress(OSError):
+            os.utime(self.path / BEGUN_FILE)
+
+    def last_life(self) -> int | None:
+        """Another number after each `report_life`; None: the ranks never were there."""
+        with suppress(OSError), open_to_read(self.path / BEGUN_FILE) as file:  # for which NFS asks the server
+            return os.fstat(file.fileno()).st_mtime_ns
+        return None
 
     def report_end(self, number: int, end: AssignmentEnd) -> None:
         """For the chief."""

@@ -55,4 +55,9 @@ class DriverLock:
 
     def lives(self, name: str) -> bool:
         """Whether the driver called `name`, of this or another host, still runs."""
-        return name == self.name or holder_of(self._all / name) is not None
+        return name == self.name or lives(self._all, name)
+
+
+def lives(folder: Path, name: str) -> bool:
+    """The same, for those who are none; `folder` has the locks of all drivers."""
+    return holder_of(folder / name) is not None

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hpc_train.errors import UserError
@@ -104,13 +104,11 @@ class Journal:
         path = self._path(self._next)
         temporary = unforeseen(path)
         try:
-            with ExitStack() as stack:
-                with open(create(temporary, 0o600), "wb") as file:
-                    stack.callback(remove, temporary, missing_ok=True)
-                    file.write(json.dumps(finite(fields_of(decision)), ensure_ascii=False).encode() + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                linked = _linked(temporary, path)
+            with open(create(temporary, 0o600), "wb") as file:
+                file.write(json.dumps(finite(fields_of(decision)), ensure_ascii=False).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            linked = _linked(temporary, path)
             if linked:
                 _sync_folder(self._folder)
             return linked
@@ -120,6 +118,9 @@ class Journal:
             else:
                 why = f"{error.strerror}{shortage(error.errno, self._folder)}"
             raise UserError(f"{self._folder}: a decision cannot be written: {why}") from None
+        finally:
+            with suppress(OSError):
+                remove(temporary, missing_ok=True)
 
     def _await_next(self) -> None:
         """Until the decision that another process has appended can be read here."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.telemetry.units import counted
 from hpc_train.tuning.measurements import Measurements
 from hpc_train.tuning.state import State, Trial
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.study import Study, living, state_now
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 def as_objects(study: Study) -> Iterator[dict[str, Any]]:
     """The trials, best first, fit for JSON."""
+    alive = living(study)
     for trial, found, step in _trials(study):
         yield {
             "trial": trial.number,
-            "state": trial.state,
+            "state": state_now(trial, alive),
             "value": found.best(),
             "best_step": found.best_step(),
             "step": step,
@@ -43,11 +45,11 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
     yield Text(visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"))
     keys, numbers = list(study.job.tune.space), (goal.metric, "step")
     titles = ("trial", "state", *numbers, *(key.removeprefix("params.") for key in keys))
-    rows = []
+    rows, alive = [], living(study)
     for trial, found, step in _trials(study):
         best = found.best()
         values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
-        rows.append((trial.name, trial.state, "–" if best is None else f"{best:.5g}", str(step), *values))
+        rows.append((trial.name, state_now(trial, alive), "–" if best is None else f"{best:.5g}", str(step), *values))
     if rows:
         yield text_table(
             [
@@ -63,7 +65,9 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
 def in_words(study: Study) -> str:
     """How many trials there are, by state."""
     names: tuple[State, ...] = ("running", "waiting", "paused", "stopped", "completed", "failed")
-    counts = {name: len(list(study.state.of(name))) for name in names}
+    alive = living(study)
+    found = Counter(state_now(trial, alive) for trial in study.state.trials)
+    counts = {name: found[name] for name in names}
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     allowed = f" of {study.state.max_trials}" if study.state.max_trials is not None else ""
     halted = f"; stopped: {study.state.halted}" if study.state.halted is not None else ""

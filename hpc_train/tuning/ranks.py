@@ -52,7 +52,7 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
     _import_tensorflow()  # while nothing is assigned yet
     if world.is_chief:
         assignments.report_begin()
-        driver.stops_by(signals)
+        driver.stops_by(signals, assignments.report_life)
     first_bytes, code = 0, 0
     for number in count():
         assigned = assignments.await_assignment(number, driver.has_ended)

@@ -70,10 +70,10 @@ def slots_of(cores: Sequence[int], devices: Sequence[str], wanted: Wanted, paral
     each = (wanted.ranks if wanted.devices is None else wanted.devices) if devices else 0
     by_cores = max(1, len(cores) // (wanted.ranks * wanted.cores_per_rank))
     by_devices = len(devices) // each if each else by_cores
-    if by_devices == 0 and wanted.devices is not None:
+    if wanted.devices is not None and wanted.devices > len(devices):
         raise UserError(
-            f"resources.gpus_per_node: a trial wants {counted(each, 'GPU')}, and there are {len(devices)} here; ask "
-            "for fewer"
+            f"resources.gpus_per_node: a trial wants {counted(wanted.devices, 'GPU')}, and there are "
+            f"{len(devices) or 'none'} here; ask for fewer"
         )
     by_devices = max(1, by_devices)  # more ranks than devices share them, as elsewhere
     count = parallel or min(by_cores, by_devices)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from hpc_train.config.tune.section import MOST_TRIALS
@@ -23,11 +24,12 @@ from hpc_train.tuning.decisions import (
     Suggested,
     Taken,
 )
+from hpc_train.tuning.driver_lock import lives
 from hpc_train.tuning.folder import StudyFolder, StudyJob, write_best
 from hpc_train.tuning.journal import Journal
 from hpc_train.tuning.rules import Rule, rule_of
 from hpc_train.tuning.samplers import Sampler, sampler_of
-from hpc_train.tuning.state import StudyState, Trial
+from hpc_train.tuning.state import State, StudyState, Trial
 
 NOTHING_LEFT = "all trials have been tried"
 
@@ -74,7 +76,6 @@ class Study:
         self.rule: Rule | None = None
         if job.tune.early_stopping is not None:
             self.rule = rule_of(job.tune.early_stopping.rule, rungs_of(job.job), self.goal)
-        self._sampler: Sampler = sampler_of(job.tune)
         self._clock = clock
         self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
@@ -130,6 +131,11 @@ class Study:
             taken = Taken(time=now, trial=trial.number, driver=driver, why=why, to_the_end=True)
             return taken, Answer("run", why)
         return None, Answer("over", NOTHING_LEFT)
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        """Made when it is first asked: looking at a study takes no Optuna."""
+        return sampler_of(self.job.tune)
 
     def _promotable(self) -> tuple[Trial, str] | None:
         return self.rule.promotable(self.state) if self.rule is not None else None
@@ -215,15 +221,25 @@ class Study:
                 found.append(trial)
         return found
 
-    def change(self, max_trials: int | None = None, max_hours: float | None = None) -> None:
-        """Allows another number of trials, or hours.
+    def add_trials(self, count: int) -> None:
+        """Allows `count` trials more.
 
         Raises:
-            UserError: That is more trials than a study can have.
+            UserError: That is more trials than a study can have, or all of a grid are tried anyway.
         """
-        if max_trials is not None and max_trials > MOST_TRIALS:
-            raise UserError(f"{max_trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
-        self._journal.append(lambda: Changed(time=self._clock(), max_trials=max_trials, max_hours=max_hours))
+
+        def decide() -> Decision:
+            if self.state.max_trials is None:
+                raise UserError("the study tries all points of a grid, of which there are no more")
+            if (trials := self.state.max_trials + count) > MOST_TRIALS:
+                raise UserError(f"{trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
+            return Changed(time=self._clock(), max_trials=trials)
+
+        self._journal.append(decide)
+
+    def allow_hours(self, max_hours: float) -> None:
+        """Allows trials to run so many hours, in all."""
+        self._journal.append(lambda: Changed(time=self._clock(), max_hours=max_hours))
 
     def halt(self, why: str) -> bool:
         """Has all drivers stop, after saving; whether they had not been asked before."""
@@ -246,6 +262,17 @@ class Study:
             write_best(self.folder, self.job, best, best.value)
             self._noted = best.value
             self.refresh()
+
+
+def living(study: Study) -> frozenset[str]:
+    """The drivers that run a trial of it, and live; all others have left theirs, which go on with the next driver."""
+    names = {trial.driver for trial in study.state.of("running")}
+    return frozenset(name for name in names if lives(study.folder.drivers, name))
+
+
+def state_now(trial: Trial, alive: Collection[str]) -> State:
+    """The state of a trial, where those `alive` are the drivers that are."""
+    return "waiting" if trial.state == "running" and trial.driver not in alive else trial.state
 
 
 def _state_after(judged: Judged) -> LeftState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hpc_train.resilience.job_lock import holder_of
@@ -28,11 +29,16 @@ class Supervision:
             self._ended = os.getppid() != self._launcher or holder_of(self._folder) is None
         return self._ended
 
-    def stops_by(self, signals: StopSignals) -> None:
-        """From now on, what this process trains when the driver has ended is asked to save and stop."""
+    def stops_by(self, signals: StopSignals, report_life: Callable[[], None]) -> None:
+        """From now on, what this process trains when the driver has ended is asked to save and stop.
+
+        Args:
+            report_life: Called every LOOK_SECS, by a thread.
+        """
 
         def watch() -> None:
             while not self.has_ended():
+                report_life()
                 time.sleep(LOOK_SECS)
             while True:  # a trial may begin just now, which takes what came before for that of another one
                 signals.received = signals.received or "SIGUSR1"

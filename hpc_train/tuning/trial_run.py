@@ -24,7 +24,7 @@ from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
 from hpc_train.jobs.launch.mpirun import PROGRESS, SESSION_VARIABLE, SESSION_VARIABLES, Mpirun, end_session, start_of
-from hpc_train.outcome import EXIT_AT_ONCE, STOP_CODES
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_LOST_NODE, STOP_CODES
 from hpc_train.processes import kill, with_variable
 from hpc_train.telemetry.status import mark_ended, sound
 from hpc_train.tuning.assignments import Assignment, AssignmentFolder
@@ -41,6 +41,8 @@ WITHIN_A_STEP = {"OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm", "SLURM_EX
 """For an mpirun that is a step of an allocation itself, and starts ranks on its own node alone."""
 SESSION_PREFIX = "ompi-"
 """Of the folders in which mpiruns keep what they need while they run."""
+BEGIN_SECS, SILENT_SECS = 600.0, 60.0
+"""How long ranks may take to come up, and be silent: they report each second, by a thread of their own."""
 LEAVING_SECS = 10.0
 """How long ranks that have nothing to do may take to leave."""
 
@@ -228,10 +230,12 @@ class _Ranks:
     ) -> None:
         self.process, self.assignments, self.log = process, assignments, log
         self._session, self._given = session, 0
+        self._life: int | None = None
+        self._heard = time.monotonic()
 
     def begin(self, command: TrialCommand, begin: int, only_names: bool) -> KeptRun:
         """Gives them their next run; `begin` is how long its log is."""
-        number, self._given = self._given, self._given + 1
+        number, self._given, self._heard = self._given, self._given + 1, time.monotonic()
         run = KeptRun(self, number, command, begin)
         files = (str(command.job_file), str(command.data_root), str(command.job_dir), str(command.log))
         self.assignments.assign(number, Assignment(*files, tuple(command.settings), time.time(), only_names))
@@ -242,9 +246,23 @@ class _Ranks:
         last = self.assignments.end(self._given - 1) if self._given else None
         return self.process.poll() is not None or (last is not None and not _stays(last.code))
 
+    def has_begun(self) -> bool:
+        """Whether the ranks ever were there."""
+        return self.assignments.last_life() is not None
+
+    def _are_silent(self) -> bool:
+        """Whether nothing was heard of the ranks for too long: their node is gone, which Slurm tells minutes later."""
+        if (life := self.assignments.last_life()) != self._life:
+            self._life, self._heard = life, time.monotonic()
+        return time.monotonic() - self._heard > (BEGIN_SECS if life is None else SILENT_SECS)
+
     def code(self) -> int | None:
         """With which mpirun has ended, after which nothing of it is left."""
         code = self.process.poll()
+        if code is None and self._are_silent():
+            self.process.kill()
+            self.process.wait()
+            code = EXIT_LOST_NODE
         if code is not None:
             end_session(self.process.pid)
         return code if code is None or code >= 0 else 128 - code
@@ -302,7 +320,7 @@ class KeptRun(TrialRun):
         self._ranks.process.terminate()
 
     def never_began(self) -> bool:
-        return self._ranks.process.poll() is not None and not self._ranks.assignments.has_begun()
+        return self._ranks.process.poll() is not None and not self._ranks.has_begun()
 
     def failure(self, code: int) -> str:
         notice, printed = last_words(RunOutput(self._ranks.log)), last_words(RunOutput(self._command.log, self._begin))

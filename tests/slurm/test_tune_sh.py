@@ -55,12 +55,12 @@ def test_an_allocation_is_requeued_and_survives_a_node_that_dies(
     slurm_cluster.kill_node("n2")
     set_step_secs(folder, 0.0)
     try:
-        assert ended_as(slurm_cluster.wait(job)) == ("COMPLETED", 0, 1), log(folder)
+        wait_for(lambda: "the study is over" in log(folder), lambda: log(folder))
     finally:
-        slurm_cluster.start_node("n2")
+        slurm_cluster.start_node("n2")  # until then the job is completing
+    assert ended_as(slurm_cluster.wait(job)) == ("COMPLETED", 0, 1), log(folder)
     assert [decision["trial"] for decision in of(study, "suggested")] == list(range(number))
     assert states(study) == ["completed"] * number
-    assert "the study is over" in log(folder)
     wait_for(slurm_cluster._nodes_are_idle, "two idle nodes")
 
 

@@ -24,6 +24,7 @@ from hpc_train.config.types import STRICT, Count, Name
 from hpc_train.config.validation import wrong_at
 
 MOST_TRIALS = 100_000
+NOT_FOLLOWED = "`tune` of the job file is for hpc-train tune; this is one job, with the values that the file has"
 DEFAULT_RUNGS = 3
 """Of ASHA, below the whole length of a trial."""
 
@@ -207,7 +208,11 @@ class TuneSection:
     @field_validator("first")
     @classmethod
     def _are_points(cls, first: tuple[dict[str, Value], ...], info: ValidationInfo) -> tuple[dict[str, Value], ...]:
-        space = Space(info.data["space"]) if "space" in info.data else None
+        space, most = Space(info.data["space"]) if "space" in info.data else None, info.data.get("max_trials")
+        if most is not None and len(first) > most:
+            raise ValueError(
+                f"{len(first)} points are more than max_trials, {most}; give fewer, or more trials"
+            )
         for number, point in enumerate(first):
             if space is not None and (wrong := space.mistake_in(point)) is not None:
                 raise wrong_at((number, wrong[0]), point.get(wrong[0]), wrong[1])

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpc_train.jobdir.history import with_runs
-from hpc_train.resilience.job_lock import holder_of
 from hpc_train.tuning.state import State, Trial
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.study import Study, living
 
 StudyWord = Literal["running", "stopped", "succeeded", "failed"]
 
@@ -54,12 +53,8 @@ class Course:
 
 def courses_of(study: Study, now: float) -> list[Course]:
     """The trials of a study by number. Local; reads their metrics."""
-    lives = {name: _lives(study, name) for name in {trial.driver for trial in study.state.of("running")}}
-    return [_course(study, trial, now if lives.get(trial.driver) else None) for trial in study.state.trials]
-
-
-def _lives(study: Study, driver: str) -> bool:
-    return holder_of(study.folder.drivers / driver) is not None
+    alive = living(study)
+    return [_course(study, trial, now if trial.driver in alive else None) for trial in study.state.trials]
 
 
 def _course(study: Study, trial: Trial, now: float | None) -> Course:
@@ -90,7 +85,7 @@ def state_of(study: Study, most: int | None) -> StudyWord:
         most: How many trials it may have.
     """
     state, tune = study.state, study.job.tune
-    if any(_lives(study, name) for name in {trial.driver for trial in state.of("running")}):
+    if living(study):
         return "running"
     if len(list(state.of("failed"))) > tune.max_failed_trials:
         return "failed"

@@ -36,11 +36,11 @@ def test_the_status_of_a_study(tmp_path: Path) -> None:
     path = a_study(tmp_path / "study")
     shown = call("status", path)
     assert shown.exit_code == 0
-    assert shown.output.splitlines()[0].endswith("1 trial of 3 (1 running); goal: max eval accuracy")
+    assert shown.output.splitlines()[0].endswith("1 trial of 3 (1 waiting); goal: max eval accuracy")
     assert "0.75" in shown.output
     (line,) = call("status", path, "--json").output.splitlines()
     found = json.loads(line)
-    assert (found["trial"], found["state"], found["value"], found["best_step"]) == (0, "running", 0.75, 9)
+    assert (found["trial"], found["state"], found["value"], found["best_step"]) == (0, "waiting", 0.75, 9)
 
 
 def test_a_study_is_asked_to_stop_once(tmp_path: Path) -> None:

@@ -70,9 +70,8 @@ def trained(ensemble: Ensemble) -> list[dict[str, Any]]:
 
 def study_of(job_file: Path, trials: int = 6) -> Study:
     """A study of the job, with so many completed trials."""
-    job_file.write_text(JOB + TUNE)
+    job_file.write_text(JOB + TUNE.replace("max_trials: 6", f"max_trials: {trials}"))
     study = open_study(begin_study(StudyRequest(job_file, job_file.parent / "runs/study", (), 1))[0])[0]
-    study.change(max_trials=trials)
     run(study)
     return study
 
@@ -125,7 +124,7 @@ def test_an_ensemble_stays_what_it_was_when_its_study_goes_on(job_file: Path) ->
     )
     folder, is_new = begin_ensemble(request)
     before = open_ensemble(folder).study.job.tune
-    study.change(max_trials=9)
+    study.add_trials(3)
     run(study)
     assert is_new and begin_ensemble(request) == (folder, False)
     assert open_ensemble(folder).study.job.tune == before

@@ -37,17 +37,17 @@ def shown(study: Study) -> str:
 
 def test_trials_are_shown_best_first(tmp_path: Path) -> None:
     study = a_study(tmp_path / "study")
-    assert in_words(study) == "4 trials of 9 (1 running, 2 completed, 1 failed)"
+    assert in_words(study) == "4 trials of 9 (1 waiting, 2 completed, 1 failed)"
     lines = shown(study).splitlines()
     rows = [line.split() for line in lines if line[:4].isdecimal() and "failed:" not in line]
     assert [row[:3] for row in rows] == [
-        ["0001", "running", "0.8"],
+        ["0001", "waiting", "0.8"],
         ["0000", "completed", "0.5"],
         ["0002", "failed", "–"],
         ["0003", "completed", "–"],
     ]
     assert rows[1][-1] == "3", "the width that was given"
-    assert "4 trials of 9 (1 running, 2 completed, 1 failed); goal: max eval accuracy" in " ".join(lines)
+    assert "4 trials of 9 (1 waiting, 2 completed, 1 failed); goal: max eval accuracy" in " ".join(lines)
     assert r"0002 failed: [red]no such\x1b[2J file" in lines
 
 
@@ -63,7 +63,7 @@ def test_trials_as_json(tmp_path: Path) -> None:
     study = a_study(tmp_path / "study")
     found = [json.loads(json.dumps(each)) for each in as_objects(study)]
     assert [(each["trial"], each["state"], each["value"], each["best_step"]) for each in found] == [
-        (1, "running", 0.8, 10),
+        (1, "waiting", 0.8, 10),
         (0, "completed", 0.5, 9),
         (2, "failed", None, None),
         (3, "completed", None, None),

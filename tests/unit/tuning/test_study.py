@@ -204,7 +204,7 @@ def test_hours_in_which_trials_ran_end_a_study(tmp_path: Path) -> None:
     study.ask(DRIVER)
     now[0] += 3600.0
     assert (study.hours_left(), study.ask(DRIVER).why) == (0.0, "the trials have run for max_hours (2)")
-    study.change(max_hours=3.0)
+    study.allow_hours(3.0)
     assert study.ask(DRIVER).what == "run"
     assert opened(study.folder).hours_left() is not None
     assert opened(study_in(tmp_path / "other")).hours_left() is None
@@ -234,11 +234,11 @@ def test_a_study_is_stopped_and_goes_on(tmp_path: Path) -> None:
 def test_more_trials(tmp_path: Path) -> None:
     study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1"))
     run(study)
-    study.change(max_trials=3)
+    study.add_trials(2)
     assert run(opened(study.folder)) == NOTHING_LEFT
     assert len(opened(study.folder).state.trials) == 3
     with pytest.raises(UserError, match="100,001 trials are not allowed; allowed: 100,000 in all"):
-        study.change(max_trials=100_001)
+        study.add_trials(99_998)
 
 
 def test_trials_of_drivers_that_live_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
