@@ -208,11 +208,7 @@ class TuneSection:
     @field_validator("first")
     @classmethod
     def _are_points(cls, first: tuple[dict[str, Value], ...], info: ValidationInfo) -> tuple[dict[str, Value], ...]:
-        space, most = Space(info.data["space"]) if "space" in info.data else None, info.data.get("max_trials")
-        if most is not None and len(first) > most:
-            raise ValueError(
-                f"{len(first)} points are more than max_trials, {most}; give fewer, or more trials"
-            )
+        space = Space(info.data["space"]) if "space" in info.data else None
         for number, point in enumerate(first):
             if space is not None and (wrong := space.mistake_in(point)) is not None:
                 raise wrong_at((number, wrong[0]), point.get(wrong[0]), wrong[1])
