@@ -100,9 +100,9 @@ def _say(opened: Ensemble, found: Results) -> None:
         columns.append(Column(metric, tuple(map(Text, values)), True))
     screen = console()
     show(screen, f"{found.evaluation}, {found.rows:,} rows:", text_table(columns, screen.width))
-    best = best_member(found)
-    own = number(found.each[best]["loss"])
-    say(f"loss {number(found.mean['loss'])}; the best member's, {found.members[best].trial:04d}: {own}")
+    place = best_member(found)
+    best, own = found.members[place], number(found.each[place]["loss"])
+    say(f"loss {number(found.mean['loss'])}; the best member's, {best.trial:04d} at step {best.step}: {own}")
     path = opened.path / found.export
     relative = os.path.relpath(path)
     say(f"export: {path if relative.startswith('..') else relative}")

@@ -41,6 +41,9 @@ class EnsembleSection:
         best: How many trials of the study give their parameters, the first members the best ones; None: one a member.
         checkpoint: Whether a member is the checkpoint with its best evaluation or its last one.
         seed: Of all that is drawn.
+        combine: "mean": of models that were trained one by one. "snapshot": of the last checkpoints of one run, whose
+            learning rate has come down at each (Huang et al., "Snapshot ensembles", ICLR 2017).
+        cycle: Of "snapshot": how many steps are between two members; None: `train.max_steps` / members.
     """
 
     retired: ClassVar[Mapping[str, str]] = {
@@ -60,6 +63,8 @@ class EnsembleSection:
     best: Count | None = None
     checkpoint: Literal["best", "last"] = "best"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+    combine: Literal["mean", "snapshot"] = "mean"
+    cycle: Count | None = None
 
     @field_validator("vary")
     @classmethod
@@ -87,6 +92,37 @@ class EnsembleSection:
                 "`rows` vary, too"
             )
         return best
+
+    @field_validator("combine")
+    @classmethod
+    def _goes_with_one_run(cls, combine: str, info: ValidationInfo) -> str:
+        defaults = {"study": None, "vary": ("seed",), "best": None, "checkpoint": "best"}
+        given = [key for key, value in defaults.items() if info.data.get(key, value) != value]
+        if combine == "snapshot" and given:
+            keys = ", ".join("from" if key == "study" else key for key in given)
+            raise ValueError(f"the members of a snapshot ensemble are checkpoints of one run; leave {keys} out")
+        return combine
+
+    @field_validator("cycle")
+    @classmethod
+    def _is_of_one_run(cls, cycle: int | None, info: ValidationInfo) -> int | None:
+        if cycle is not None and info.data.get("combine") == "mean":
+            raise ValueError("is for members that are checkpoints of one run; give `combine: snapshot`, too")
+        return cycle
+
+    def snapshots(self, max_steps: int) -> list[int]:
+        """The steps of the members of one run; ValueError where it is too short, or no whole number of cycles."""
+        cycle = self.cycle or max_steps // self.members
+        if cycle * self.members > max_steps or not cycle or max_steps % cycle:
+            least = cycle * self.members if self.cycle is not None else self.members
+            every = self.cycle or self.members
+            raise ValueError(f"`train.max_steps` is {max_steps}; give a multiple of {every}, {least} at least")
+        return [max_steps - cycle * number for number in reversed(range(self.members))]
+
+    @property
+    def runs(self) -> int:
+        """How many models are trained."""
+        return 1 if self.combine == "snapshot" else self.members
 
     @property
     def trials(self) -> int:

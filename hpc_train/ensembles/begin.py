@@ -65,7 +65,7 @@ class Ensemble:
     """The ensemble in a folder, as far as it has come.
 
     Attributes:
-        study: Whose trials are its members.
+        study: Whose trials are its members, or whose only one has them as checkpoints.
     """
 
     study: Study
@@ -77,13 +77,13 @@ class Ensemble:
         """Its folder."""
         return self.study.folder.path
 
-    def members(self) -> list[Trial]:
-        """Those that have been trained to the end, by number; as many as there are to be."""
-        return list(self.study.state.of("completed"))[: self.section.members]
+    def trained(self) -> list[Trial]:
+        """The runs that have come to their end, by number; as many as there are to be."""
+        return list(self.study.state.of("completed"))[: self.section.runs]
 
     def missing(self) -> int:
         """How many are not there yet."""
-        return self.section.members - len(self.members())
+        return self.section.runs - len(self.trained())
 
 
 def begin_ensemble(request: EnsembleRequest) -> tuple[StudyFolder, bool]:
@@ -96,6 +96,10 @@ def begin_ensemble(request: EnsembleRequest) -> tuple[StudyFolder, bool]:
     document = overridden(read_yaml(job_file), request.settings)
     job = job_in(document)
     section = _section_of(document, job)
+    own = _snapshot_settings(document, job, section)
+    if own:
+        document = overridden(document, own)
+        job = job_in(document)
     place = request.ensemble or Path(DEFAULT_ROOT, f"{job.name}{SUFFIX}")
     folder = StudyFolder(place.absolute())
     if folder.is_one():
@@ -104,7 +108,7 @@ def begin_ensemble(request: EnsembleRequest) -> tuple[StudyFolder, bool]:
     source = _study_of(document, section)
     tune = _study_section(document, job, section, source)
     written = (f"ensemble={_SECTION.dump_json(section).decode()}", f"tune={json.dumps(tune)}")
-    return begin_study(StudyRequest(job_file, folder.path, (*request.settings, *written), request.ranks))
+    return begin_study(StudyRequest(job_file, folder.path, (*request.settings, *own, *written), request.ranks))
 
 
 def open_ensemble(folder: StudyFolder) -> Ensemble:
@@ -143,6 +147,24 @@ def _section_of(document: Document, job: JobConfig) -> EnsembleSection:
         return section
     place = document.path.absolute().parent / Path(section.study).expanduser()
     return _SECTION.validate_python({**_SECTION.dump_python(section), "from": str(place)})
+
+
+def _snapshot_settings(document: Document, job: JobConfig, section: EnsembleSection) -> tuple[str, ...]:
+    """What is laid over the job of a snapshot ensemble, so that its members' checkpoints are there at the end."""
+    if section.combine != "snapshot":
+        return ()
+    try:
+        if job.train.max_steps is None:
+            raise ValueError("members are counted in steps; give `train.max_steps`")
+        if job.train.early_stopping or job.data.train.epochs is not None:
+            raise ValueError("its run comes to `train.max_steps`; leave `early_stopping` and `epochs` out")
+        first, second, *_ = section.snapshots(job.train.max_steps)
+    except ValueError as error:
+        refuse(document.path, [mistake_at(document, ("ensemble", "combine"), f"ensemble.combine: {error}")])
+    apart = second - first
+    given = job.run.save_checkpoints_steps
+    every = given if given is not None and apart % given == 0 else apart
+    return (f"run.save_checkpoints_steps={every}", "run.save_checkpoints_secs=null", "run.keep_checkpoint_max=0")
 
 
 def _study_of(document: Document, section: EnsembleSection) -> tuple[Study, list[Trial]] | None:
@@ -185,11 +207,11 @@ def _study_section(
     if mistakes:
         refuse(document.path, mistakes)
     replaced = MOST_FAILED if seeds else 0
-    first = [points[number % len(points)] for number in range(section.members + replaced)]
+    first = [points[number % len(points)] for number in range(section.runs + replaced)]
     return {
         "goal": goal,
         "space": space | {key: {"int": [0, LARGEST_SEED]} for key in seeds},
-        "max_trials": section.members,
+        "max_trials": section.runs,
         "max_failed_trials": replaced,
         "seed": section.seed,
         "first": first if source is not None else [],

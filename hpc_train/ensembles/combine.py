@@ -90,9 +90,9 @@ def combine(ensemble: Ensemble, report: Callable[[str], None]) -> Results:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     world = World.alone()
     set_up_tensorflow(world)
-    chosen, trials = _members(ensemble), ensemble.members()
+    chosen = _members(ensemble)
     report(f"combining {len(chosen)} members")
-    restored = [_restored(ensemble, trial, member) for trial, member in zip(trials, chosen, strict=True)]
+    restored = [_restored(ensemble, member) for member in chosen]
     combination = combined(restored)
     job = ensemble.study.job.job
     scores = _scores(job, restored[0], combination, world)
@@ -117,21 +117,27 @@ def _members(ensemble: Ensemble) -> tuple[Member, ...]:
     Raises:
         UserError: One has no checkpoint.
     """
-    return tuple(Member(trial.number, _step(ensemble, trial)) for trial in ensemble.members())
+    return tuple(Member(trial.number, step) for trial in ensemble.trained() for step in _steps(ensemble, trial))
 
 
-def _step(ensemble: Ensemble, trial: Trial) -> int:
-    job_dir = ensemble.study.folder.job_dir(trial)
+def _steps(ensemble: Ensemble, trial: Trial) -> Sequence[int]:
+    """Those of a trial's checkpoints that are members."""
+    job_dir, section = ensemble.study.folder.job_dir(trial), ensemble.section
     manager = CheckpointManager(job_dir.checkpoints_path, Retention())
-    best = manager.best() if ensemble.section.checkpoint == "best" else None
-    steps = manager.steps()
-    if not steps:
-        raise UserError(f"{job_dir.path}: has no checkpoints any more; the ensemble cannot be made")
-    return best.step if best is not None else steps[-1]
+    best, steps = manager.best(), manager.steps()
+    if section.combine == "snapshot":
+        wanted = section.snapshots(ensemble.study.job.job.train.max_steps or 0)
+    else:
+        wanted = [best.step if best is not None and section.checkpoint == "best" else max(steps, default=0)]
+    if lacking := sorted(set(wanted) - set(steps)):
+        which = ", ".join(map(str, lacking))
+        raise UserError(f"{job_dir.path}: has no checkpoint of step {which} any more; the ensemble cannot be made")
+    return wanted
 
 
-def _restored(ensemble: Ensemble, trial: Trial, member: Member) -> RestoredModel:
+def _restored(ensemble: Ensemble, member: Member) -> RestoredModel:
     keras.utils.clear_session()
+    trial = ensemble.study.state.trials[member.trial]
     return restored_model(ensemble.study.folder.job_dir(trial).path, member.step)
 
 

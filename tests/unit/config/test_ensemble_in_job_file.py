@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpc_train import UserError
 from hpc_train.config.ensemble import EnsembleSection
@@ -99,7 +102,16 @@ def test_a_job_reads_what_it_has_written(tmp_path: Path) -> None:
         (
             ["members: 2", "form: x"],
             "job.yaml:9: ensemble.form: unknown key; did you mean `from`? allowed: members, from, vary, best, "
-            "checkpoint, seed",
+            "checkpoint, seed, combine, cycle",
+        ),
+        (
+            ["members: 2", "vary: rows", "checkpoint: last", "combine: snapshot"],
+            "job.yaml:11: ensemble.combine: the members of a snapshot ensemble are checkpoints of one run; leave vary, "
+            "checkpoint out",
+        ),
+        (
+            ["members: 2", "cycle: 9"],
+            "job.yaml:9: ensemble.cycle: is for members that are checkpoints of one run; give `combine: snapshot`, too",
         ),
         (["members: 2", "study: x"], "job.yaml:9: ensemble.study: the folder of the study is the value of `from`"),
     ],
@@ -120,15 +132,30 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("setting", "wanted"),
     [
         ("data.train.shuffle=block", "--set data.train: `bootstrap` draws from all rows"),
         ("data.eval.bootstrap=1", "`bootstrap` is for training; an evaluation reads its rows once"),
     ],
 )
-def test_rows_are_drawn_where_they_can_be(tmp_path: Path, given: str, wanted: str) -> None:
+def test_rows_are_drawn_where_they_can_be(tmp_path: Path, setting: str, wanted: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB.partition("ensemble")[0])
     assert load_job(path, ["data.train.bootstrap=1"]).data.train.bootstrap == 1
     with pytest.raises(UserError, match=wanted.partition(": ")[2] or wanted):
-        load_job(path, ["data.train.bootstrap=1", given])
+        load_job(path, ["data.train.bootstrap=1", setting])
+
+
+@given(st.integers(2, 9), st.none() | st.integers(1, 30), st.integers(1, 300))
+def test_members_of_one_run_are_its_last_checkpoints_a_cycle_apart(
+    members: int, cycle: int | None, max_steps: int
+) -> None:
+    section = EnsembleSection(members=members, combine="snapshot", cycle=cycle)
+    try:
+        steps = section.snapshots(max_steps)
+    except ValueError:
+        assert max_steps % (cycle or members) or max_steps < members * (cycle or 1)
+        return
+    assert len(steps) == members and steps[-1] == max_steps and steps[0] > 0
+    apart = {second - first for first, second in itertools.pairwise(steps)}
+    assert apart == {cycle or max_steps // members} and all(step % (steps[1] - steps[0]) == 0 for step in steps)

@@ -65,7 +65,7 @@ def trained(ensemble: Ensemble) -> list[dict[str, Any]]:
     """The points of its members, all of which are trained to their end."""
     run(ensemble.study)
     assert ensemble.missing() == 0
-    return [dict(trial.point) for trial in ensemble.members()]
+    return [dict(trial.point) for trial in ensemble.trained()]
 
 
 def study_of(job_file: Path, trials: int = 6) -> Study:
@@ -130,6 +130,17 @@ def test_an_ensemble_stays_what_it_was_when_its_study_goes_on(job_file: Path) ->
     assert open_ensemble(folder).study.job.tune == before
 
 
+@pytest.mark.parametrize(("given", "every"), [("null", 9), ("3", 3), ("4", 9)])
+def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: str, every: int) -> None:
+    settings = ("ensemble.members=3", "ensemble.combine=snapshot", f"run.save_checkpoints_steps={given}")
+    ensemble = begun(job_file, *settings)
+    assert len(trained(ensemble)) == 1
+    run_options = ensemble.study.job.job.run
+    assert (run_options.save_checkpoints_steps, run_options.keep_checkpoint_max) == (every, 0)
+    request = EnsembleRequest(job_file, job_file.parent / "runs/made", settings, 1)
+    assert not begin_ensemble(request)[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
@@ -170,6 +181,15 @@ def test_a_study_goes_on_where_the_file_has_an_ensemble_by_now(job_file: Path) -
             ["ensemble.members=2", "ensemble.vary=rows", "data.train.shuffle=block"],
             "--set ensemble.vary: ensemble.vary: data.train.bootstrap: `bootstrap` draws from all rows, as `shuffle: "
             "global` reads them, but `shuffle` is 'block'",
+        ),
+        (
+            ["ensemble.members=2", "ensemble.combine=snapshot"],
+            "--set ensemble.combine: ensemble.combine: `train.max_steps` is 27; give a multiple of 2, 2 at least",
+        ),
+        (
+            ["ensemble.members=3", "ensemble.combine=snapshot", "data.train.epochs=2"],
+            "--set ensemble.combine: ensemble.combine: its run comes to `train.max_steps`; leave `early_stopping` and "
+            "`epochs` out",
         ),
         (
             ["ensemble.members=2", "ensemble.vary=params", "ensemble.from=nowhere"],

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.ensembles.begin import Ensemble
 from hpc_train.ensembles.combine import RESULTS_FILE, Member, Results, best_member, results_in
 from hpc_train.export.export_dir import ABOUT_FILE
@@ -40,7 +41,7 @@ def ensemble(tmp_path: Path) -> Ensemble:
             noted = {"metric": "loss", "mode": "min", "value": 1.0, "step": best}
             (checkpoints / "best.json").write_text(json.dumps(noted))
         study.leave(trial, DRIVER, Leaving("completed", 20, 1.0))
-    found = Ensemble(study, None, SimpleNamespace(members=2, checkpoint="best"))  # type: ignore[arg-type]
+    found = Ensemble(study, None, SimpleNamespace(members=2, runs=2, combine="mean", checkpoint="best"))  # type: ignore[arg-type]
     (found.path / FOUND.export).mkdir(parents=True)
     (found.path / FOUND.export / ABOUT_FILE).write_text("{}")
     (found.path / RESULTS_FILE).write_text(json.dumps(asdict(FOUND)))
@@ -51,8 +52,24 @@ def test_results_of_the_same_members_are_taken(ensemble: Ensemble) -> None:
     assert results_in(ensemble) == FOUND
 
 
+def test_members_of_one_run_are_checkpoints_evenly_apart(ensemble: Ensemble) -> None:
+    snapshot = EnsembleSection(members=3, combine="snapshot")
+    checkpoints = ensemble.study.folder.job_dir(ensemble.study.state.trials[0]).checkpoints_path
+    for step in (9, 18, 27):
+        (checkpoints / f"step-{step:08d}").mkdir()
+    members = (Member(0, 9), Member(0, 18), Member(0, 27))
+    found = {**asdict(FOUND), "members": [asdict(member) for member in members]}
+    (ensemble.path / RESULTS_FILE).write_text(json.dumps(found))
+    of_one = results_in(Ensemble(ensemble.study, ensemble.settings, snapshot))
+    assert of_one is not None and of_one.members == members
+    (checkpoints / "step-00000018").rmdir()
+    assert results_in(Ensemble(ensemble.study, ensemble.settings, snapshot)) is None  # type: ignore[arg-type]
+
+
 def test_results_of_others_are_not(ensemble: Ensemble) -> None:
-    last = Ensemble(ensemble.study, ensemble.settings, SimpleNamespace(members=2, checkpoint="last"))  # type: ignore[arg-type]
+    last = Ensemble(
+        ensemble.study, ensemble.settings, SimpleNamespace(members=2, runs=2, combine="mean", checkpoint="last")
+    )  # type: ignore[arg-type]
     assert results_in(last) is None, "of other checkpoints"
     (ensemble.path / FOUND.export / ABOUT_FILE).unlink()
     assert results_in(ensemble) is None, "the export is gone"

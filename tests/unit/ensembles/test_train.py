@@ -26,7 +26,7 @@ REQUEST = DriveRequest()
 @pytest.fixture
 def ensemble(tmp_path: Path) -> Ensemble:
     study = opened(study_in(tmp_path / "made", SPACE, "max_trials: 3", "max_failed_trials: 2"))
-    return Ensemble(study, None, SimpleNamespace(members=3))  # type: ignore[arg-type]
+    return Ensemble(study, None, SimpleNamespace(runs=3))  # type: ignore[arg-type]
 
 
 def drives(monkeypatch: pytest.MonkeyPatch, states: Iterator[str]) -> list[str]:
@@ -64,7 +64,7 @@ def test_members_that_fail_are_replaced(
 ) -> None:
     drives(monkeypatch, iter(states))
     assert train_members(ensemble, REQUEST, Listeners(lambda _: None)) == code
-    assert [trial.number for trial in ensemble.members()] == members
+    assert [trial.number for trial in ensemble.trained()] == members
 
 
 def test_only_what_is_missing_is_trained(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
