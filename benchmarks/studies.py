@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support import machine
 from support.launch import check_mpirun, check_ranks, working_parent
 from support.results import Results, open_results
 from support.usage import make_parser, run_main, tell
@@ -127,9 +128,8 @@ def main() -> int:
     check_mpirun()
     check_ranks([2], oversubscribe=False, one_node=True)
     settings = Settings(tuple(args.parts), **(QUICK if args.quick else {}))
-    parts: dict[str, Callable[[Path], None]]
     with open_results(args, BENCHMARK, asdict(settings)) as results:
-        parts = {
+        parts: dict[str, Callable[[Path], None]] = {
             "asking": partial(asking, results, settings),
             "short": partial(short, results, settings),
             "unequal": partial(unequal, results, settings),
@@ -138,7 +138,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="studies-") as name:
             for part in args.parts:
                 results.attempt(part, partial(parts[part], Path(name)))
-        return results.conclude(make_page(results.records), args.strict)
+        page = replace(make_page(results.records), facts=machine.versions(("optuna", "cmaes")))
+        return results.conclude(page, args.strict)
 
 
 if __name__ == "__main__":
