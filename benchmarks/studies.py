@@ -82,9 +82,9 @@ def asking(results: Results, settings: Settings, parent: Path) -> None:
 
 
 def short(results: Results, settings: Settings, parent: Path) -> None:
-    from trials.jobs import SLOTS, of_optuna, short, steps_of
+    from trials.jobs import SLOTS, of_optuna, short
 
-    steps = results.once("steps of a short trial", partial(steps_of, settings.short_secs, parent))
+    steps = steps_of(settings.short_secs, results, parent)
     tell(f"{settings.short_trials} trials of {steps} steps")
     given = settings.short_trials, steps
     ways: dict[str, Callable[[], Any]] = {
@@ -95,10 +95,17 @@ def short(results: Results, settings: Settings, parent: Path) -> None:
     results.add(SHORT, short_records(SLOTS, results.turns(SHORT, ways, settings.passes)))
 
 
-def unequal(results: Results, settings: Settings, parent: Path) -> None:
-    from trials.jobs import SLOTS, steps_of, unequal
+def steps_of(secs: float, results: Results, parent: Path) -> int:
+    """How many steps take so long, where a trial is alone; enough to be timed."""
+    from trials.jobs import SUMMARY_STEPS, step_secs
 
-    steps = results.once("steps of a long trial", partial(steps_of, settings.long_secs, parent))
+    return max(2 * SUMMARY_STEPS, round(secs / results.once("seconds of a step", partial(step_secs, parent))))
+
+
+def unequal(results: Results, settings: Settings, parent: Path) -> None:
+    from trials.jobs import SLOTS, unequal
+
+    steps = steps_of(settings.long_secs, results, parent)
     tell(f"{settings.pairs} pairs of trials of {steps} steps and a quarter of them")
     told = results.once("unequal trials", partial(unequal, settings.pairs, steps, parent))
     results.add("unequal trials", unequal_records(SLOTS, [told]))

@@ -28,7 +28,7 @@ STUDY = "runs/study"
 LIMIT_SECS = 3600.0
 EXAMPLE = REPOSITORY / "examples" / "fashion_mnist"
 FEATURES, CLASSES = 256, 10
-SUMMARY_STEPS = 20
+SUMMARY_STEPS, TRIED_STEPS = 20, 300
 MODEL = '''"""A small network."""
 
 import keras
@@ -81,12 +81,12 @@ study.optimize(objective, n_trials=trials, n_jobs=at_once)
 """
 
 
-def steps_of(secs: float, parent: Path) -> int:
-    """How many steps a job on one rank makes in so many seconds."""
+def step_secs(parent: Path) -> float:
+    """Seconds of a step of a job on one rank, alone."""
     with _folder(parent) as folder:
-        words = ["launch", "-n", "1", "job.yaml", "--job-dir", "job", *_set(["train.max_steps=300"])]
+        words = ["launch", "-n", "1", "job.yaml", "--job-dir", "job", *_set([f"train.max_steps={TRIED_STEPS}"])]
         _run("a job", [sys.executable, "-m", "hpc_train", *words], folder)
-        return max(SUMMARY_STEPS * 2, round(300 * secs / training_secs(_records(folder / "job"), 300)))
+        return training_secs(_records(folder / "job"), TRIED_STEPS) / TRIED_STEPS
 
 
 def short(trials: int, steps: int, words: Sequence[str], parent: Path) -> dict[str, Any]:

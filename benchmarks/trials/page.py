@@ -154,8 +154,9 @@ def _sections(found: Found) -> Iterator[Section]:
             f"The demo's network and study on {next(iter(own)).config['data']}: the same points, evaluated at the same "
             "steps, with asynchronous successive halving against all of them trained to their end."
         ]
-        tables = [numbers(own.where(of=key), {"seed": "seed"}, {ALL: "full"}) for key in ("best", "steps")]
-        secs = numbers(
-            own.where(of="steps"), {"seed": "seed"}, {"ASHA, s": "asha_secs", "all, s": "full_secs"}, "Seconds"
-        )
-        yield Section("Early stopping", text, [], [*tables, secs])
+        secs = {"ASHA, s": "asha_secs", f"{ALL}, s": "full_secs"}
+        tables = [
+            numbers(own.where(of=key), {"seed": "seed"}, {ALL: "full", **more})
+            for key, more in (("best", {}), ("steps", secs))
+        ]
+        yield Section("Early stopping", text, [], tables)
