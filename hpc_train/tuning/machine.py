@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
 from hpc_train.config.job import JobConfig
 from hpc_train.distributed.devices import nvidia_device_count
@@ -35,10 +36,10 @@ def slots_here(wanted: Wanted, parallel: int | None) -> tuple[Slot, ...]:
 
 
 def devices() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; -1 hides itself and all behind it."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = map(str, range(nvidia_device_count())) if given is None else given.split(",")
-    return [name for name in names if name]
+    names = map(str, range(nvidia_device_count())) if given is None else map(str.strip, given.split(","))
+    return list(takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def wanted_by(job: JobConfig, ranks: int) -> Wanted:

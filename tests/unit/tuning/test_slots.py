@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train import UserError
+from hpc_train.tuning.machine import devices
 from hpc_train.tuning.slots import Node, Wanted, slots_of, slots_of_nodes
 
 
@@ -112,3 +113,9 @@ def test_a_slot_of_a_node_is_a_step_of_the_allocation() -> None:
     assert {"--exact", "--nodelist=n1", "--cpus-per-task=4", "--gpus-per-node=2", "--mem=1000M"} <= set(words)
     (here,) = slots_of(range(4), [], Wanted(4), None)
     assert here.prefix == []
+
+
+@pytest.mark.parametrize(("given", "found"), [("0,2", ["0", "2"]), ("", []), ("-1", []), ("1,-1,0", ["1"])])
+def test_devices_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch, given: str, found: list[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert devices() == found
