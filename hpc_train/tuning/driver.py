@@ -299,6 +299,7 @@ class Driver:
 
     def _left(self, running: Running, code: int) -> None:
         study, trial = self._study, running.trial
+        self._looked = float("-inf")  # others may go on by what it has left
         if running.run.never_began():
             self._give_up_slot(running, code)
             return
