@@ -159,6 +159,23 @@ def replacement(path: Path, to_disk: bool = True, mode: int = 0o666) -> Iterator
             raise
 
 
+def link_new(path: Path, target: Path) -> bool:
+    """Gives the file `path` the name `target`, too, in the same folder; False where something has that name.
+
+    Of several processes that want the name, on one node or several, one gets it.
+
+    Raises:
+        OSError: It cannot be linked, as on file systems without hard links.
+    """
+    with open_parent(path) as (folder, name):
+        try:
+            os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            # NFS may report this of a link that it has made, where its first answer was lost.
+            return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink == 2
+    return True
+
+
 def replace_text(path: Path, text: str, to_disk: bool = True) -> None:
     """Replaces `path` by `text` in UTF-8, as `replacement` does."""
     with replacement(path, to_disk) as file:

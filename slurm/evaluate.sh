@@ -102,7 +102,10 @@ fi
 
 # ---- at a time limit, back into the queue; its results record what is evaluated
 if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]]; then
-    if problem=$(timeout 20 scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+    # Slurm ends what this script has started as soon as the job is requeued; it is to answer all the same.
+    # shellcheck disable=SC2016
+    requeue='trap "" TERM; exec scontrol requeue "$1"'
+    if problem=$(timeout 20 bash -c "$requeue" - "$SLURM_JOB_ID" 2>&1); then
         echo "evaluate.sh: the job is back in the queue"
         sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
         wait $! || true

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.files import create, read_bytes, unforeseen
+from hpc_train.files import create, link_new, read_bytes, unforeseen
 from hpc_train.folders import remove
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import finite, parsed
@@ -108,7 +108,7 @@ class Journal:
                 file.write(json.dumps(finite(fields_of(decision)), ensure_ascii=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            linked = _linked(temporary, path)
+            linked = link_new(temporary, path)
             if linked:
                 _sync_folder(self._folder)
             return linked
@@ -130,15 +130,6 @@ class Journal:
                 raise UserError(f"{self._path(self._next)}: is there for other processes, but cannot be seen from here")
             os.listdir(self._folder)  # by which NFS asks the server
             time.sleep(POLL_SECS)
-
-
-def _linked(temporary: Path, path: Path) -> bool:
-    try:
-        os.link(temporary, path, follow_symlinks=False)
-    except FileExistsError:
-        # NFS may report this of a link that it has made, where its first answer was lost.
-        return temporary.lstat().st_nlink == 2
-    return True
 
 
 def _sync_folder(folder: Path) -> None:

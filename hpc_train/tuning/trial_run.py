@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,7 +19,7 @@ import psutil
 
 from hpc_train.distributed.world import Threads
 from hpc_train.files import open_to_append
-from hpc_train.folders import make_folder
+from hpc_train.folders import make_folder, make_new_folder, remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
@@ -196,9 +196,10 @@ class KeptRanks(RankStarter):
         make_folder(folder, 0o700)
         program = [sys.executable, "-m", "hpc_train.tuning.ranks", str(folder), self._threads]
         settings = _settings(self._slot, self._driver, self._ranks)
-        own = tempfile.mkdtemp(prefix=f"{SESSION_PREFIX}{self._driver}-")
+        own = Path(tempfile.gettempdir(), f"{SESSION_PREFIX}{self._driver}-{secrets.token_hex(4)}")
+        make_new_folder(own, 0o700)
         if not SESSION_VARIABLES & os.environ.keys():
-            settings[SESSION_VARIABLE] = own
+            settings[SESSION_VARIABLE] = str(own)
         start = start_of(self._mpirun, self._ranks, program, settings)
         log = folder / "mpirun.log"
         with open_to_append(log, 0o600) as output, _bound_to(self._slot):
@@ -210,7 +211,7 @@ class KeptRanks(RankStarter):
                 start_new_session=True,
                 env={**os.environ, **start.settings},
             )
-        return _Ranks(process, AssignmentFolder(folder), log, Path(own))
+        return _Ranks(process, AssignmentFolder(folder), log, own)
 
     def _close(self) -> None:
         if self._started is not None:
@@ -219,7 +220,7 @@ class KeptRanks(RankStarter):
 
     def __exit__(self, *_: object) -> None:
         self._close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
 
 class _Ranks:
@@ -279,7 +280,7 @@ class _Ranks:
                 self.process.wait(LEAVING_SECS)
         end_session(self.process.pid)
         self.process.poll()
-        shutil.rmtree(self._session, ignore_errors=True)
+        remove_tree(self._session)
 
 
 class KeptRun(TrialRun):
@@ -399,7 +400,7 @@ def end_orphans(drivers: Sequence[str]) -> int:
 def remove_sessions(driver: str) -> None:
     """Removes the folders that the mpiruns of a dead driver have left on this machine."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SESSION_PREFIX}{driver}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def _of(drivers: Sequence[str]) -> list[psutil.Process]:
