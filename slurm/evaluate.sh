@@ -28,14 +28,9 @@ fail() {
     exit 2
 }
 
-# USR1 is Slurm's warning before the time limit. Both are passed on as USR1, which mpirun sends to the ranks.
-stop=
-pid=
-signal_ranks() {
-    [[ -z $pid ]] || kill -USR1 "$pid" 2>/dev/null || true
-}
-trap 'stop=USR1; signal_ranks' USR1
-trap 'stop=TERM; signal_ranks' TERM
+stop= # as in train.sh
+trap 'stop=USR1' USR1
+trap 'stop=TERM' TERM
 
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this runs inside a Slurm job: submit it with 'sbatch slurm/evaluate.sh JOBDIR'"
 if (($# == 0)) || [[ $1 == -* ]]; then
@@ -60,8 +55,6 @@ fi
 source "$home/slurm/programs.sh"
 
 # ---- run
-readonly EXIT_STOPPED=3
-readonly UNREQUEUED_CODES="0 1 2 7 8 9 10 11 12" # as in ranks.sh
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 command=(hpc-train evaluate "$@" --follow)
 ranks=${SLURM_NTASKS:-1}
@@ -76,41 +69,8 @@ if ((ranks > 1)); then
     fi
     # Slurm has given the job its cores; Open MPI would pin each rank with all its threads to one of them.
     export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}
-    if (($(id -u) == 0)); then # as in containers
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    fi
     command=(mpirun -np "$ranks" "${command[@]}")
 fi
-unset SRUN_CPUS_PER_TASK
-code=$EXIT_STOPPED
-if [[ -z $stop ]]; then
-    "${command[@]}" &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        if [[ -z $stop ]]; then
-            wait "$pid" || true # a signal that is trapped ends the wait early
-        else
-            sleep 5 &
-            wait -n "$pid" $! || true
-            signal_ranks # again: an mpirun that is still starting its ranks signals none
-        fi
-    done
-    code=0
-    wait "$pid" || code=$?
-    pid=
-fi
-
-# ---- at a time limit, back into the queue; its results record what is evaluated
-if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]]; then
-    # Slurm ends what this script has started as soon as the job is requeued; it is to answer all the same.
-    # shellcheck disable=SC2016
-    requeue='trap "" TERM; exec scontrol requeue "$1"'
-    if problem=$(timeout 20 bash -c "$requeue" - "$SLURM_JOB_ID" 2>&1); then
-        echo "evaluate.sh: the job is back in the queue"
-        sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
-        wait $! || true
-        exit "$code"
-    fi
-    echo "evaluate.sh: stopped, and not back in the queue ($problem): submit it again to go on"
-fi
-exit "$code"
+me=evaluate.sh
+# shellcheck source=slurm/alone.sh
+source "$home/slurm/alone.sh"

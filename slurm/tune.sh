@@ -59,6 +59,6 @@ fi
 source "$home/slurm/programs.sh"
 
 me=tune.sh
-words=("$@")
-# shellcheck source=slurm/driver.sh
-source "$home/slurm/driver.sh"
+command=(hpc-train tune "$@")
+# shellcheck source=slurm/alone.sh
+source "$home/slurm/alone.sh"

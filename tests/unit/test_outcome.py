@@ -54,7 +54,7 @@ def test_the_documentation_has_the_table() -> None:
     assert [line for line in section.splitlines() if line.startswith("|")] == table()
 
 
-@pytest.mark.parametrize("script", ["ranks.sh", "evaluate.sh", "driver.sh"])
+@pytest.mark.parametrize("script", ["ranks.sh", "alone.sh"])
 def test_the_batch_scripts_have_the_same_codes(script: str) -> None:
     text = (REPOSITORY / "slurm" / script).read_text()
     named = {name: int(code) for name, code in re.findall(r"\b(EXIT_\w+)=(\d+)", text)}

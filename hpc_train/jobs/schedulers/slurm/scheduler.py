@@ -90,7 +90,7 @@ class SlurmScheduler(Scheduler):
         if (why := self.absence()) is not None:
             raise UserError(why)
         path = jobs.folder / f"drivers-{secrets.token_hex(4)}.sh"
-        text = render_drivers(jobs, Path(sys.executable), (SCRIPTS / "driver.sh").read_text())
+        text = render_drivers(jobs, Path(sys.executable), (SCRIPTS / "alone.sh").read_text())
         try:
             with replacement(path, mode=0o600) as file:  # its variables may be secrets
                 file.write(text.encode())

@@ -116,7 +116,7 @@ def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
     """The script of an array of jobs that run a study.
 
     Args:
-        python, body: As in `render`; the body is slurm/driver.sh.
+        python, body: As in `render`; the body is slurm/alone.sh.
 
     Raises:
         UserError: A path cannot be written into a script.
@@ -151,10 +151,10 @@ def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
         *(f"export {name}={shlex.quote(value)}" for name, value in jobs.wants.environment.items()),
         f"PATH={shlex.quote(str(python.parent))}:$PATH",
         "export PYTHONUNBUFFERED=1",
-        f"words=({shlex.join(jobs.words)})",
+        f"command=({shlex.join(['hpc-train', 'tune', *jobs.words])})",
         "me=hpc-train",
     ]
-    return "\n".join([*lines, "", "# ---- slurm/driver.sh, as it was at submission", body.rstrip(), ""])
+    return "\n".join([*lines, "", "# ---- slurm/alone.sh, as it was at submission", body.rstrip(), ""])
 
 
 def _environment(job_dir: Path, environment: Mapping[str, str]) -> list[str]:

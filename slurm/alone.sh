@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154
-# Runs a driver of a study, which runs its trials, and passes Slurm's signals on to it.
+# Runs a command once, passes Slurm's signals on to it, and requeues the job where it has to be. Unlike ranks.sh, it
+# records nothing: the command sees to what it leaves.
 #
-# The last part of slurm/tune.sh, which sources it, and of the script that "hpc-train tune --as-jobs" writes, which has it
-# copied in. It does not return: it ends the script. The script before it sets:
-#   words=(…)        the arguments of "hpc-train tune"
+# The last part of slurm/tune.sh and evaluate.sh, which source it, and of the script that "hpc-train tune --as-jobs" writes,
+# which has it copied in. It does not return: it ends the script. The script before it sets:
+#   command=(…)      what is run, which saves at SIGUSR1
 #   me=NAME          the beginning of messages
 #   stop=USR1|TERM   the signal that has come already; the script should trap both from its first line on
 
@@ -19,14 +20,14 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
     job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID can mean all tasks of an array
 fi
 
-# USR1 is Slurm's warning before the time limit, TERM its preemption: the trials save, and go on after the requeue.
+# USR1 is Slurm's warning before the time limit, TERM its preemption. mpirun would kill its ranks at TERM.
 stop=${stop:-}
 pid=
-signal_driver() {
+signal_command() {
     [[ -z $pid ]] || kill -USR1 "$pid" 2>/dev/null || true
 }
-trap 'stop=USR1; signal_driver' USR1
-trap 'stop=TERM; signal_driver' TERM
+trap 'stop=USR1; signal_command' USR1
+trap 'stop=TERM; signal_command' TERM
 
 unset SRUN_CPUS_PER_TASK
 if (($(id -u) == 0)); then # as in containers
@@ -34,7 +35,7 @@ if (($(id -u) == 0)); then # as in containers
 fi
 code=$EXIT_STOPPED
 if [[ -z $stop ]]; then
-    hpc-train tune "${words[@]}" &
+    "${command[@]}" &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
         if [[ -z $stop ]]; then
@@ -42,7 +43,7 @@ if [[ -z $stop ]]; then
         else
             sleep 5 &
             wait -n "$pid" $! || true
-            signal_driver # again: it may have come before it was heard
+            signal_command # again: an mpirun that is still starting its ranks signals none
         fi
     done
     code=0
@@ -50,7 +51,7 @@ if [[ -z $stop ]]; then
     pid=
 fi
 
-# ---- back into the queue, where Slurm has asked to stop, or all nodes that trials ran on are lost
+# ---- back into the queue, where Slurm has asked to stop, or nodes are lost
 if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]] || ((code == EXIT_LOST_NODE)); then
     # Slurm ends what this script has started as soon as the job is requeued; it is to answer all the same.
     # shellcheck disable=SC2016
