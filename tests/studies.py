@@ -13,11 +13,11 @@ from hpc_train.config.job import job_in
 from hpc_train.config.tune.section import Goal
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning.decisions import Decision, Judged, Left, Suggested, Taken
-from hpc_train.tuning.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
-from hpc_train.tuning.journal import Journal
-from hpc_train.tuning.state import StudyState
-from hpc_train.tuning.study import Answer, Leaving, Study
+from hpc_train.tuning.search.decisions import Decision, Judged, Left, Suggested, Taken
+from hpc_train.tuning.search.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
+from hpc_train.tuning.search.journal import Journal
+from hpc_train.tuning.search.state import StudyState
+from hpc_train.tuning.search.study import Answer, Leaving, Study
 
 MAX_STEPS = 27
 JOB = f"""\

@@ -17,8 +17,8 @@ from hpc_train.config.job import job_in
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobs.snapshot.snapshot import plan_snapshot
 from hpc_train.tuning.begin import open_study
-from hpc_train.tuning.folder import StudyFolder, StudySettings, described
-from hpc_train.tuning.study import Leaving, Study
+from hpc_train.tuning.search.folder import StudyFolder, StudySettings, described
+from hpc_train.tuning.search.study import Leaving, Study
 
 BEGAN = 1_700_000_000.0
 SPACE = {

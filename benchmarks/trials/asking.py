@@ -15,8 +15,8 @@ from hpc_train.config.job import job_in
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
-from hpc_train.tuning.study import Answer, Leaving, Study
+from hpc_train.tuning.search.folder import DECISIONS, DRIVERS, TRIALS, StudyFolder, StudyJob
+from hpc_train.tuning.search.study import Answer, Leaving, Study
 
 MAX_STEPS = 81
 DRIVER = "0" * 16

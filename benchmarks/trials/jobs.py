@@ -20,7 +20,7 @@ from support.usage import tell
 
 from hpc_train.data import write_shards
 from hpc_train.tuning.begin import open_study
-from hpc_train.tuning.folder import StudyFolder
+from hpc_train.tuning.search.folder import StudyFolder
 
 SLOTS = 2
 STUDY = "runs/study"

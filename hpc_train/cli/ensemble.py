@@ -49,11 +49,9 @@ def ensemble(
         from hpc_train.ensembles.begin import EnsembleRequest, begin_ensemble, open_ensemble
         from hpc_train.ensembles.combine import combine, results_in
         from hpc_train.ensembles.train import train_members
-        from hpc_train.telemetry.progress import is_live
         from hpc_train.tuning.drive import DriveRequest
-        from hpc_train.tuning.driver import Listeners
-        from hpc_train.tuning.folder import StudyFolder
-        from hpc_train.tuning.live import StudyTable
+        from hpc_train.tuning.live import study_listeners
+        from hpc_train.tuning.search.folder import StudyFolder
 
     with errors():
         if launched_ranks() > 1:
@@ -67,11 +65,8 @@ def ensemble(
             raise UserError(f"{given}: an ensemble that goes on is as it was begun; leave it out")
         opened = open_ensemble(place)
         request = DriveRequest(parallel, not fresh_ranks, is_new)
-        if is_live():
-            with StudyTable(console(), opened.study) as table:
-                code = train_members(opened, request, table.listeners)
-        else:
-            code = train_members(opened, request, Listeners(say))
+        with study_listeners(opened.study, console, say) as listeners:
+            code = train_members(opened, request, listeners)
         if code != 0:
             sys.exit(code)
         found = results_in(opened)

@@ -16,8 +16,8 @@ from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
-    from hpc_train.tuning.folder import StudySettings
-    from hpc_train.tuning.study import Study
+    from hpc_train.tuning.search.folder import StudySettings
+    from hpc_train.tuning.search.study import Study
 
 RUN = "run"
 """What is meant where the first word is no command of this group."""
@@ -75,12 +75,10 @@ def run(
     """Begin a study, or go on with one."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
-        from hpc_train.telemetry.progress import is_live
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
         from hpc_train.tuning.drive import DriveRequest, drive, submit_drivers
-        from hpc_train.tuning.driver import Listeners
-        from hpc_train.tuning.folder import StudyFolder
-        from hpc_train.tuning.live import StudyTable
+        from hpc_train.tuning.live import study_listeners
+        from hpc_train.tuning.search.folder import StudyFolder
 
     with errors():
         if launched_ranks() > 1:
@@ -95,11 +93,8 @@ def run(
             submit_drivers(found, as_jobs, warn)
             return
         request = DriveRequest(parallel, not fresh_ranks, is_new)
-        if is_live():
-            with StudyTable(console(), found) as table:
-                code = drive(found, known, request, table.listeners)
-        else:
-            code = drive(found, known, request, Listeners(say))
+        with study_listeners(found, console, say) as listeners:
+            code = drive(found, known, request, listeners)
     _say_best(found)
     sys.exit(code)
 
@@ -110,8 +105,8 @@ def _given(study: Path | None, ranks: int | None, settings: list[str] | None) ->
 
 def _say_best(study: Study) -> None:
     from hpc_train.jobdir.paths import CODE
-    from hpc_train.tuning.driver import shown
-    from hpc_train.tuning.folder import BEST_FILE
+    from hpc_train.tuning.search.folder import BEST_FILE
+    from hpc_train.tuning.search.words import shown
 
     best = study.state.best
     if best is None or best.value is None:
@@ -222,7 +217,7 @@ def _open(path: Path) -> Study:
 
 def _opened(path: Path) -> tuple[Study, StudySettings]:
     from hpc_train.tuning.begin import open_study
-    from hpc_train.tuning.folder import StudyFolder
+    from hpc_train.tuning.search.folder import StudyFolder
 
     return open_study(StudyFolder(path.absolute()))
 

@@ -26,9 +26,9 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.telemetry.units import counted
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-from hpc_train.tuning.folder import StudyFolder, StudySettings, described, differences
-from hpc_train.tuning.state import Trial
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.search.folder import StudyFolder, StudySettings, described, differences
+from hpc_train.tuning.search.state import Trial
+from hpc_train.tuning.search.study import Study
 
 SUFFIX = "_ensemble"
 """Of the folder of an ensemble, behind the job's name, where nobody says otherwise."""

@@ -33,7 +33,7 @@ from hpc_train.export.from_checkpoint import RestoredModel, restored_model
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
-from hpc_train.tuning.state import Trial
+from hpc_train.tuning.search.state import Trial
 
 RESULTS_FILE = "ensemble.json"
 EXPORTER = "ensemble"

@@ -20,9 +20,9 @@ from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
-from hpc_train.tuning.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
-from hpc_train.tuning.samplers import sampler_of
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.search.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
+from hpc_train.tuning.search.samplers import sampler_of
+from hpc_train.tuning.search.study import Study
 
 SUFFIX = "_study"
 """Of the folder of a study, behind the job's name, where nobody says otherwise."""

@@ -17,10 +17,11 @@ from hpc_train.processes import home_folder
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.driver import Driver, GoalError, Listeners, Place
-from hpc_train.tuning.folder import JOBS, StudySettings
-from hpc_train.tuning.machine import slots_here, wanted_by
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.execution.driver import Driver, GoalError, Listeners
+from hpc_train.tuning.execution.machine import slots_here, wanted_by
+from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.search.folder import JOBS, StudySettings
+from hpc_train.tuning.search.study import Study
 
 
 @dataclass(frozen=True)

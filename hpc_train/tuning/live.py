@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -11,16 +12,32 @@ from rich.live import Live
 from rich.text import Text
 
 from hpc_train.jobs.layout import Column, text_table
+from hpc_train.telemetry.progress import is_live
 from hpc_train.telemetry.status import sound
 from hpc_train.text import visible
-from hpc_train.tuning.driver import Listeners, Running, shown
+from hpc_train.tuning.execution.driver import Listeners, Running
 from hpc_train.tuning.overview import in_words
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.words import point_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 LOOK_SECS = 0.5
+
+
+@contextmanager
+def study_listeners(study: Study, console: Callable[[], Console], say: Callable[[str], None]) -> Iterator[Listeners]:
+    """What a driver of `study` is given: a live table in a terminal, else lines that `say` prints.
+
+    Args:
+        console: Makes one on standard output.
+    """
+    if not is_live():
+        yield Listeners(say)
+        return
+    with StudyTable(console(), study) as table:
+        yield table.listeners
 
 
 class StudyTable:
@@ -59,7 +76,7 @@ class StudyTable:
             status = sound(one.job_dir.status())
             step, last, value = status.get("step", 0), status.get("max_steps"), one.watch.look().best()
             at = f"{step}/{last}" if last is not None else str(step)
-            point = ", ".join(f"{key.removeprefix('params.')}={shown(v)}" for key, v in one.trial.point.items())
+            point = point_in_words(one.trial.point)
             rows.append((str(one.slot.number), one.trial.name, at, "–" if value is None else f"{value:.5g}", point))
         titles = ("slot", "trial", "step", goal.metric, "")
         columns = [

@@ -12,10 +12,10 @@ from typing import Any
 from hpc_train.errors import UserError
 from hpc_train.files import unforeseen
 from hpc_train.folders import make_new_folder, remove_tree, rename
-from hpc_train.tuning.optuna_sampler import distributions_of, encoded, optuna_for
 from hpc_train.tuning.report.course import Course, courses_of
-from hpc_train.tuning.state import State
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.search.optuna_sampler import distributions_of, encoded, optuna_for
+from hpc_train.tuning.search.state import State
+from hpc_train.tuning.search.study import Study
 
 STATES: Mapping[State, str] = {
     "completed": "COMPLETE",

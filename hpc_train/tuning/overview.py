@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.measurements import Measurements
-from hpc_train.tuning.state import State, Trial
-from hpc_train.tuning.study import Study, living, state_now
+from hpc_train.tuning.search.measurements import Measurements
+from hpc_train.tuning.search.state import State, Trial
+from hpc_train.tuning.search.study import Study, living, state_now
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
 
     from hpc_train.jobs.layout import Column, text_table
     from hpc_train.text import visible
-    from hpc_train.tuning.driver import shown
+    from hpc_train.tuning.search.words import shown
 
     goal, state = study.goal, study.state
     yield Text(visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"))

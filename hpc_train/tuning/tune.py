@@ -16,10 +16,11 @@ from hpc_train.outcome import EXIT_FAILED
 from hpc_train.text import visible
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
 from hpc_train.tuning.drive import DriveRequest, drive
-from hpc_train.tuning.driver import Listeners, failures
-from hpc_train.tuning.folder import BEST_FILE
-from hpc_train.tuning.measurements import Measurements
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.execution.driver import Listeners
+from hpc_train.tuning.search.folder import BEST_FILE
+from hpc_train.tuning.search.measurements import Measurements
+from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.words import failures
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def halved(folder: Path) -> tuple[Path, str]:
     study = folder / "runs/halved"
     wait_for(lambda: len(points(study)) >= 3, "three trials")
     for process_of in processes_of(study):
-        if "hpc_train.tuning.ranks" in process_of.cmdline() and "mpirun" not in process_of.name():
+        if "hpc_train.tuning.execution.ranks" in process_of.cmdline() and "mpirun" not in process_of.name():
             process_of.kill()
             break
     printed, _ = process.communicate(timeout=LIMIT_SECS)

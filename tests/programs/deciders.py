@@ -17,10 +17,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hpc_train.tuning.decisions import Suggested
-from hpc_train.tuning.folder import StudyFolder
-from hpc_train.tuning.journal import Journal
-from hpc_train.tuning.study import Leaving
+from hpc_train.tuning.search.decisions import Suggested
+from hpc_train.tuning.search.folder import StudyFolder
+from hpc_train.tuning.search.journal import Journal
+from hpc_train.tuning.search.study import Leaving
 from tests.studies import measured, opened, suggested, train
 
 POLL_SECS = 0.001

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpc_train.jobdir.history import with_runs
-from hpc_train.tuning.state import State, Trial
-from hpc_train.tuning.study import Study, living
+from hpc_train.tuning.search.state import State, Trial
+from hpc_train.tuning.search.study import Study, living
 
 StudyWord = Literal["running", "stopped", "succeeded", "failed"]
 

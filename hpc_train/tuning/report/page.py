@@ -12,12 +12,12 @@ from hpc_train.jobdir.paths import CODE, REPORT_FILE
 from hpc_train.report import words
 from hpc_train.report.drawing import SIZES
 from hpc_train.report.rendering import gallery, render
-from hpc_train.tuning.driver import failures
-from hpc_train.tuning.folder import BEST_FILE
 from hpc_train.tuning.report import charts, tables
 from hpc_train.tuning.report.course import Course, courses_of, state_of
 from hpc_train.tuning.report.numbers import ENOUGH, comparable, importance, ranked, rung_counts
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.search.folder import BEST_FILE
+from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.words import failures
 
 NARROW = SIZES[:1]
 

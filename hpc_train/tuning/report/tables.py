@@ -11,7 +11,7 @@ from hpc_train.report.tables import Fact, Table
 from hpc_train.tuning.report.charts import shown
 from hpc_train.tuning.report.course import Course
 from hpc_train.tuning.report.numbers import RungCount, merged, saving
-from hpc_train.tuning.state import State
+from hpc_train.tuning.search.state import State
 
 STATES: tuple[State, ...] = ("completed", "stopped", "paused", "failed", "running", "waiting")
 MOST_CELLS = 20_000

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpc_train.cli.app import app
-from hpc_train.tuning.folder import STUDY_FILE, StudySettings
+from hpc_train.tuning.search.folder import STUDY_FILE, StudySettings
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
 

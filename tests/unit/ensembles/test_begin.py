@@ -10,8 +10,8 @@ import pytest
 from hpc_train import UserError
 from hpc_train.ensembles.begin import Ensemble, EnsembleRequest, begin_ensemble, open_ensemble
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-from hpc_train.tuning.folder import StudyFolder
-from hpc_train.tuning.study import Leaving, Study
+from hpc_train.tuning.search.folder import StudyFolder
+from hpc_train.tuning.search.study import Leaving, Study
 from tests.studies import DRIVER, quality
 from tests.support import write_rows
 

@@ -13,7 +13,7 @@ from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.ensembles.begin import Ensemble
 from hpc_train.ensembles.combine import RESULTS_FILE, Member, Results, best_member, results_in
 from hpc_train.export.export_dir import ABOUT_FILE
-from hpc_train.tuning.study import Leaving
+from hpc_train.tuning.search.study import Leaving
 from tests.studies import DRIVER, opened, study_in
 
 FOUND = Results(

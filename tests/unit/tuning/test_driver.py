@@ -13,12 +13,13 @@ import pytest
 from hpc_train import UserError
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 from hpc_train.resilience.signals import StopSignals
-from hpc_train.tuning import driver as module
-from hpc_train.tuning.driver import Driver, Listeners, Place
-from hpc_train.tuning.driver_lock import DriverLock
-from hpc_train.tuning.folder import StudySettings
-from hpc_train.tuning.slots import Slot
-from hpc_train.tuning.study import Study
+from hpc_train.tuning.execution import driver as module
+from hpc_train.tuning.execution.driver import Driver, Listeners
+from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.execution.slots import Slot
+from hpc_train.tuning.search.driver_lock import DriverLock
+from hpc_train.tuning.search.folder import StudySettings
+from hpc_train.tuning.search.study import Study
 from tests.job_dirs import record, write_job
 from tests.studies import SPACE, opened, study_in
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_train import UserError
-from hpc_train.tuning.driver_lock import DriverLock
+from hpc_train.tuning.search.driver_lock import DriverLock
 from tests.support import run_program
 
 
@@ -24,7 +24,7 @@ def test_a_driver_lives_until_it_has_left(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_was_killed_does_not_live(tmp_path: Path) -> None:
-    lines = ["from hpc_train.tuning.driver_lock import DriverLock", "import os, pathlib, sys"]
+    lines = ["from hpc_train.tuning.search.driver_lock import DriverLock", "import os, pathlib, sys"]
     lines += ["lock = DriverLock(pathlib.Path(sys.argv[1]))", "lock.__enter__()", "print(lock.name, flush=True)"]
     done = run_program([sys.executable, "-c", "\n".join([*lines, "os.kill(os.getpid(), 9)"]), str(tmp_path)], tmp_path)
     name = done.stdout.strip()

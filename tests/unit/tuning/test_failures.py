@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.tuning.driver import failures, shown
+from hpc_train.tuning.search.words import failures, shown
 from tests.studies import left, state_of, suggested
 
 TRIALS = Path("/runs/mine_study/trials")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from hpc_train import UserError
 from hpc_train.telemetry.json_files import finite
-from hpc_train.tuning import journal as module
-from hpc_train.tuning.decisions import Changed, Decision, Halted, decision_of, fields_of
-from hpc_train.tuning.journal import Journal
+from hpc_train.tuning.search import journal as module
+from hpc_train.tuning.search.decisions import Changed, Decision, Halted, decision_of, fields_of
+from hpc_train.tuning.search.journal import Journal
 from tests.studies import DRIVER, decisions_in, judged, left, suggested, taken
 from tests.support import REPOSITORY, SOAK, run_program
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpc_train.config.tune.section import Goal
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.tuning.measurements import Measurements, Watch
+from hpc_train.tuning.search.measurements import Measurements, Watch
 from tests.job_dirs import record, write_job
 
 GOAL = Goal(metric="accuracy", mode="max")

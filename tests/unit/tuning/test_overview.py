@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc_train.tuning.overview import as_objects, in_words, overview
-from hpc_train.tuning.study import Leaving, Study
+from hpc_train.tuning.search.study import Leaving, Study
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
 

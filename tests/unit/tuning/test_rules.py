@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.tune.section import Asha, Goal, Median
-from hpc_train.tuning.rules import HalvingRule, MedianRule, Rule, rule_of
-from hpc_train.tuning.state import StudyState
+from hpc_train.tuning.search.rules import HalvingRule, MedianRule, Rule, rule_of
+from hpc_train.tuning.search.state import StudyState
 from tests.studies import judged, left, state_of, suggested, taken
 
 MODES = st.sampled_from(["min", "max"])

@@ -14,8 +14,8 @@ from hpc_train import UserError
 from hpc_train.config.tune.parameter import key_of
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.tune.space import Point
-from hpc_train.tuning.samplers import sampler_of
-from hpc_train.tuning.state import StudyState
+from hpc_train.tuning.search.samplers import sampler_of
+from hpc_train.tuning.search.state import StudyState
 from tests.studies import DRIVER, judged, left, quality, suggested
 
 RATE, WIDTH, KIND, DEPTH = "params.learning_rate", "params.width", "params.kind", "params.depth"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train import UserError
-from hpc_train.tuning.machine import devices
-from hpc_train.tuning.slots import Node, Wanted, slots_of, slots_of_nodes
+from hpc_train.tuning.execution.machine import devices
+from hpc_train.tuning.execution.slots import Node, Wanted, slots_of, slots_of_nodes
 
 
 @given(

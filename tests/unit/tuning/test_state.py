@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_train.tuning.decisions import Changed, Decision, Halted
+from hpc_train.tuning.search.decisions import Changed, Decision, Halted
 from tests.studies import judged, left, state_of, suggested, taken
 
 OTHER = "f" * 16

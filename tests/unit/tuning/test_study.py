@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hpc_train import UserError
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning.decisions import Judged, Left, Suggested, Taken
-from hpc_train.tuning.folder import BEST_FILE, StudyFolder
-from hpc_train.tuning.study import NOTHING_LEFT, Leaving, Study
+from hpc_train.tuning.search.decisions import Judged, Left, Suggested, Taken
+from hpc_train.tuning.search.folder import BEST_FILE, StudyFolder
+from hpc_train.tuning.search.study import NOTHING_LEFT, Leaving, Study
 from tests.studies import (
     DRIVER,
     MAX_STEPS,
@@ -246,7 +246,9 @@ def test_trials_of_drivers_that_live_are_left_alone(tmp_path: Path, monkeypatch:
     mine, lost = study.ask(DRIVER).trial, study.ask(OTHER).trial
     assert study.orphans(lambda _: True) == []
     assert study.orphans(lambda name: name == DRIVER) == [lost]
-    monkeypatch.setattr("hpc_train.tuning.study.holder_of", lambda path: {"pid": 1} if path.name == "0001" else None)
+    monkeypatch.setattr(
+        "hpc_train.tuning.search.study.holder_of", lambda path: {"pid": 1} if path.name == "0001" else None
+    )
     assert study.orphans(lambda _: False) == [mine], "whose ranks are there still"
 
 
@@ -272,7 +274,7 @@ def test_the_best_trials_job_file_is_right_whoever_writes_it_last(
     mine, better = study.ask(DRIVER).trial, other.ask(OTHER).trial
     assert mine is not None
     assert better is not None
-    from hpc_train.tuning import study as module
+    from hpc_train.tuning.search import study as module
 
     write = module.write_best
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hpc_train.config.tune.parameter import Parameter
 from hpc_train.config.tune.section import Goal
-from hpc_train.tuning.decisions import Judged
 from hpc_train.tuning.report.course import Course, Evaluation
 from hpc_train.tuning.report.numbers import (
     Comparable,
@@ -28,7 +27,8 @@ from hpc_train.tuning.report.numbers import (
     saving,
     secs_until,
 )
-from hpc_train.tuning.state import StudyState, Trial
+from hpc_train.tuning.search.decisions import Judged
+from hpc_train.tuning.search.state import StudyState, Trial
 
 MAX, MIN = Goal(metric="accuracy", mode="max"), Goal(metric="loss", mode="min")
 DRIVER = "0" * 16

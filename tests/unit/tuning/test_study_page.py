@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from hpc_train.cli.app import app
 from hpc_train.tuning.begin import open_study
-from hpc_train.tuning.decisions import Left, Suggested
 from hpc_train.tuning.report.page import study_page, write_study_report
+from hpc_train.tuning.search.decisions import Left, Suggested
 from tests.job_dirs import NASTY
 from tests.study_runs import BEGAN, SPACE, make_study, run_trials
 

@@ -19,6 +19,8 @@ from hpc_train.telemetry.environment import MASKED_VARIABLE
 
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 """What Python makes of bytes in names of files that are not UTF-8."""
+_BEGIN = ("", "set -euo pipefail", "stop=", "trap 'stop=USR1' USR1", "trap 'stop=TERM' TERM")
+"""After the options: signals are heard from here on."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
 
@@ -84,11 +86,7 @@ def render(submission: Submission, job_dir: Path, python: Path, body: str) -> st
         f"# The job {submission.name}, written by hpc-train submit. It runs the copy of the code in {CODE}/.",
         "",
         *(f"#SBATCH {quote_for_sbatch(option)}" for option in sbatch_options(submission, job_dir)),
-        "",
-        "set -euo pipefail",
-        "stop=",
-        "trap 'stop=USR1' USR1",
-        "trap 'stop=TERM' TERM",
+        *_BEGIN,
         f"code_dir={shlex.quote(str(job_dir / CODE))}",
         'if ! cd "$code_dir"; then',
         "    echo 'hpc-train: the job-dir is gone: the submission was given up, or somebody has removed it' >&2",
@@ -142,11 +140,7 @@ def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
         f"# Jobs of the study {jobs.name}, written by hpc-train tune --as-jobs. Each runs trials until none is left.",
         "",
         *(f"#SBATCH {quote_for_sbatch(option)}" for option in options),
-        "",
-        "set -euo pipefail",
-        "stop=",
-        "trap 'stop=USR1' USR1",
-        "trap 'stop=TERM' TERM",
+        *_BEGIN,
         *_modules(jobs.wants.modules),
         *(f"export {name}={shlex.quote(value)}" for name, value in jobs.wants.environment.items()),
         f"PATH={shlex.quote(str(python.parent))}:$PATH",

@@ -7,34 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.distributed.world import Threads
 from hpc_train.errors import UserError, did_you_mean
 from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
-from hpc_train.jobs.launch.mpirun import Mpirun
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
 from hpc_train.resilience.signals import StopSignals
-from hpc_train.telemetry.units import counted
-from hpc_train.tuning.decisions import LeftState
-from hpc_train.tuning.driver_lock import DriverLock
-from hpc_train.tuning.folder import StudySettings
-from hpc_train.tuning.measurements import Measurements, Watch
-from hpc_train.tuning.slots import Slot
-from hpc_train.tuning.state import Trial
-from hpc_train.tuning.study import Answer, Leaving, Study
-from hpc_train.tuning.trial_run import (
-    FreshRanks,
-    KeptRanks,
-    RankStarter,
-    TrialCommand,
-    TrialRun,
-    end_orphans,
-    remove_sessions,
-)
+from hpc_train.tuning.execution.kept_ranks import KeptRanks
+from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
+from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.execution.slots import Slot
+from hpc_train.tuning.execution.trial_run import RankStarter, TrialCommand, TrialRun
+from hpc_train.tuning.search.decisions import LeftState
+from hpc_train.tuning.search.driver_lock import DriverLock
+from hpc_train.tuning.search.folder import StudySettings
+from hpc_train.tuning.search.measurements import Measurements, Watch
+from hpc_train.tuning.search.state import Trial
+from hpc_train.tuning.search.study import Answer, Leaving, Study
+from hpc_train.tuning.search.words import because, failures, point_in_words
 
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
@@ -63,32 +56,6 @@ class Running:
     job_dir: JobDir
     watch: Watch
     verdict: LeftState | None = None
-    began: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the trials of a driver run, and how.
-
-    Attributes:
-        threads: How threads of a rank may call MPI.
-        keeps_ranks: Whether a slot's ranks stay for its next trial.
-    """
-
-    slots: Sequence[Slot]
-    mpirun: Mpirun
-    ranks: int
-    threads: Threads
-    keeps_ranks: bool = True
-
-    def starter(self, slot: Slot, lock: DriverLock) -> RankStarter:
-        """What starts the runs of a slot's trials."""
-        return self.kept_ranks(slot, lock) if self.keeps_ranks else FreshRanks(slot, lock.name)
-
-    def kept_ranks(self, slot: Slot, lock: DriverLock) -> KeptRanks:
-        """Ranks that stay."""
-        folder = lock.folder / f"slot-{slot.number}"
-        return KeptRanks(self.mpirun, self.ranks, self.threads, slot, lock.name, folder)
 
 
 @dataclass(frozen=True)
@@ -242,9 +209,8 @@ class Driver:
             study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
         self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
-        point = ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in trial.point.items())
         begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
-        self._listeners.report(f"trial {trial.name} {begins}: {point}")
+        self._listeners.report(f"trial {trial.name} {begins}: {point_in_words(trial.point)}")
 
     def _command(self, job_dir: Path, settings: Sequence[str]) -> TrialCommand:
         code = self._study.folder.path / CODE
@@ -309,7 +275,7 @@ class Driver:
         study.leave(trial, self._lock.name, left)
         words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
-        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{_because(trial)}")
+        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{because(trial)}")
 
     def _give_up_slot(self, running: Running, code: int) -> None:
         """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""
@@ -374,31 +340,6 @@ class Driver:
             time.sleep(POLL_SECS)
         for running in self._running:
             running.run.end_at_once()
-
-
-def failures(failed: Sequence[Trial], folder: Path) -> str:
-    """What is said of the trials that have failed: the most common reason once, and how many had another one. Pure."""
-    reasons = Counter(_reason(trial, folder) for trial in failed)
-    reason, count = reasons.most_common(1)[0]
-    if count == len(failed):
-        all_of_them = f"{counted(count, 'trial')} failed" + (", all for one reason" if count > 1 else "")
-        return f"{all_of_them}: {reason}"
-    others = f"{len(failed) - count} for others; see hpc-train tune status"
-    return f"{counted(len(failed), 'trial')} failed, {count} for one reason: {reason}; {others}"
-
-
-def _reason(trial: Trial, folder: Path) -> str:
-    """Why a trial has failed, without what only it has."""
-    return trial.why.partition("\n")[0].replace(str(folder / trial.name), "…")
-
-
-def _because(trial: Trial) -> str:
-    return f" ({trial.why.partition(chr(10))[0]})" if trial.state in ("failed", "paused", "stopped") else ""
-
-
-def shown(value: object) -> str:
-    """A value of a point, in short."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _step(job_dir: JobDir) -> int:

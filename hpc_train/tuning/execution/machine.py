@@ -14,7 +14,7 @@ from hpc_train.distributed.devices import nvidia_device_count
 from hpc_train.errors import SchedulerError
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
-from hpc_train.tuning.slots import Node, Slot, Wanted, slots_of, slots_of_nodes
+from hpc_train.tuning.execution.slots import Node, Slot, Wanted, slots_of, slots_of_nodes
 
 ASK_SECS = 20.0
 

@@ -37,7 +37,7 @@ from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
-from hpc_train.tuning.state import Trial
+from hpc_train.tuning.search.state import Trial
 
 STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
 DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from hpc_train.config.tune.section import Asha, Goal, Median
-from hpc_train.tuning.decisions import Verdict
-from hpc_train.tuning.state import StudyState, Trial
+from hpc_train.tuning.search.decisions import Verdict
+from hpc_train.tuning.search.state import StudyState, Trial
 
 Finding = tuple[Verdict, str]
 """What is decided, and why in words."""

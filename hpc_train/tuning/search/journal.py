@@ -20,7 +20,7 @@ from hpc_train.files import create, link_new, read_bytes, unforeseen
 from hpc_train.folders import remove
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import finite, parsed
-from hpc_train.tuning.decisions import Decision, decision_of, fields_of
+from hpc_train.tuning.search.decisions import Decision, decision_of, fields_of
 
 MAX_BYTES = 1 << 20
 """Of one decision: a point may have a long choice."""
@@ -139,14 +139,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def decisions_in(folder: Path) -> list[Decision]:
-    """The decisions that are in `folder` now, in order.
-
-    Raises:
-        UserError: One of them cannot be read.
-    """
-    found: list[Decision] = []
-    Journal(folder, found.append).refresh()
-    return found

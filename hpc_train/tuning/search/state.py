@@ -8,11 +8,9 @@ from typing import Literal
 
 from hpc_train.config.tune.section import Goal
 from hpc_train.config.tune.space import Point
-from hpc_train.tuning.decisions import Changed, Decision, Halted, Judged, Left, Suggested, Taken
+from hpc_train.tuning.search.decisions import Changed, Decision, Halted, Judged, Left, Suggested, Taken
 
 State = Literal["running", "waiting", "paused", "stopped", "completed", "failed"]
-OPEN = ("running", "waiting", "paused")
-"""Of trials that may come further."""
 
 
 @dataclass

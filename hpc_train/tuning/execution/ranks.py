@@ -1,4 +1,4 @@
-"""`python -m hpc_train.tuning.ranks FOLDER THREADS`: a rank of a slot, which trains one trial after the other.
+"""`python -m hpc_train.tuning.execution.ranks FOLDER THREADS`: a rank of a slot, which trains trial after trial.
 
 TensorFlow, Keras and MPI start once. All that a job leaves in a process is taken back between two trials, so that each
 computes what it would in processes of its own, to the bit.
@@ -43,9 +43,9 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
         from hpc_train.jobs.train import train
         from hpc_train.outcome import STOP_CODES
         from hpc_train.telemetry.status import COMMAND_VARIABLE, OUTPUT_VARIABLE
-        from hpc_train.tuning.assignments import AssignmentEnd, AssignmentFolder
-        from hpc_train.tuning.metric_names import metric_names
-        from hpc_train.tuning.supervision import Supervision
+        from hpc_train.tuning.execution.assignments import AssignmentEnd, AssignmentFolder
+        from hpc_train.tuning.execution.metric_names import metric_names
+        from hpc_train.tuning.execution.supervision import Supervision
 
     assignments, driver = AssignmentFolder(folder), Supervision(folder.parent.parent)
     world = join_world(threads)

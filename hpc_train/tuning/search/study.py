@@ -13,7 +13,7 @@ from hpc_train.config.tune.trial_settings import rungs_of
 from hpc_train.errors import UserError
 from hpc_train.resilience.job_lock import holder_of
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.decisions import (
+from hpc_train.tuning.search.decisions import (
     LONGEST_TEXT,
     Changed,
     Decision,
@@ -24,12 +24,12 @@ from hpc_train.tuning.decisions import (
     Suggested,
     Taken,
 )
-from hpc_train.tuning.driver_lock import lives
-from hpc_train.tuning.folder import StudyFolder, StudyJob, write_best
-from hpc_train.tuning.journal import Journal
-from hpc_train.tuning.rules import Rule, rule_of
-from hpc_train.tuning.samplers import Sampler, sampler_of
-from hpc_train.tuning.state import State, StudyState, Trial
+from hpc_train.tuning.search.driver_lock import lives
+from hpc_train.tuning.search.folder import StudyFolder, StudyJob, write_best
+from hpc_train.tuning.search.journal import Journal
+from hpc_train.tuning.search.rules import Rule, rule_of
+from hpc_train.tuning.search.samplers import Sampler, sampler_of
+from hpc_train.tuning.search.state import State, StudyState, Trial
 
 NOTHING_LEFT = "all trials have been tried"
 

@@ -17,8 +17,8 @@ from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.tune.space import Point, share
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
-from hpc_train.tuning.samplers import Sampler
-from hpc_train.tuning.state import StudyState, Trial
+from hpc_train.tuning.search.samplers import Sampler
+from hpc_train.tuning.search.state import StudyState, Trial
 
 STARTUP_TRIALS = 10
 """So many points are drawn at random before TPE has enough to model."""

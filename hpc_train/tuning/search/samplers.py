@@ -7,7 +7,7 @@ from itertools import islice
 
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.tune.space import Point
-from hpc_train.tuning.state import StudyState
+from hpc_train.tuning.search.state import StudyState
 
 FIRST = "first"
 """The source of a point that the job file gives."""
@@ -60,7 +60,7 @@ def sampler_of(settings: TuneSection) -> Sampler:
         UserError: It is Optuna's, which is not installed.
     """
     if settings.sampler in ("tpe", "cmaes"):
-        from hpc_train.tuning.optuna_sampler import OptunaSampler
+        from hpc_train.tuning.search.optuna_sampler import OptunaSampler
 
         return OptunaSampler(settings)
     return GridSampler(settings) if settings.sampler == "grid" else RandomSampler(settings)

@@ -1,0 +1,62 @@
+"""Runs of trials on ranks of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from hpc_train.files import open_to_append
+from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
+from hpc_train.tuning.execution.slots import Slot
+from hpc_train.tuning.execution.trial_run import (
+    RankStarter,
+    TrialCommand,
+    TrialRun,
+    begin_log,
+    bound_to,
+    failure_in_words,
+    rank_settings,
+)
+
+
+class FreshRanks(RankStarter):
+    """Starts ranks for each run, as `hpc-train launch` does."""
+
+    def __init__(self, slot: Slot, driver: str) -> None:
+        self._slot, self._driver = slot, driver
+
+    def begin(self, command: TrialCommand) -> TrialRun:
+        begin = begin_log(command.log)
+        with open_to_append(command.log, 0o600) as log, bound_to(self._slot):
+            process = subprocess.Popen(
+                [*self._slot.prefix, sys.executable, "-m", *command.words()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **rank_settings(self._slot, self._driver, command.ranks)},
+            )
+        return _LaunchedRun(command, process, begin)
+
+
+class _LaunchedRun(TrialRun):
+    def __init__(self, command: TrialCommand, process: subprocess.Popen[bytes], begin: int) -> None:
+        self._command, self._process, self._begin, self._asked = command, process, begin, False
+
+    def code(self) -> int | None:
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def ask_to_stop(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._process.send_signal(signal.SIGTERM)
+
+    def end_at_once(self) -> None:
+        for _ in range(2):
+            self._process.send_signal(signal.SIGINT)
+
+    def failure(self, code: int) -> str:
+        return failure_in_words(self._command, code, last_words(RunOutput(self._command.log, self._begin)))
