@@ -46,9 +46,10 @@ def ensemble(
         from hpc_train.distributed.excepthook import report_error
         from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.distributed.world import World
-        from hpc_train.ensembles.begin import EnsembleRequest, begin_ensemble, open_ensemble
+        from hpc_train.ensembles.begin import begin_ensemble, open_ensemble
         from hpc_train.ensembles.combine import combine, results_in
         from hpc_train.ensembles.train import train_members
+        from hpc_train.tuning.begin import StudyRequest
         from hpc_train.tuning.drive import DriveRequest
         from hpc_train.tuning.live import study_listeners
         from hpc_train.tuning.search.folder import StudyFolder
@@ -58,7 +59,7 @@ def ensemble(
             raise UserError("hpc-train ensemble starts the ranks of its members by itself; start it without mpirun")
         place, is_new = StudyFolder(what.absolute()), False
         if not what.is_dir():
-            place, is_new = begin_ensemble(EnsembleRequest(what, folder, tuple(settings or ()), ranks))
+            place, is_new = begin_ensemble(StudyRequest(what, folder, tuple(settings or ()), ranks))
         elif given := next(
             (name for name, value in (("--ensemble", folder), ("--ranks", ranks), ("--set", settings)) if value), None
         ):

@@ -25,7 +25,7 @@ from hpc_train.config.yaml_loader import Document, read_yaml
 from hpc_train.errors import UserError
 from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
+from hpc_train.tuning.begin import StudyRequest, asked_otherwise, begin_study, open_study
 from hpc_train.tuning.search.folder import StudyFolder, StudySettings, described, differences
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
@@ -42,22 +42,6 @@ LARGEST_SEED = 2**31 - 1
 MOST_FAILED = 3
 """Members that have failed and are replaced by others, of other seeds; one more, and the ensemble has failed."""
 _SECTION = TypeAdapter(EnsembleSection)
-
-
-@dataclass(frozen=True)
-class EnsembleRequest:
-    """What `hpc-train ensemble JOB.yaml` is asked for.
-
-    Attributes:
-        ensemble: The folder; None: runs/<name>_ensemble.
-        settings: `KEY=VALUE` each, laid over the job file.
-        ranks: Of each member; None: as `resources` says.
-    """
-
-    job_file: Path
-    ensemble: Path | None = None
-    settings: tuple[str, ...] = ()
-    ranks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +70,7 @@ class Ensemble:
         return self.section.runs - len(self.trained())
 
 
-def begin_ensemble(request: EnsembleRequest) -> tuple[StudyFolder, bool]:
+def begin_ensemble(request: StudyRequest) -> tuple[StudyFolder, bool]:
     """Makes the folder of an ensemble, or finds the one that was made of the same job file; and whether it is new.
 
     Raises:
@@ -100,7 +84,7 @@ def begin_ensemble(request: EnsembleRequest) -> tuple[StudyFolder, bool]:
     if own:
         document = overridden(document, own)
         job = job_in(document)
-    place = request.ensemble or Path(DEFAULT_ROOT, f"{job.name}{SUFFIX}")
+    place = request.folder or Path(DEFAULT_ROOT, f"{job.name}{SUFFIX}")
     folder = StudyFolder(place.absolute())
     if folder.is_one():
         _check_same(folder, job, section, request)
@@ -233,7 +217,7 @@ def _mistakes_with(document: Document, job: JobConfig, point: Point, seeds: list
             yield mistake_at(document, where, f"{'.'.join(where)}: {line.partition(': ')[2]}")
 
 
-def _check_same(folder: StudyFolder, job: JobConfig, section: EnsembleSection, request: EnsembleRequest) -> None:
+def _check_same(folder: StudyFolder, job: JobConfig, section: EnsembleSection, request: StudyRequest) -> None:
     """UserError where the ensemble in `folder` is one of another job."""
     before = folder.settings()
     written = _written(before)
@@ -244,15 +228,10 @@ def _check_same(folder: StudyFolder, job: JobConfig, section: EnsembleSection, r
         return {key: value for key, value in values.items() if key.split(".")[0] != "tune"}
 
     found = differences(own(before.job), own(described(job)))
-    if before.job_file != str(request.job_file.absolute()):
-        found.insert(0, f"the job file is {request.job_file.absolute()} (was {before.job_file})")
     sections = [{f"ensemble.{k}": str(v) for k, v in _SECTION.dump_python(s).items()} for s in (written, section)]
     found += differences(*sections)
-    if request.ranks is not None and request.ranks != before.ranks:
-        found.append(f"--ranks {request.ranks} (was {before.ranks})")
-    if found:
-        shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    if told := asked_otherwise(before, request, found):
         raise UserError(
-            f"{folder.path}: is an ensemble of another job: {shown}; to go on with it: hpc-train ensemble "
+            f"{folder.path}: is an ensemble of another job: {told}; to go on with it: hpc-train ensemble "
             f"{folder.path}; for a new one, --ensemble names another folder"
         )

@@ -26,20 +26,22 @@ from hpc_train.tuning.search.study import Study
 
 SUFFIX = "_study"
 """Of the folder of a study, behind the job's name, where nobody says otherwise."""
+MOST_TOLD = 5
+"""Differences between two jobs."""
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What `hpc-train tune JOB.yaml` is asked for.
+    """What `hpc-train tune JOB.yaml`, or `hpc-train ensemble JOB.yaml`, is asked for.
 
     Attributes:
-        study: The folder; None: runs/<name>_study.
+        folder: In which all is kept; None: runs/<name>_study, or runs/<name>_ensemble.
         settings: `KEY=VALUE` each, laid over the job file.
         ranks: Of each trial; None: as `resources` says.
     """
 
     job_file: Path
-    study: Path | None = None
+    folder: Path | None = None
     settings: tuple[str, ...] = ()
     ranks: int | None = None
 
@@ -57,7 +59,7 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
     job = job_in(document)
     check_study(document, job)
     assert job.tune is not None, "checked"
-    folder = StudyFolder(request.study.absolute() if request.study is not None else _folder_of(job.name))
+    folder = StudyFolder(request.folder.absolute() if request.folder is not None else _folder_of(job.name))
     wants = resources_for(job.resources, load_tiers(os.environ, home_folder()))
     settings = StudySettings(
         name=job.name[:LONGEST_NAME],
@@ -108,14 +110,22 @@ def _folder_of(name: str) -> Path:
 
 def _check_same(folder: StudyFolder, settings: StudySettings, request: StudyRequest) -> None:
     before = folder.settings()
-    differing = differences(before.job, settings.job)
-    if before.job_file != settings.job_file:
-        differing.insert(0, f"the job file is {settings.job_file} (was {before.job_file})")
-    if request.ranks is not None and request.ranks != before.ranks:
-        differing.append(f"--ranks {request.ranks} (was {before.ranks})")
-    if differing:
-        shown = "; ".join(differing[:5]) + (f"; and {len(differing) - 5} more" if len(differing) > 5 else "")
+    if found := asked_otherwise(before, request, differences(before.job, settings.job)):
         raise UserError(
-            f"{folder.path}: is a study of another job: {shown}; to go on with it: hpc-train tune {folder.path}; "
+            f"{folder.path}: is a study of another job: {found}; to go on with it: hpc-train tune {folder.path}; "
             f"for more trials: hpc-train tune add-trials {folder.path} N; for a new one, --study names another folder"
         )
+
+
+def asked_otherwise(before: StudySettings, request: StudyRequest, differing: list[str]) -> str:
+    """What of a request is otherwise than in a study that was begun, in words; empty where nothing is. Pure.
+
+    Args:
+        differing: In which settings the two jobs differ.
+    """
+    found = list(differing)
+    if before.job_file != str(request.job_file.absolute()):
+        found.insert(0, f"the job file is {request.job_file.absolute()} (was {before.job_file})")
+    if request.ranks is not None and request.ranks != before.ranks:
+        found.append(f"--ranks {request.ranks} (was {before.ranks})")
+    return "; ".join(found[:MOST_TOLD]) + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")

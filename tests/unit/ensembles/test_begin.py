@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.ensembles.begin import Ensemble, EnsembleRequest, begin_ensemble, open_ensemble
+from hpc_train.ensembles.begin import Ensemble, begin_ensemble, open_ensemble
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
 from hpc_train.tuning.search.folder import StudyFolder
 from hpc_train.tuning.search.study import Leaving, Study
@@ -43,14 +43,14 @@ def job_file(tmp_path: Path) -> Path:
 
 
 def begun(job_file: Path, *settings: str, folder: str = "made") -> Ensemble:
-    found, is_new = begin_ensemble(EnsembleRequest(job_file, job_file.parent / "runs" / folder, settings, 1))
+    found, is_new = begin_ensemble(StudyRequest(job_file, job_file.parent / "runs" / folder, settings, 1))
     assert is_new
     return open_ensemble(found)
 
 
 def refused(job_file: Path, *settings: str) -> str:
     with pytest.raises(UserError) as caught:
-        begin_ensemble(EnsembleRequest(job_file, job_file.parent / "runs/made", settings, 1))
+        begin_ensemble(StudyRequest(job_file, job_file.parent / "runs/made", settings, 1))
     assert not (job_file.parent / "runs/made").exists()
     return str(caught.value).replace(f"{job_file.parent}/", "")
 
@@ -116,7 +116,7 @@ def test_the_best_trials_of_a_study_give_parameters(job_file: Path) -> None:
 
 def test_an_ensemble_stays_what_it_was_when_its_study_goes_on(job_file: Path) -> None:
     study = study_of(job_file, 3)
-    request = EnsembleRequest(
+    request = StudyRequest(
         job_file,
         job_file.parent / "runs/made",
         ("ensemble.members=2", "ensemble.from=runs/study", "ensemble.vary=params"),
@@ -137,7 +137,7 @@ def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: s
     assert len(trained(ensemble)) == 1
     run_options = ensemble.study.job.job.run
     assert (run_options.save_checkpoints_steps, run_options.keep_checkpoint_max) == (every, 0)
-    request = EnsembleRequest(job_file, job_file.parent / "runs/made", settings, 1)
+    request = StudyRequest(job_file, job_file.parent / "runs/made", settings, 1)
     assert not begin_ensemble(request)[1]
 
 
@@ -151,7 +151,7 @@ def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: s
 def test_another_ensemble_in_its_folder_is_refused(job_file: Path, settings: list[str], wanted: str) -> None:
     begun(job_file, "ensemble.members=2")
     with pytest.raises(UserError) as caught:
-        begin_ensemble(EnsembleRequest(job_file, job_file.parent / "runs/made", tuple(settings), 1))
+        begin_ensemble(StudyRequest(job_file, job_file.parent / "runs/made", tuple(settings), 1))
     text = str(caught.value)
     assert f"is an ensemble of another job: {wanted}; to go on with it: hpc-train ensemble " in text
 
@@ -162,7 +162,7 @@ def test_a_study_is_no_ensemble(job_file: Path) -> None:
     with pytest.raises(UserError, match="is a study, and no ensemble; hpc-train tune "):
         open_ensemble(StudyFolder(folder))
     with pytest.raises(UserError, match="is a study, and no ensemble; --ensemble names another folder"):
-        begin_ensemble(EnsembleRequest(job_file, folder, ("ensemble.members=2",), 1))
+        begin_ensemble(StudyRequest(job_file, folder, ("ensemble.members=2",), 1))
     with pytest.raises(UserError, match=r"is no study: it has no study\.json"):
         open_ensemble(StudyFolder(job_file.parent))
 
