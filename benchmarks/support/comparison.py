@@ -24,7 +24,7 @@ SMALLER_IS_FASTER = frozenset(
     }
 )
 """First words of units of which less is better; rates, as GB/s and examples/s, are no such units."""
-SHARES = frozenset({"of a core", "% of step", "of the way", "numbers that differ"})
+SHARES = frozenset({"of a core", "% of step", "of the way", "numbers that differ", "steps"})
 HARDWARE = ("cpu", "cores", "nodes", "gpus", "memory_gib", "last_level_cache")
 LEAST_REPEATS = 4
 """From the lowest to the highest of fewer repeats, ranges of the same thing lie apart by chance once in ten times, or
