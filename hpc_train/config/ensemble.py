@@ -18,6 +18,8 @@ from pydantic.dataclasses import dataclass
 from hpc_train.config.types import STRICT, Count, as_tuple
 
 MOST_MEMBERS = 1_000
+LATE = 4
+"""The members whose weights are averaged are of the last one of so many parts of a run, where nobody says otherwise."""
 MEAN, SPREAD, MEMBERS = OUTPUTS = ("mean", "spread", "members")
 """What the model of an ensemble gives, in place of one output."""
 Varied = Literal["seed", "rows", "params"]
@@ -42,8 +44,11 @@ class EnsembleSection:
         checkpoint: Whether a member is the checkpoint with its best evaluation or its last one.
         seed: Of all that is drawn.
         combine: "mean": of models that were trained one by one. "snapshot": of the last checkpoints of one run, whose
-            learning rate has come down at each (Huang et al., "Snapshot ensembles", ICLR 2017).
-        cycle: Of "snapshot": how many steps are between two members; None: `train.max_steps` / members.
+            learning rate has come down at each (Huang et al., "Snapshot ensembles", ICLR 2017). "weights": one model
+            whose weights are the mean of those of such checkpoints (Izmailov et al., "Averaging weights leads to wider
+            optima and better generalization", UAI 2018).
+        cycle: How many steps are between two members of one run; None: as many as `run.learning_rate_cycle`, or
+            `train.max_steps` / members, of "weights" a quarter of that.
     """
 
     retired: ClassVar[Mapping[str, str]] = {
@@ -63,7 +68,7 @@ class EnsembleSection:
     best: Count | None = None
     checkpoint: Literal["best", "last"] = "best"
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    combine: Literal["mean", "snapshot"] = "mean"
+    combine: Literal["mean", "snapshot", "weights"] = "mean"
     cycle: Count | None = None
 
     @field_validator("vary")
@@ -98,31 +103,38 @@ class EnsembleSection:
     def _goes_with_one_run(cls, combine: str, info: ValidationInfo) -> str:
         defaults = {"study": None, "vary": ("seed",), "best": None, "checkpoint": "best"}
         given = [key for key, value in defaults.items() if info.data.get(key, value) != value]
-        if combine == "snapshot" and given:
+        if combine != "mean" and given:
             keys = ", ".join("from" if key == "study" else key for key in given)
-            raise ValueError(f"the members of a snapshot ensemble are checkpoints of one run; leave {keys} out")
+            raise ValueError(f"`{combine}` is of checkpoints of one run; leave {keys} out")
         return combine
 
     @field_validator("cycle")
     @classmethod
     def _is_of_one_run(cls, cycle: int | None, info: ValidationInfo) -> int | None:
         if cycle is not None and info.data.get("combine") == "mean":
-            raise ValueError("is for members that are checkpoints of one run; give `combine: snapshot`, too")
+            raise ValueError("is for checkpoints of one run; give `combine: snapshot` or `weights`, too")
         return cycle
 
-    def snapshots(self, max_steps: int) -> list[int]:
-        """The steps of the members of one run; ValueError where it is too short, or no whole number of cycles."""
-        cycle = self.cycle or max_steps // self.members
+    def snapshots(self, max_steps: int, rate_cycle: int | None = None) -> list[int]:
+        """The steps of the members of one run; ValueError where it is too short, or no whole number of cycles.
+
+        Args:
+            rate_cycle: `run.learning_rate_cycle`.
+        """
+        parts = self.members * (LATE if self.combine == "weights" else 1)
+        given = self.cycle or rate_cycle
+        cycle = given or max_steps // parts
+        if rate_cycle and cycle % rate_cycle:
+            raise ValueError(f"`cycle` is {cycle}; give a multiple of `run.learning_rate_cycle`, {rate_cycle}")
         if cycle * self.members > max_steps or not cycle or max_steps % cycle:
-            least = cycle * self.members if self.cycle is not None else self.members
-            every = self.cycle or self.members
+            every, least = (given, given * self.members) if given else (parts, parts)
             raise ValueError(f"`train.max_steps` is {max_steps}; give a multiple of {every}, {least} at least")
         return [max_steps - cycle * number for number in reversed(range(self.members))]
 
     @property
     def runs(self) -> int:
         """How many models are trained."""
-        return 1 if self.combine == "snapshot" else self.members
+        return self.members if self.combine == "mean" else 1
 
     @property
     def trials(self) -> int:

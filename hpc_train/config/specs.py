@@ -205,6 +205,7 @@ class RunOptions:
     log_step_count_steps: Count = 100
     tf_random_seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] | None = None
     mixed_precision: Literal["bfloat16", "float16"] | None = None
+    learning_rate_cycle: Count | None = None
     accumulate_steps: Count = 1
     compression: Literal["fp16", "bf16"] | None = None
     allreduce: Literal["horovod", "mpi"] | None = None
@@ -325,6 +326,8 @@ class RunConfig(RunOptions):
             TensorFlow's global generators; `None` takes a random one.
         mixed_precision: Compute in `"bfloat16"` or `"float16"`, with variables in float32; float16 with a loss scale
             that all ranks change together (Micikevicius et al., arXiv:1710.03740).
+        learning_rate_cycle: Has the model's constant learning rate come down to 0 by half a cosine in so many updates,
+            and begin anew (Keras's CosineDecayRestarts; Loshchilov and Hutter, arXiv:1608.03983).
         accumulate_steps: Compute a rank's batch in so many pieces, one after the other, which takes the memory of one.
         compression: Send gradients as 16-bit numbers: `"fp16"` or `"bf16"` (sync).
         allreduce: What averages the gradients: `"horovod"`, or `"mpi"`, which needs no Horovod; equal to the bit on two

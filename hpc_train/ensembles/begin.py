@@ -80,7 +80,7 @@ def begin_ensemble(request: StudyRequest) -> tuple[StudyFolder, bool]:
     document = overridden(read_yaml(job_file), request.settings)
     job = job_in(document)
     section = _section_of(document, job)
-    own = _snapshot_settings(document, job, section)
+    own = _settings_of_one_run(document, job, section)
     if own:
         document = overridden(document, own)
         job = job_in(document)
@@ -133,16 +133,16 @@ def _section_of(document: Document, job: JobConfig) -> EnsembleSection:
     return _SECTION.validate_python({**_SECTION.dump_python(section), "from": str(place)})
 
 
-def _snapshot_settings(document: Document, job: JobConfig, section: EnsembleSection) -> tuple[str, ...]:
-    """What is laid over the job of a snapshot ensemble, so that its members' checkpoints are there at the end."""
-    if section.combine != "snapshot":
+def _settings_of_one_run(document: Document, job: JobConfig, section: EnsembleSection) -> tuple[str, ...]:
+    """What is laid over a job whose checkpoints are the members, so that they are there at its end."""
+    if section.combine == "mean":
         return ()
     try:
         if job.train.max_steps is None:
             raise ValueError("members are counted in steps; give `train.max_steps`")
         if job.train.early_stopping or job.data.train.epochs is not None:
             raise ValueError("its run comes to `train.max_steps`; leave `early_stopping` and `epochs` out")
-        first, second, *_ = section.snapshots(job.train.max_steps)
+        first, second, *_ = section.snapshots(job.train.max_steps, job.run.learning_rate_cycle)
     except ValueError as error:
         refuse(document.path, [mistake_at(document, ("ensemble", "combine"), f"ensemble.combine: {error}")])
     apart = second - first

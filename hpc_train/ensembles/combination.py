@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from hpc_train.export.from_checkpoint import RestoredModel
 from hpc_train.export.signature import Signature, default_serving
 from hpc_train.lazy import keras, tf
 from hpc_train.model.own_steps import has_own_predict_step
+
+Outputs = Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,23 @@ class Combination:
     signature: Signature
     task: Task
 
-    def outputs(self) -> Any:
+    def outputs(self) -> Outputs:
         """A function of what a batch has as features; a dict of tensors."""
-        serve, structure = default_serving(self.model, self.signature), self.signature.structure
-        names = tf.nest.flatten(structure)
+        return outputs_of(self.model, self.signature)
 
-        def call(features: Any) -> dict[str, Any]:
-            if isinstance(structure, dict):
-                features = {name: features[name] for name in structure}
-            found: dict[str, Any] = serve(dict(zip(names, tf.nest.flatten(features), strict=True)))
-            return found
 
-        return call
+def outputs_of(model: keras.Model, signature: Signature) -> Outputs:
+    """A function of what a batch has as features, that calls `model` as its export does; a dict of tensors."""
+    serve, structure = default_serving(model, signature), signature.structure
+    names = tf.nest.flatten(structure)
+
+    def call(features: Any) -> dict[str, Any]:
+        if isinstance(structure, dict):
+            features = {name: features[name] for name in structure}
+        found: dict[str, Any] = serve(dict(zip(names, tf.nest.flatten(features), strict=True)))
+        return found
+
+    return call
 
 
 def combined(members: Sequence[RestoredModel]) -> Combination:

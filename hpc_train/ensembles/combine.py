@@ -18,14 +18,16 @@ from hpc_train.config.ensemble import MEAN, MEMBERS
 from hpc_train.config.exporters import FinalExporter
 from hpc_train.config.job import JobConfig
 from hpc_train.data.hdf5.shards import find_shards
-from hpc_train.data.loading.batch_source import share_of_node
+from hpc_train.data.loading.batch_source import ReadResources, share_of_node
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.tf_dataset import context_for, open_evaluation
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
+from hpc_train.ensembles.averaging import average_weights
 from hpc_train.ensembles.begin import Ensemble
-from hpc_train.ensembles.combination import Combination, combined
+from hpc_train.ensembles.combination import Combination, Outputs, combined, outputs_of
 from hpc_train.ensembles.scores import Scores
+from hpc_train.ensembles.task import Task
 from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE, ExportFolder
 from hpc_train.export.exporters import ExporterRunner
@@ -55,7 +57,7 @@ class Results:
         task: What the models give: "classes", "binary" (probabilities) or "values".
         evaluation: The evaluation set, as its records are called; `rows`: of it.
         export: The folder of the export, below the ensemble's.
-        mean: Metrics of the mean; `each`: of each member.
+        mean: Metrics of the mean, or of the model whose weights are; `each`: of each member.
     """
 
     task: str
@@ -93,11 +95,16 @@ def combine(ensemble: Ensemble, report: Callable[[str], None]) -> Results:
     chosen = _members(ensemble)
     report(f"combining {len(chosen)} members")
     restored = [_restored(ensemble, member) for member in chosen]
-    combination = combined(restored)
+    combination, resources = combined(restored), share_of_node(world.cores, 1)
+    outputs, model = combination.outputs(), combination.model
     job = ensemble.study.job.job
-    scores = _scores(job, restored[0], combination, world)
+    if ensemble.section.combine == "weights":
+        one = _restored(ensemble, chosen[-1])
+        average_weights(restored, one, resources, report)
+        outputs, model = _beside(one, combination, outputs), one.model
+    scores = _scores(job, restored[0], outputs, combination.task, resources)
     mean, *each = scores.results()
-    path = _exported(ensemble, restored, chosen, combination, mean)
+    path = _exported(ensemble, restored, chosen, model, mean)
     found = Results(
         combination.task.kind,
         job.eval_specs()[0].kind,
@@ -125,8 +132,9 @@ def _steps(ensemble: Ensemble, trial: Trial) -> Sequence[int]:
     job_dir, section = ensemble.study.folder.job_dir(trial), ensemble.section
     manager = CheckpointManager(job_dir.checkpoints_path, Retention())
     best, steps = manager.best(), manager.steps()
-    if section.combine == "snapshot":
-        wanted = section.snapshots(ensemble.study.job.job.train.max_steps or 0)
+    if section.combine != "mean":
+        job = ensemble.study.job.job
+        wanted = section.snapshots(job.train.max_steps or 0, job.run.learning_rate_cycle)
     else:
         wanted = [best.step if best is not None and section.checkpoint == "best" else max(steps, default=0)]
     if lacking := sorted(set(wanted) - set(steps)):
@@ -141,12 +149,22 @@ def _restored(ensemble: Ensemble, member: Member) -> RestoredModel:
     return restored_model(ensemble.study.folder.job_dir(trial).path, member.step)
 
 
-def _scores(job: JobConfig, member: RestoredModel, combination: Combination, world: World) -> Scores:
-    """How good the mean and the members are on the rows of the first evaluation set."""
+def _beside(one: RestoredModel, combination: Combination, outputs: Outputs) -> Outputs:
+    """As `outputs` of the members, with those of `one` in place of their mean."""
+    own = outputs_of(one.model, one.signature)
+
+    def call(features: Any) -> dict[str, Any]:
+        (given,) = own(features).values()
+        return {**outputs(features), MEAN: combination.task.outputs(given)}
+
+    return call
+
+
+def _scores(job: JobConfig, member: RestoredModel, outputs: Outputs, task: Task, resources: ReadResources) -> Scores:
+    """How good the ensemble and its members are on the rows of the first evaluation set."""
     spec = job.eval_specs()[0]
     context = context_for(0, 1, spec.input_fn, job.run.tf_random_seed)
-    shards, resources = find_shards(spec.input_fn), share_of_node(world.cores, 1)
-    outputs, scores = combination.outputs(), Scores(combination.task.kind)
+    shards, scores = find_shards(spec.input_fn), Scores(task.kind)
     with (
         open_evaluation(spec.input_fn, shards, context, spec.steps, resources, member.job.load) as opened,
         Feed(opened.dataset, lambda: opened.failure) as batches,
@@ -168,7 +186,7 @@ def _exported(
     ensemble: Ensemble,
     restored: Sequence[RestoredModel],
     chosen: Sequence[Member],
-    combination: Combination,
+    model: keras.Model,
     metrics: dict[str, float],
 ) -> Path:
     path = ensemble.path
@@ -179,7 +197,7 @@ def _exported(
         "members": [asdict(member) for member in chosen],
     }
     exporter = FinalExporter(EXPORTER)
-    job, of_model = restored[0].job, (combination.model, combination.signature, about)
+    job, of_model = restored[0].job, (model, restored[0].signature, about)
     runner = ExporterRunner(path, (exporter,), *of_model, job.load, sole=False, schema=job.schema)
     runner.check(())
     newest = max(member.snapshot.time for member in restored)

@@ -19,6 +19,7 @@ from hpc_train.model import rng_state
 from hpc_train.model.backward import loss_of
 from hpc_train.model.batch import example, left_alone
 from hpc_train.model.layer_states import from_zero
+from hpc_train.model.learning_rate import cycle_rate
 from hpc_train.model.mismatch import as_raised, failed_metric, in_own_code, mismatch
 from hpc_train.model.notes import xla_asked_for
 from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
@@ -66,6 +67,8 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
         raise UserError(f"{name} returned a model with nothing to train: all its variables are frozen")
     if precision is not None:
         _check_precision(model, precision, name)
+    if (cycle := estimator.config.learning_rate_cycle) is not None:
+        cycle_rate(model.optimizer, cycle, name)
     optimizer, scaling = model.optimizer, keras.optimizers.LossScaleOptimizer
     if has_own_train_step(model):  # which holds on to its optimizers
         return model

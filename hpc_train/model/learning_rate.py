@@ -10,6 +10,7 @@ import numpy as np
 
 from hpc_train.checkpoint.format import COUNTER
 from hpc_train.distributed.optimizer_variables import parts_of
+from hpc_train.errors import UserError
 from hpc_train.lazy import keras
 
 LEARNING_RATE = "optimizer.learning_rate"
@@ -52,6 +53,24 @@ def rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     """The learning rate of the next update; None of an optimizer that has several (MultiOptimizer)."""
     rate = getattr(optimizer, "learning_rate", None)
     return None if rate is None else float(rate)
+
+
+def cycle_rate(optimizer: keras.optimizers.Optimizer | None, steps: int, name: str) -> None:
+    """Has the constant learning rate of an optimizer follow cycles of so many updates; see RunConfig. Local.
+
+    Raises:
+        UserError: The model `name` has no single constant rate.
+    """
+    rate = constant_rate(optimizer)
+    if optimizer is None or rate is None:
+        given = type(getattr(optimizer, "learning_rate", None)).__name__
+        what = "several optimizers, or none" if given == "NoneType" else f"a learning rate of its own course, {given}"
+        raise UserError(
+            f"run.learning_rate_cycle: {name} has {what}; give its optimizer a number, with which each cycle "
+            "begins, or leave `learning_rate_cycle` out"
+        )
+    begin = float(str(rate.numpy()))  # 0.001, not what float32 makes of it
+    optimizer.learning_rate = keras.optimizers.schedules.CosineDecayRestarts(begin, steps, t_mul=1.0)
 
 
 def are_rates(key: str) -> bool:

@@ -117,8 +117,12 @@ def training_reader(
     size: int,
     progress: DataProgress = BEGINNING,
     resources: ReadResources = ONE_THREAD,
+    once: bool = False,
 ) -> Iterator[BatchReader]:
     """Opens what `rank` trains on from `progress` on. Local.
+
+    Args:
+        once: For one rank, from the beginning: all rows once, of which the last batch may have fewer.
 
     Raises:
         UserError: Too few rows, or too little memory for the shuffle buffer.
@@ -127,7 +131,7 @@ def training_reader(
         sampler = training_sampler(source, shards, rank, size, progress)
         if source.bucket_by is not None:
             sampler = replace(sampler, buckets=opened.enter_context(_buckets(source, shards, resources)))
-        yield opened.enter_context(_reader_of(source, shards, sampler, resources))
+        yield opened.enter_context(_reader_of(source, shards, sampler, resources, once))
 
 
 @contextmanager
@@ -147,10 +151,10 @@ def _buckets(source: HDF5Input, shards: ShardSet, resources: ReadResources) -> I
 
 @contextmanager
 def _reader_of(
-    source: HDF5Input, shards: ShardSet, sampler: Sampler, resources: ReadResources
+    source: HDF5Input, shards: ShardSet, sampler: Sampler, resources: ReadResources, once: bool
 ) -> Iterator[BatchReader]:
     progress = sampler.progress
-    end = sampler.last_step(source.epochs)
+    end = -(-sampler.rows // sampler.batch_size) if once else sampler.last_step(source.epochs)
     steps, ahead = _groups(source, shards, resources)
     plan = _plan(shards, sampler, resources, steps * (ahead + 1))
     with Reader(shards, resources.threads, plan.rows, plan.runs, plan.scattered) as reader:
@@ -165,7 +169,11 @@ def _reader_of(
                 reader.expect(rows)
             return reader.read(rows)
 
-        with GroupReader(progress.step, end, steps, sampler.rows_between, read, ahead) as groups:
+        def rows_of(first: int, stop: int) -> np.ndarray:
+            rows = sampler.rows_between(first, stop)
+            return rows[: sampler.rows - first * sampler.batch_size] if once else rows
+
+        with GroupReader(progress.step, end, steps, rows_of, read, ahead) as groups:
             yield BatchReader(groups, sampler.augmentation_seed, sampler, order_of(source, shards), plan.notes)
 
 

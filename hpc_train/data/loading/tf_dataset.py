@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,19 @@ def open_training(
     rank, size = context.input_pipeline_id, context.num_input_pipelines
     reading = batch_source.training_reader(source, shards, rank, size, progress, resources)
     return _opened(source, shards, reading, resources.threads, load, source.batch_size)
+
+
+def open_pass(
+    source: HDF5Input, shards: ShardSet, resources: ReadResources = ONE_THREAD, load: Loader = refuse_name
+) -> AbstractContextManager[OpenInput]:
+    """Opens one pass over what is trained on: each row once, in batches and an order as of one rank's training. Local.
+
+    Raises:
+        UserError: As open_training.
+    """
+    each = replace(source, bootstrap=None)
+    reading = batch_source.training_reader(each, shards, 0, 1, resources=resources, once=True)
+    return _opened(each, shards, reading, resources.threads, load)
 
 
 def open_evaluation(
