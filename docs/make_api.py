@@ -57,7 +57,7 @@ GROUPS = {
     "In a model": ["all_gather"],
     "Built-in models": ["builtin_model"],
     "Data": ["HDF5Input", "InputContext"],
-    "Studies": ["tune"],
+    "Studies": ["tune", "ensemble"],
     "Exports": ["FinalExporter", "LatestExporter", "BestExporter"],
     "Early stopping": ["stop_if_no_decrease", "stop_if_no_increase", "stop_if_lower", "stop_if_higher"],
     "Hooks": ["Hook", "HookContext", "SavingListener"],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hpc_train.distributed.exchange import all_gather
     from hpc_train.distributed.launcher import is_chief, launched_ranks
     from hpc_train.distributed.scaling import scaled_learning_rate
+    from hpc_train.ensembles.ensemble import ensemble
     from hpc_train.errors import JobEndedError, RankError, SchedulerError, UserError
     from hpc_train.jobs.job import Job, submit
     from hpc_train.mapreduce import reducers
@@ -70,6 +71,7 @@ _NAMES = {
     "hpc_train.distributed.exchange": ("all_gather",),
     "hpc_train.distributed.launcher": ("is_chief", "launched_ranks"),
     "hpc_train.distributed.scaling": ("scaled_learning_rate",),
+    "hpc_train.ensembles.ensemble": ("ensemble",),
     "hpc_train.errors": ("JobEndedError", "RankError", "SchedulerError", "UserError"),
     "hpc_train.jobs.job": ("Job", "submit"),
     "hpc_train.mapreduce.adapt": ("adapt",),
@@ -115,6 +117,7 @@ __all__ = [
     "adapt",
     "all_gather",
     "builtin_model",
+    "ensemble",
     "feature_column",
     "is_chief",
     "launched_ranks",

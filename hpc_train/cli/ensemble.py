@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpc_train.cli.command import Command, Settings
-from hpc_train.cli.terminal import console, errors, say, show
+from hpc_train.cli.terminal import console, errors, say, show, warn
 from hpc_train.errors import UserError
 from hpc_train.lazy import importing
 
@@ -36,9 +36,12 @@ def ensemble(
     fresh_ranks: Annotated[
         bool, typer.Option("--fresh-ranks", help="Start ranks for each member, in place of keeping those of a slot.")
     ] = False,
+    as_jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Submit N Slurm jobs, each of which trains members.")
+    ] = None,
     settings: Settings = None,
 ) -> None:
-    """Train several models of a job, and export one that gives the mean of what they give, and its spread.
+    """Train several models of a job, and export one: of the mean of what they give, or of their weights.
 
     One that was stopped, or killed, goes on by the same command: what is there is not trained again.
     """
@@ -47,10 +50,10 @@ def ensemble(
         from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.distributed.world import World
         from hpc_train.ensembles.begin import begin_ensemble, open_ensemble
-        from hpc_train.ensembles.combine import combine, results_in
+        from hpc_train.ensembles.combine import results_of
         from hpc_train.ensembles.train import train_members
         from hpc_train.tuning.begin import StudyRequest
-        from hpc_train.tuning.drive import DriveRequest
+        from hpc_train.tuning.drive import DriveRequest, submit_drivers
         from hpc_train.tuning.live import study_listeners
         from hpc_train.tuning.search.folder import StudyFolder
 
@@ -65,17 +68,18 @@ def ensemble(
         ):
             raise UserError(f"{given}: an ensemble that goes on is as it was begun; leave it out")
         opened = open_ensemble(place)
+        if as_jobs is not None:
+            submit_drivers(opened.study, as_jobs, warn)
+            return
         request = DriveRequest(parallel, not fresh_ranks, is_new)
         with study_listeners(opened.study, console, say) as listeners:
             code = train_members(opened, request, listeners)
         if code != 0:
             sys.exit(code)
-        found = results_in(opened)
-    if found is None:
-        try:
-            found = combine(opened, say)
-        except Exception as error:
-            sys.exit(report_error(World.alone(), error))
+    try:
+        found = results_of(opened, say)
+    except Exception as error:
+        sys.exit(report_error(World.alone(), error))
     _say(opened, found)
 
 
@@ -96,9 +100,11 @@ def _say(opened: Ensemble, found: Results) -> None:
         columns.append(Column(metric, tuple(map(Text, values)), True))
     screen = console()
     show(screen, f"{found.evaluation}, {found.rows:,} rows:", text_table(columns, screen.width))
-    place = best_member(found)
-    best, own = found.members[place], number(found.each[place]["loss"])
-    say(f"loss {number(found.mean['loss'])}; the best member's, {best.trial:04d} at step {best.step}: {own}")
+    place, which = best_member(found), "best member's"
+    if opened.section.combine == "weights":
+        place, which = -1, "last checkpoint's"
+    one, own = found.members[place], number(found.each[place]["loss"])
+    say(f"loss {number(found.mean['loss'])}; the {which}, {one.trial:04d} at step {one.step}: {own}")
     path = opened.path / found.export
     relative = os.path.relpath(path)
     say(f"export: {path if relative.startswith('..') else relative}")

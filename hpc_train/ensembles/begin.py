@@ -110,11 +110,8 @@ def open_ensemble(folder: StudyFolder) -> Ensemble:
 
 def _written(settings: StudySettings) -> EnsembleSection | None:
     """The section that was recorded; None: the study is none of an ensemble."""
-    if len(settings.settings) < 2 or not settings.settings[-1].startswith("tune="):
-        return None
-    key, _, text = settings.settings[-2].partition("=")
     try:
-        return _SECTION.validate_json(text) if key == "ensemble" else None
+        return None if settings.ensemble is None else _SECTION.validate_json(settings.ensemble)
     except ValueError:
         return None
 

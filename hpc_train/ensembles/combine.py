@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,12 +33,13 @@ from hpc_train.errors import UserError
 from hpc_train.export.export_dir import ABOUT_FILE, ExportFolder
 from hpc_train.export.exporters import ExporterRunner
 from hpc_train.export.from_checkpoint import RestoredModel, restored_model
+from hpc_train.files import open_to_lock
 from hpc_train.jobdir.paths import EXPORTS
 from hpc_train.lazy import keras, tf
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.search.state import Trial
 
-RESULTS_FILE = "ensemble.json"
+RESULTS_FILE, LOCK_FILE = "ensemble.json", "ensemble.lock"
 EXPORTER = "ensemble"
 
 
@@ -79,6 +81,23 @@ def results_in(ensemble: Ensemble) -> Results | None:
         if found.members == _members(ensemble) and (ensemble.path / found.export / ABOUT_FILE).is_file():
             return found
     return None
+
+
+def results_of(ensemble: Ensemble, report: Callable[[str], None]) -> Results:
+    """As results_in; where they are not there, they are made, by one process of all that would. See combine."""
+    if (found := results_in(ensemble)) is not None:
+        return found
+    path = ensemble.path / LOCK_FILE
+    try:
+        file = open_to_lock(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with suppress(OSError):  # the file system has no locks: several may make them, and one is as good as the other
+            fcntl.flock(file, fcntl.LOCK_EX)
+        return results_in(ensemble) or combine(ensemble, report)
+    finally:
+        os.close(file)
 
 
 def combine(ensemble: Ensemble, report: Callable[[str], None]) -> Results:

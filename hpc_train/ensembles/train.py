@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hpc_train.ensembles.begin import Ensemble
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_FAILED
@@ -20,13 +18,9 @@ def train_members(ensemble: Ensemble, request: DriveRequest, listeners: Listener
         UserError: The members cannot be trained here.
     """
     study = ensemble.study
-
-    def report(text: str) -> None:
-        listeners.report(text.replace("hpc-train tune", "hpc-train ensemble"))
-
     while missing := ensemble.missing():
         try:
-            code = drive(study, ensemble.settings, request, replace(listeners, report=report))
+            code = drive(study, ensemble.settings, request, listeners)
         except GoalError as error:
             words = str(error).removeprefix("--set tune: ").replace("tune.goal.metric", "run.best_metric")
             raise UserError(words) from None
@@ -35,6 +29,5 @@ def train_members(ensemble: Ensemble, request: DriveRequest, listeners: Listener
             return code
         if ensemble.missing() == missing and not failed:
             return EXIT_FAILED  # none was trained, and none is there to be replaced
-        if ensemble.missing():
-            study.add_trials(ensemble.missing())
+        study.allow_trials(ensemble.section.runs + failed)
     return 0

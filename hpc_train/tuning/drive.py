@@ -50,12 +50,15 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
     chosen = choose(None, os.environ)
     wants = chosen.completed(resources_for(job.resources, load_tiers(os.environ, home_folder())), os.environ)
     if wants.nodes > 1:
-        raise UserError(f"resources.nodes: a trial of a study runs on one node, and {wants.nodes} are wanted; give 1")
+        raise UserError(
+            f"resources.nodes: a {study.nouns.trial} of a study runs on one node, and {wants.nodes} are wanted; give 1"
+        )
     study.reopen()
     jobs = folder.path / JOBS
     make_folder(jobs, 0o700)
-    number = chosen.submit_drivers(DriverJobs(study.job.job.name, jobs, (str(folder.path),), wants, count), report)
-    report(f"{counted(count, 'job')} of the study submitted, as {number}; what they print is in {jobs}")
+    words = study.nouns.command, str(folder.path)
+    number = chosen.submit_drivers(DriverJobs(study.job.job.name, jobs, words, wants, count), report)
+    report(f"{counted(count, 'job')} of the {study.nouns.study} submitted, as {number}; what they print is in {jobs}")
 
 
 def drive(study: Study, settings: StudySettings, request: DriveRequest, listeners: Listeners) -> int:

@@ -78,7 +78,7 @@ class StudyTable:
             at = f"{step}/{last}" if last is not None else str(step)
             point = point_in_words(one.trial.point)
             rows.append((str(one.slot.number), one.trial.name, at, "–" if value is None else f"{value:.5g}", point))
-        titles = ("slot", "trial", "step", goal.metric, "")
+        titles = ("slot", self._study.nouns.trial, "step", goal.metric, "")
         columns = [
             Column(title, tuple(Text(visible(row[place])) for row in rows), title in ("slot", "step", goal.metric))
             for place, title in enumerate(titles)

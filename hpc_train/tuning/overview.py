@@ -42,9 +42,13 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
     from hpc_train.tuning.search.words import shown
 
     goal, state = study.goal, study.state
-    yield Text(visible(f"study {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"))
+    yield Text(
+        visible(
+            f"{study.nouns.study} {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"
+        )
+    )
     keys, numbers = list(study.job.tune.space), (goal.metric, "step")
-    titles = ("trial", "state", *numbers, *(key.removeprefix("params.") for key in keys))
+    titles = (study.nouns.trial, "state", *numbers, *(key.removeprefix("params.") for key in keys))
     rows, alive = [], living(study)
     for trial, found, step in _trials(study):
         best = found.best()
@@ -71,7 +75,7 @@ def in_words(study: Study) -> str:
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     allowed = f" of {study.state.max_trials}" if study.state.max_trials is not None else ""
     halted = f"; stopped: {study.state.halted}" if study.state.halted is not None else ""
-    return f"{counted(len(study.state.trials), 'trial')}{allowed}{f' ({listed})' if listed else ''}{halted}"
+    return f"{counted(len(study.state.trials), study.nouns.trial)}{allowed}{f' ({listed})' if listed else ''}{halted}"
 
 
 def _trials(study: Study) -> list[tuple[Trial, Measurements, int]]:

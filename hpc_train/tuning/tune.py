@@ -96,19 +96,10 @@ def tune(
         JobEndedError: Too many trials have failed, or none has come to its end.
         SystemExit: With code 3, 4 or 5, after SIGUSR1, SIGTERM or SIGINT, once all trials have saved.
     """
-    check_path("tune", "job_file", job_file, "a job file")
-    check_path("tune", "study", study, "a folder", optional=True)
-    check_texts("tune", "settings", settings)
-    for name, count in (("ranks", ranks), ("parallel", parallel)):
-        if count is not None:
-            check_count("tune", name, count)
-    check_type("tune", "keep_ranks", keep_ranks, bool, "True or False")
-    if launched_ranks() > 1:
-        raise UserError("tune: starts the ranks of its trials by itself; start the program without mpirun")
-    place = Path(study) if study is not None else None
-    folder, is_new = begin_study(StudyRequest(Path(job_file), place, tuple(settings), ranks))
+    request = checked_request("tune", job_file, {"study": study}, settings, ranks, parallel, keep_ranks)
+    folder, is_new = begin_study(request)
     found, known = open_study(folder)
-    code = drive(found, known, DriveRequest(parallel, keep_ranks, is_new), Listeners(_report))
+    code = drive(found, known, DriveRequest(parallel, keep_ranks, is_new), Listeners(print_line))
     if code == EXIT_FAILED:
         failed = list(found.state.of("failed"))
         why = failures(failed, folder.trials) if failed else "no trial has come to its end"
@@ -116,6 +107,33 @@ def tune(
     if code != 0:
         raise SystemExit(code)
     return result_of(found)
+
+
+def checked_request(
+    function: str,
+    job_file: Any,
+    folder: Mapping[str, Any],
+    settings: Any,
+    ranks: Any,
+    parallel: Any,
+    keep_ranks: Any,
+) -> StudyRequest:
+    """What `function`, tune or ensemble, is asked for; `folder` by the name of that argument.
+
+    Raises:
+        UserError: An argument is not allowed, or the program is one of several ranks.
+    """
+    check_path(function, "job_file", job_file, "a job file")
+    ((name, place),) = folder.items()
+    check_path(function, name, place, "a folder", optional=True)
+    check_texts(function, "settings", settings)
+    for name, count in (("ranks", ranks), ("parallel", parallel)):
+        if count is not None:
+            check_count(function, name, count)
+    check_type(function, "keep_ranks", keep_ranks, bool, "True or False")
+    if launched_ranks() > 1:
+        raise UserError(f"{function}: starts ranks by itself; start the program without mpirun")
+    return StudyRequest(Path(job_file), Path(place) if place is not None else None, tuple(settings), ranks)
 
 
 def result_of(study: Study) -> StudyResult:
@@ -130,5 +148,6 @@ def result_of(study: Study) -> StudyResult:
     return StudyResult(study.folder.path, tuple(trials), trials[best.number] if best is not None else None)
 
 
-def _report(text: str) -> None:
+def print_line(text: str) -> None:
+    """Prints what a driver reports, on standard error."""
     print(visible(text), file=sys.stderr, flush=True)

@@ -107,6 +107,7 @@ def valid() -> dict[str, dict[str, Any]]:
         "map_reduce": {"map_fn": None, "reducer": ht.reducers.Mean(), "source": data},
         "builtin_model": {"name": "dnn"},
         "tune": {"job_file": "no-such.yaml"},
+        "ensemble": {"job_file": "no-such.yaml"},
         "adapt": {"layer": {"x": 3}, "source": data},
         "reducers.TopK": {"k": 3},
         "reducers.Custom": {"init": list, "add": max, "merge": max},

@@ -135,7 +135,7 @@ class DriverJobs:
     Attributes:
         name: The study's.
         folder: For their script and output; it is there, and this user's alone.
-        words: The arguments of `hpc-train tune`.
+        words: Of the command of hpc-train that each of them is.
         wants: What each of them runs on.
         count: How many there are.
     """
@@ -215,8 +215,8 @@ class Scheduler(Backend):
             SchedulerError: The scheduler does not answer.
         """
         raise UserError(
-            f"--as-jobs: the queue of {self.words}s has no arrays of jobs; leave it out, and the trials run on this "
-            "machine, as many at once as there is room for"
+            f"--as-jobs: the queue of {self.words}s has no arrays of jobs; leave it out, and all runs on this machine, as "
+            "much at once as there is room for"
         )
 
     @abstractmethod

@@ -156,7 +156,7 @@ class Driver:
             self._reap()
             self._look()
             if self._signals.received is not None:
-                self._stop(f"{self._signals.received}: the trials save and stop")
+                self._stop(f"{self._signals.received}: {self._saving}")
             if not self._stopping:
                 self._fill()
             if not self._running and (self._stopping or self._answer.what == "over"):
@@ -210,7 +210,7 @@ class Driver:
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
         self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
         begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
-        self._listeners.report(f"trial {trial.name} {begins}: {point_in_words(trial.point)}")
+        self._listeners.report(f"{study.nouns.trial} {trial.name} {begins}: {point_in_words(trial.point)}")
 
     def _command(self, job_dir: Path, settings: Sequence[str]) -> TrialCommand:
         code = self._study.folder.path / CODE
@@ -233,9 +233,9 @@ class Driver:
                     running.verdict = "paused" if judged.verdict == "paused" else "stopped"
                     running.run.ask_to_stop()
         if self._running and study.hours_left() == 0:
-            self._stop(f"max_hours ({study.state.max_hours:g}) are over: the trials save and stop")
+            self._stop(f"max_hours ({study.state.max_hours:g}) are over: {self._saving}")
         if self._running and self._halted():
-            self._stop(f"{study.state.halted}: the trials save and stop")
+            self._stop(f"{study.state.halted}: {self._saving}")
         self._listeners.look(self._running)
 
     def _halted(self) -> bool:
@@ -243,6 +243,10 @@ class Driver:
             self._refreshed = time.monotonic()
             self._study.refresh()
         return self._study.state.halted is not None
+
+    @property
+    def _saving(self) -> str:
+        return f"the {self._study.nouns.trial}s save and stop"
 
     def _stop(self, why: str) -> None:
         if not self._stopping:
@@ -275,7 +279,9 @@ class Driver:
         study.leave(trial, self._lock.name, left)
         words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
-        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{because(trial)}")
+        self._listeners.report(
+            f"{study.nouns.trial} {trial.name} {trial.state} at step {left.step}: {words}{best}{because(trial)}"
+        )
 
     def _give_up_slot(self, running: Running, code: int) -> None:
         """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""
@@ -318,13 +324,13 @@ class Driver:
         study, report = self._study, self._listeners.report
         state, failed = study.state, list(study.state.of("failed"))
         if failed:
-            report(failures(failed, study.folder.trials))
+            report(failures(failed, study.folder.trials, study.nouns))
         if self._stopping:
-            report(f"the study goes on with: hpc-train tune {study.folder.path}")
+            report(f"the {study.nouns.study} goes on with: hpc-train {study.nouns.command} {study.folder.path}")
             if self._lost:  # where no ranks ever came up, it is not that a node was lost, and a requeue is of no use
                 return EXIT_LOST_NODE if self._came_up else EXIT_FAILED
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
-        report(f"the study is over: {self._answer.why}")
+        report(f"the {study.nouns.study} is over: {self._answer.why}")
         if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):
             return EXIT_FAILED
         return 0

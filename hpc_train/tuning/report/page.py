@@ -93,7 +93,7 @@ def _notices(study: Study, order: list[Course]) -> list[tuple[str, str, str]]:
     """What a reader must not miss: how bad it is (bad or soft), a title, and a text."""
     state, found = study.state, []
     if failed := list(state.of("failed")):
-        found.append(("bad", "Failures", failures(failed, study.folder.trials)))
+        found.append(("bad", "Failures", failures(failed, study.folder.trials, study.nouns)))
     if state.halted is not None:
         found.append(("soft", "Stopped", f"{state.halted}; hpc-train tune resume {study.folder.path}"))
     if not state.trials:

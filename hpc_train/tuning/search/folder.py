@@ -38,6 +38,7 @@ from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.search.state import Trial
+from hpc_train.tuning.search.words import OF_ENSEMBLE, OF_STUDY, Nouns
 
 STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
 DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"
@@ -67,6 +68,14 @@ class StudySettings:
     created: float
     version: str
     job: Mapping[str, str]
+
+    @property
+    def ensemble(self) -> str | None:
+        """The section `ensemble` of the ensemble whose members the trials are, as JSON; None: they are none's."""
+        if len(self.settings) < 2 or not self.settings[-1].startswith("tune="):
+            return None
+        key, _, text = self.settings[-2].partition("=")
+        return text if key == "ensemble" else None
 
 
 _SETTINGS = TypeAdapter(StudySettings)
@@ -157,6 +166,7 @@ class StudyJob:
     document: Document
     job: JobConfig
     data_root: Path
+    nouns: Nouns = OF_STUDY
 
     @classmethod
     def of(cls, folder: StudyFolder, settings: StudySettings) -> StudyJob:
@@ -170,7 +180,7 @@ class StudyJob:
         job = job_in(document, root)
         if job.tune is None:
             raise UserError(f"{document.path}: has no `tune` any more; the study in {folder.path} cannot go on")
-        return cls(document, job, root)
+        return cls(document, job, root, OF_STUDY if settings.ensemble is None else OF_ENSEMBLE)
 
     @property
     def tune(self) -> TuneSection:

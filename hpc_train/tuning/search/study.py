@@ -30,6 +30,8 @@ from hpc_train.tuning.search.journal import Journal
 from hpc_train.tuning.search.rules import Rule, rule_of
 from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
+from hpc_train.tuning.search.words import Nouns
+
 
 NOTHING_LEFT = "all trials have been tried"
 
@@ -81,6 +83,11 @@ class Study:
         self._journal = Journal(folder.decisions, self.state.hear)
         self._journal.refresh()
 
+    @property
+    def nouns(self) -> Nouns:
+        """What it and its trials are called."""
+        return self.job.nouns
+
     def refresh(self) -> None:
         """Reads what others have decided."""
         self._journal.refresh()
@@ -125,12 +132,12 @@ class Study:
             made = Suggested(time=now, trial=number, driver=driver, point=dict(point), source=source)
             return made, Answer("run", source)
         if running := len(list(state.of("running"))):
-            return None, Answer("wait", f"{counted(running, 'trial')} may make room for others")
+            return None, Answer("wait", f"{counted(running, self.nouns.trial)} may make room for others")
         if self.rule is not None and (last := self.rule.last_of_all(state)) is not None:
             trial, why = last
             taken = Taken(time=now, trial=trial.number, driver=driver, why=why, to_the_end=True)
             return taken, Answer("run", why)
-        return None, Answer("over", NOTHING_LEFT)
+        return None, Answer("over", NOTHING_LEFT.replace("trial", self.nouns.trial))
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -147,9 +154,9 @@ class Study:
             return state.halted
         failed = list(state.of("failed"))
         if len(failed) > tune.max_failed_trials:
-            return f"{counted(len(failed), 'trial')} failed, and max_failed_trials is {tune.max_failed_trials}"
+            return f"{counted(len(failed), self.nouns.trial)} failed, and max_failed_trials is {tune.max_failed_trials}"
         if self.hours_left(now) == 0:
-            return f"the trials have run for max_hours ({state.max_hours:g})"
+            return f"the {self.nouns.trial}s have run for max_hours ({state.max_hours:g})"
         return None
 
     def hours_left(self, now: float | None = None) -> float | None:
@@ -234,6 +241,15 @@ class Study:
             if (trials := self.state.max_trials + count) > MOST_TRIALS:
                 raise UserError(f"{trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
             return Changed(time=self._clock(), max_trials=trials)
+
+        self._journal.append(decide)
+
+    def allow_trials(self, count: int) -> None:
+        """Allows `count` trials in all, where fewer were allowed so far."""
+
+        def decide() -> Decision | None:
+            is_more = self.state.max_trials is not None and self.state.max_trials < count
+            return Changed(time=self._clock(), max_trials=count) if is_more else None
 
         self._journal.append(decide)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.config.tune.space import Point
@@ -11,15 +12,27 @@ from hpc_train.telemetry.units import counted
 from hpc_train.tuning.search.state import Trial
 
 
-def failures(failed: Sequence[Trial], folder: Path) -> str:
+@dataclass(frozen=True)
+class Nouns:
+    """What a study, its trials and its command of hpc-train are called where people read of them."""
+
+    study: str = "study"
+    trial: str = "trial"
+    command: str = "tune"
+
+
+OF_STUDY, OF_ENSEMBLE = Nouns(), Nouns("ensemble", "member", "ensemble")
+
+
+def failures(failed: Sequence[Trial], folder: Path, nouns: Nouns = OF_STUDY) -> str:
     """What is said of the trials that have failed: the most common reason once, and how many had another one. Pure."""
     reasons = Counter(_reason(trial, folder) for trial in failed)
     reason, count = reasons.most_common(1)[0]
     if count == len(failed):
-        all_of_them = f"{counted(count, 'trial')} failed" + (", all for one reason" if count > 1 else "")
+        all_of_them = f"{counted(count, nouns.trial)} failed" + (", all for one reason" if count > 1 else "")
         return f"{all_of_them}: {reason}"
     others = f"{len(failed) - count} for others; see hpc-train tune status"
-    return f"{counted(len(failed), 'trial')} failed, {count} for one reason: {reason}; {others}"
+    return f"{counted(len(failed), nouns.trial)} failed, {count} for one reason: {reason}; {others}"
 
 
 def _reason(trial: Trial, folder: Path) -> str:

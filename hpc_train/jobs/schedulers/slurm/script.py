@@ -137,7 +137,7 @@ def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
     lines = [
         "#!/bin/bash",
         "# shellcheck disable=SC2016 # a $ in the words of users is one",
-        f"# Jobs of the study {jobs.name}, written by hpc-train tune --as-jobs. Each runs trials until none is left.",
+        f"# Jobs for {jobs.name}, written by hpc-train {jobs.words[0]} --as-jobs. Each trains until nothing is left.",
         "",
         *(f"#SBATCH {quote_for_sbatch(option)}" for option in options),
         *_BEGIN,
@@ -145,7 +145,7 @@ def render_drivers(jobs: DriverJobs, python: Path, body: str) -> str:
         *(f"export {name}={shlex.quote(value)}" for name, value in jobs.wants.environment.items()),
         f"PATH={shlex.quote(str(python.parent))}:$PATH",
         "export PYTHONUNBUFFERED=1",
-        f"command=({shlex.join(['hpc-train', 'tune', *jobs.words])})",
+        f"command=({shlex.join(['hpc-train', *jobs.words])})",
         "me=hpc-train",
     ]
     return "\n".join([*lines, "", "# ---- slurm/alone.sh, as it was at submission", body.rstrip(), ""])
