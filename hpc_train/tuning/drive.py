@@ -51,7 +51,7 @@ def submit_drivers(study: Study, count: int, report: Callable[[str], None]) -> N
     wants = chosen.completed(resources_for(job.resources, load_tiers(os.environ, home_folder())), os.environ)
     if wants.nodes > 1:
         raise UserError(
-            f"resources.nodes: a {study.nouns.trial} of a study runs on one node, and {wants.nodes} are wanted; give 1"
+            f"resources.nodes: a {study.nouns.trial} runs on one node, and {wants.nodes} are wanted; give 1"
         )
     study.reopen()
     jobs = folder.path / JOBS

@@ -41,14 +41,11 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
     from hpc_train.text import visible
     from hpc_train.tuning.search.words import shown
 
-    goal, state = study.goal, study.state
-    yield Text(
-        visible(
-            f"{study.nouns.study} {study.folder.path}: {in_words(study)}; goal: {goal.mode} {goal.kind} {goal.metric}"
-        )
-    )
+    goal, state, nouns = study.goal, study.state, study.nouns
+    looks_for = f"{goal.mode} {goal.kind} {goal.metric}"
+    yield Text(visible(f"{nouns.study} {study.folder.path}: {in_words(study)}; goal: {looks_for}"))
     keys, numbers = list(study.job.tune.space), (goal.metric, "step")
-    titles = (study.nouns.trial, "state", *numbers, *(key.removeprefix("params.") for key in keys))
+    titles = (nouns.trial, "state", *numbers, *(key.removeprefix("params.") for key in keys))
     rows, alive = [], living(study)
     for trial, found, step in _trials(study):
         best = found.best()

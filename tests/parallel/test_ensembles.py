@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import os
+import re
+import signal
+import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support import run_program
+from tests.support import BIN, LIMIT_SECS, environment, run_program, wait_for
 
 MODEL = """
 import keras
@@ -96,7 +103,8 @@ def test_an_ensemble_is_trained_exported_and_goes_on(folder: Path) -> None:
     result = json.loads((ensemble / "ensemble.json").read_text())
     assert (result["task"], result["evaluation"], result["rows"]) == ("classes", "eval", 397)
     assert [member["trial"] for member in result["members"]] == [0, 1]
-    assert "export: runs/digits_ensemble/export/ensemble/" in printed and "member 0001" in printed
+    assert "export: runs/digits_ensemble/export/ensemble/" in printed and "member 0001 begins: " in printed
+    assert "the ensemble is over: all members have been tried" in printed and not re.search("trial |study", printed)
 
     members = []
     for member in result["members"]:
@@ -119,7 +127,7 @@ def test_an_ensemble_is_trained_exported_and_goes_on(folder: Path) -> None:
 
     (ensemble / "ensemble.json").unlink()
     made = call(folder, "ensemble", "job.yaml")
-    assert "trial 0000" not in made and "combining 2 members" in made
+    assert "begins" not in made and "combining 2 members" in made
     assert json.loads((ensemble / "ensemble.json").read_text())["mean"] == result["mean"]
 
     call(
@@ -128,3 +136,101 @@ def test_an_ensemble_is_trained_exported_and_goes_on(folder: Path) -> None:
     )
     with h5py.File(folder / "predictions.h5") as file:
         assert file["members"].shape == (397, 2, 10) and file["mean"].shape == (397, 10)
+
+
+WEIGHTS = ["ensemble={members: 3, combine: weights}", "run.learning_rate_cycle=12", "train.max_steps=60"]
+WEIGHTS += ["run.save_summary_steps=1", "run.tf_random_seed=1", "data.train.seed=1"]
+AVERAGED = """
+import json, sys
+import h5py, keras, numpy as np
+ensemble, *members = [keras.models.load_model(f"{path}/model.keras") for path in sys.argv[1:]]
+with h5py.File("train.h5") as file:
+    x = file["x"][()].astype(np.float64)
+first, norm, last = ensemble.layers[-3:]
+means = [np.mean([np.asarray(m.layers[k].kernel, np.float64) for m in members], 0) for k in (-3, -1)]
+seen = np.maximum(x / 16 @ np.asarray(first.kernel, np.float64) + np.asarray(first.bias), 0)
+print(json.dumps({
+    "kernels": [float(np.abs(np.asarray(k) - m).max()) for k, m in zip((first.kernel, last.kernel), means)],
+    "mean": float(np.abs(np.asarray(norm.moving_mean) - seen.mean(0)).max()),
+    "variance": float(np.abs(np.asarray(norm.moving_variance) - seen.var(0)).max()),
+    "moved": float(np.abs(np.asarray(members[-1].layers[-2].moving_mean) - np.asarray(norm.moving_mean)).max()),
+}))
+"""
+FROM_PYTHON = """
+import json, sys
+import hpc_train as ht
+found = ht.ensemble("job.yaml", folder="weights", settings=sys.argv[1:], ranks=1)
+assert "tensorflow" not in sys.modules
+print(json.dumps([str(found.export), found.scores, [[m.step, str(m.job_dir), m.scores] for m in found.members]]))
+"""
+
+
+def digests(export: Path) -> list[str]:
+    """Of the variables in the SavedModel, and of the weights in model.keras."""
+    with zipfile.ZipFile(export / "model.keras") as file:
+        parts = [file.read("model.weights.h5"), *(path.read_bytes() for path in export.glob("variables/*.data-*"))]
+    assert len(parts) == 2
+    return [hashlib.sha256(part).hexdigest() for part in parts]
+
+
+def killed(folder: Path, words: list[str], after: str) -> None:
+    """Starts the command, and kills it with all its ranks as soon as `after` is printed, or is in the folder."""
+    log = folder / "killed.log"
+    with open(log, "w") as out:
+        command = [str(BIN / "hpc-train"), *words]
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        wait_for(
+            lambda: after in log.read_text() or any(folder.glob(after)) or process.poll() is not None, log.read_text
+        )
+        assert process.poll() is None, log.read_text()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(LIMIT_SECS)
+
+
+def test_weights_are_averaged_over_cycles_and_survive_kills(folder: Path) -> None:
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    del job["ensemble"]
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    settings = [word for setting in WEIGHTS for word in ("--set", setting)]
+    again = ["ensemble", "job.yaml", "--ensemble", "killed", *settings]
+    for after in ("killed/trials/0000/checkpoints/step-*", "combining", "batch normalization", "killed/export/*/*"):
+        killed(folder, again, after)
+    printed = call(folder, *again)
+    assert "0000 begins" not in printed, "no step before the last checkpoint is trained again"
+    result = json.loads((folder / "killed/ensemble.json").read_text())
+    assert [member["step"] for member in result["members"]] == [36, 48, 60]
+    assert f"; the last checkpoint's, 0000 at step 60: {result['each'][-1]['loss']:.5g}" in printed
+
+    done = run_program(["python", "-c", FROM_PYTHON, *WEIGHTS], folder)
+    assert done.returncode == 0, done.stderr
+    assert "batch normalization" not in done.stderr and "member 0000 begins" in done.stderr
+    export, scores, members = json.loads(done.stdout.splitlines()[-1])
+    assert scores == result["mean"] and [member[2] for member in members] == result["each"]
+    assert digests(Path(export)) == digests(folder / "killed" / result["export"]), "kills change nothing"
+    about = json.loads((Path(export) / "hpc_train.json").read_text())
+    assert about["members"] == result["members"] and len(about["outputs"]) == 1
+
+    records = [json.loads(line) for line in (folder / "weights/trials/0000/metrics.jsonl").read_text().splitlines()]
+    rates = {record["step"]: record["learning_rate"] for record in records if record["kind"] == "train"}
+    assert len(rates) == 60
+    for step, rate in rates.items():  # of the update that follows
+        assert rate == pytest.approx(0.005 * (math.cos(math.pi * (step % 12) / 12) + 1), abs=1e-8), step
+
+    exported = []
+    for step, job_dir, _ in members:
+        call(folder, "export", job_dir, "--step", str(step), "--out", f"members/{step}")
+        exported += map(str, (folder / "members" / str(step)).glob("[0-9]*"))
+    done = run_program(["python", "-c", AVERAGED, export, *exported], folder)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(found["kernels"]) < 1e-7 and found["mean"] < 1e-5 and found["variance"] < 1e-4, found
+    assert found["moved"] > 1e-3, "the last checkpoint's are others"
+
+    scheduled = MODEL.replace("Adam(0.01)", "Adam(keras.optimizers.schedules.CosineDecay(0.01, 50))")
+    (folder / "model.py").write_text(scheduled)
+    refused = call(folder, "ensemble", "job.yaml", *settings, code=2)
+    assert "run.learning_rate_cycle: build_model has a learning rate of its own course, CosineDecay; give" in refused

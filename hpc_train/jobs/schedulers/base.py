@@ -215,8 +215,8 @@ class Scheduler(Backend):
             SchedulerError: The scheduler does not answer.
         """
         raise UserError(
-            f"--as-jobs: the queue of {self.words}s has no arrays of jobs; leave it out, and all runs on this machine, as "
-            "much at once as there is room for"
+            f"--as-jobs: the queue of {self.words}s has no arrays of jobs; leave it out, and all runs on this machine, "
+            "as much at once as there is room for"
         )
 
     @abstractmethod

@@ -32,7 +32,6 @@ from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
 from hpc_train.tuning.search.words import Nouns
 
-
 NOTHING_LEFT = "all trials have been tried"
 
 

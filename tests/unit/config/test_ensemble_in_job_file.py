@@ -106,12 +106,11 @@ def test_a_job_reads_what_it_has_written(tmp_path: Path) -> None:
         ),
         (
             ["members: 2", "vary: rows", "checkpoint: last", "combine: snapshot"],
-            "job.yaml:11: ensemble.combine: the members of a snapshot ensemble are checkpoints of one run; leave vary, "
-            "checkpoint out",
+            "job.yaml:11: ensemble.combine: `snapshot` is of checkpoints of one run; leave vary, checkpoint out",
         ),
         (
             ["members: 2", "cycle: 9"],
-            "job.yaml:9: ensemble.cycle: is for members that are checkpoints of one run; give `combine: snapshot`, too",
+            "job.yaml:9: ensemble.cycle: is for checkpoints of one run; give `combine: snapshot` or `weights`, too",
         ),
         (["members: 2", "study: x"], "job.yaml:9: ensemble.study: the folder of the study is the value of `from`"),
     ],
@@ -146,16 +145,25 @@ def test_rows_are_drawn_where_they_can_be(tmp_path: Path, setting: str, wanted: 
         load_job(path, ["data.train.bootstrap=1", setting])
 
 
-@given(st.integers(2, 9), st.none() | st.integers(1, 30), st.integers(1, 300))
+@given(
+    st.sampled_from(["snapshot", "weights"]),
+    st.integers(2, 9),
+    st.none() | st.integers(1, 30),
+    st.none() | st.integers(1, 9),
+    st.integers(1, 300),
+)
 def test_members_of_one_run_are_its_last_checkpoints_a_cycle_apart(
-    members: int, cycle: int | None, max_steps: int
+    combine: str, members: int, cycle: int | None, rate: int | None, max_steps: int
 ) -> None:
-    section = EnsembleSection(members=members, combine="snapshot", cycle=cycle)
+    section = EnsembleSection(members=members, combine=combine, cycle=cycle)
+    parts = members if combine == "snapshot" else 4 * members
+    given = cycle or rate
     try:
-        steps = section.snapshots(max_steps)
+        steps = section.snapshots(max_steps, rate)
     except ValueError:
-        assert max_steps % (cycle or members) or max_steps < members * (cycle or 1)
+        bad = max_steps % given or max_steps < members * given if given else max_steps % parts or max_steps < parts
+        assert bad or (cycle and rate and cycle % rate)
         return
     assert len(steps) == members and steps[-1] == max_steps and steps[0] > 0
     apart = {second - first for first, second in itertools.pairwise(steps)}
-    assert apart == {cycle or max_steps // members} and all(step % (steps[1] - steps[0]) == 0 for step in steps)
+    assert apart == {given or max_steps // parts} and all(step % (steps[1] - steps[0]) == 0 for step in steps)
