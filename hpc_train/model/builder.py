@@ -19,7 +19,7 @@ from hpc_train.model import rng_state
 from hpc_train.model.backward import loss_of
 from hpc_train.model.batch import example, left_alone
 from hpc_train.model.layer_states import from_zero
-from hpc_train.model.learning_rate import cycle_rate
+from hpc_train.model.learning_rate import with_cycle
 from hpc_train.model.mismatch import as_raised, failed_metric, in_own_code, mismatch
 from hpc_train.model.notes import xla_asked_for
 from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
@@ -68,7 +68,12 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     if precision is not None:
         _check_precision(model, precision, name)
     if (cycle := estimator.config.learning_rate_cycle) is not None:
-        cycle_rate(model.optimizer, cycle, name)
+        if has_own_train_step(model):
+            raise UserError(
+                f"run.learning_rate_cycle: {name} returned a model with a train_step of its own, which holds on to its "
+                "optimizers; give them a schedule, such as CosineDecayRestarts, and leave `learning_rate_cycle` out"
+            )
+        model.optimizer = with_cycle(model.optimizer, cycle, name)
     optimizer, scaling = model.optimizer, keras.optimizers.LossScaleOptimizer
     if has_own_train_step(model):  # which holds on to its optimizers
         return model

@@ -55,11 +55,13 @@ def rate_of(optimizer: keras.optimizers.Optimizer) -> float | None:
     return None if rate is None else float(rate)
 
 
-def cycle_rate(optimizer: keras.optimizers.Optimizer | None, steps: int, name: str) -> None:
-    """Has the constant learning rate of an optimizer follow cycles of so many updates; see RunConfig. Local.
+def with_cycle(optimizer: keras.optimizers.Optimizer | None, steps: int, name: str) -> keras.optimizers.Optimizer:
+    """An optimizer like one of a constant learning rate, whose rate follows cycles of so many updates; see RunConfig.
+
+    It is made anew: Keras can give the old one a schedule, but then exports it no more.
 
     Raises:
-        UserError: The model `name` has no single constant rate.
+        UserError: The model `name` has no single constant rate, or an optimizer that cannot be made anew.
     """
     rate = constant_rate(optimizer)
     if optimizer is None or rate is None:
@@ -69,8 +71,21 @@ def cycle_rate(optimizer: keras.optimizers.Optimizer | None, steps: int, name: s
             f"run.learning_rate_cycle: {name} has {what}; give its optimizer a number, with which each cycle "
             "begins, or leave `learning_rate_cycle` out"
         )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner, config = with_cycle(optimizer.inner_optimizer, steps, name), optimizer.get_config()
+        return type(optimizer)(inner, **{key: config[key] for key in ("initial_scale", "dynamic_growth_steps")})
     begin = float(str(rate.numpy()))  # 0.001, not what float32 makes of it
-    optimizer.learning_rate = keras.optimizers.schedules.CosineDecayRestarts(begin, steps, t_mul=1.0)
+    schedule = keras.optimizers.schedules.CosineDecayRestarts(begin, steps, t_mul=1.0)
+    try:
+        made = type(optimizer).from_config({**optimizer.get_config(), "learning_rate": schedule})
+    except Exception as error:  # of a class of the user's own
+        raise UserError(
+            f"run.learning_rate_cycle: the {type(optimizer).__name__} of {name} cannot be made again from its "
+            f"get_config ({error}); give it a schedule, such as CosineDecayRestarts, in place of `learning_rate_cycle`"
+        ) from None
+    for key in vars(optimizer).keys() - vars(made).keys():  # what calls have set, as exclude_from_weight_decay does
+        setattr(made, key, getattr(optimizer, key))
+    return made
 
 
 def are_rates(key: str) -> bool:
