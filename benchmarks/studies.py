@@ -1,6 +1,6 @@
-"""What studies of hyper-parameters cost: asking, short trials, trials of unequal lengths, and what ASHA saves.
+"""What studies cost: asking, short trials, trials of unequal lengths, what ASHA saves; and what ensembles are worth.
 
-python benchmarks/studies.py                        # about an hour on two cores
+python benchmarks/studies.py                        # more than an hour on two cores
 python benchmarks/studies.py --parts asking short   # some of it
 python benchmarks/studies.py --quick                # tries everything once; the figures mean nothing
 """
@@ -27,13 +27,14 @@ from trials.page import (
     OPTUNA,
     SHORT,
     asking_records,
+    ensemble_records,
     make_page,
     search_records,
     short_records,
     unequal_records,
 )
 
-PARTS = ("asking", "short", "unequal", "search")
+PARTS = ("asking", "short", "unequal", "search", "ensembles")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Settings:
         pairs, long_secs: Of trials of unequal lengths, and of training of the longer ones.
         seeds, trials, max_steps, first_rung: Of ASHA and of the full search.
         eval_batches: Of images that a trial is evaluated on.
+        members, member_steps: Of an ensemble, one for each of the seeds.
     """
 
     parts: Sequence[str] = PARTS
@@ -61,10 +63,12 @@ class Settings:
     max_steps: int = 540
     first_rung: int = 60
     eval_batches: int = 8
+    members: int = 5
+    member_steps: int = 540
 
 
 QUICK = {"asked": 30, "asks": 3, "short_trials": 2, "short_secs": 0.2, "passes": 1, "pairs": 2, "long_secs": 0.4}
-QUICK |= {"seeds": 1, "trials": 3, "max_steps": 18, "first_rung": 2, "eval_batches": 1}
+QUICK |= {"seeds": 1, "trials": 3, "max_steps": 18, "first_rung": 2, "eval_batches": 1, "members": 2, "member_steps": 4}
 
 
 def arguments() -> argparse.Namespace:
@@ -130,6 +134,20 @@ def search(results: Results, settings: Settings, quick: bool, parent: Path) -> N
         results.add("search", search_records(data, "accuracy", told))
 
 
+def ensembles(results: Results, settings: Settings, quick: bool, parent: Path) -> None:
+    from trials.ensembles import ensemble
+    from trials.jobs import demo
+
+    same = [f"train.max_steps={settings.member_steps}", f"params.decay_steps={settings.member_steps}"]
+    same += [f"eval.steps={settings.eval_batches if quick else 'null'}"]
+    with demo(parent, digits=quick) as (folder, data):
+        told: dict[int, dict[str, Any]] = {}
+        for seed in range(settings.seeds):
+            own = [*same, f"ensemble={{members: {settings.members}, seed: {seed}}}"]
+            told[seed] = results.once(f"ensemble {seed}", partial(ensemble, folder, f"{seed}", own))
+        results.add("ensembles", ensemble_records(data, settings.members, told))
+
+
 def main() -> int:
     args = arguments()
     check_mpirun()
@@ -141,6 +159,7 @@ def main() -> int:
             "short": partial(short, results, settings),
             "unequal": partial(unequal, results, settings),
             "search": partial(search, results, settings, args.quick),
+            "ensembles": partial(ensembles, results, settings, args.quick),
         }
         with tempfile.TemporaryDirectory(dir=working_parent(args.dir, results.path), prefix="studies-") as name:
             for part in args.parts:

@@ -12,10 +12,12 @@ from support.records import Found, Record, Sample, records_of
 
 BENCHMARK = "studies"
 ASKING, SHORT, UNEQUAL, SEARCH = "asking", "short trials", "unequal trials", "early stopping"
+ENSEMBLE, BEST_MEMBER = "ensembles", "the best member"
 KEPT, FRESH, OPTUNA = "ranks that stay", "fresh ranks", "Optuna, a job a trial"
 TRAINING, BATCHES, ALL = "training / slots", "whole batches", "full random search"
 WITHOUT_OPTUNA = ("random", "grid", "random, ASHA")
 MOST_MS, MOST_OVER, LEAST_BUSY, MOST_OF_BATCHES, LEAST_OF_BEST, MOST_STEPS = 100.0, 1.3, 0.95, 0.8, 0.99, 0.4
+MOST_OF_MEMBER, MOST_APART = 1.0, 1e-6
 
 Periods = Sequence[Sequence[float]]
 """From when to when a run of a trial was."""
@@ -87,6 +89,20 @@ def search_records(data: str, metric: str, told: Mapping[int, Mapping[str, Mappi
             yield from records_of(BENCHMARK, unit, [sample])
 
 
+def ensemble_records(data: str, members: int, told: Mapping[int, Mapping[str, Any]]) -> Iterator[Record]:
+    """By seed, the loss of the ensemble's model against its best member's, and how far its export is from the mean."""
+    for seed, one in told.items():
+        losses = [member["loss"] for member in one["each"]]
+        config = {"what": ENSEMBLE, "of": "loss", "seed": seed, "data": data, "members": members, "secs": one["secs"]}
+        config |= {"best": min(losses), "average": mean(losses), "accuracy": one["mean"]["accuracy"]}
+        config |= {"best_accuracy": max(member["accuracy"] for member in one["each"]), "target": MOST_OF_MEMBER}
+        sample = Sample(f"loss, seed {seed}", [one["mean"]["loss"]], {BEST_MEMBER: [min(losses)]}, 1, config)
+        yield from records_of(BENCHMARK, "loss", [sample])
+        config = {"what": ENSEMBLE, "of": "difference", "seed": seed, "data": data, "target": MOST_APART}
+        sample = Sample(f"difference, seed {seed}", [one["difference"]], {}, 1, config)
+        yield from records_of(BENCHMARK, "probability", [sample])
+
+
 def span(periods: Sequence[Periods]) -> float:
     """Seconds from the first begin of a run of any trial to the last end."""
     runs = [run for of_trial in periods for run in of_trial]
@@ -117,6 +133,7 @@ def make_page(kept: Sequence[Record]) -> Report:
     by_seed = {
         key: [(f"seed {one.config['seed']}", one.ratio) for one in searches.where(of=key)] for key in ("best", "steps")
     }
+    losses, apart = (found.where(what=ENSEMBLE, of=key) for key in ("loss", "difference"))
     targets = [
         at_most("Study.ask", f"≤ {MOST_MS:g} ms", asked, MOST_MS),
         at_most(
@@ -134,6 +151,19 @@ def make_page(kept: Sequence[Record]) -> Report:
         ),
         at_least("ASHA: best value / the full search's", f"≥ {LEAST_OF_BEST}", by_seed["best"], LEAST_OF_BEST, ".4g"),
         at_most("ASHA: steps / the full search's", f"≤ {MOST_STEPS}", by_seed["steps"], MOST_STEPS),
+        at_most(
+            "Ensemble: loss / the best member's",
+            f"≤ {MOST_OF_MEMBER:g}",
+            [(f"seed {one.config['seed']}", one.ratio) for one in losses],
+            MOST_OF_MEMBER,
+        ),
+        at_most(
+            "Ensemble: export - the members' mean",
+            f"≤ {MOST_APART:g}",
+            [(f"seed {one.config['seed']}", one.value) for one in apart],
+            MOST_APART,
+            ".2g",
+        ),
     ]
     return Report("Studies", SUMMARY, targets, list(_sections(found)))
 
@@ -160,3 +190,14 @@ def _sections(found: Found) -> Iterator[Section]:
             for key, more in (("best", {}), ("steps", secs))
         ]
         yield Section("Early stopping", text, [], tables)
+    if own := found.where(what=ENSEMBLE, of="loss"):
+        config = next(iter(own)).config
+        text = [
+            f"{config['members']} members of the demo's network, of other seeds, on {config['data']}: the negative "
+            "log-likelihood of all test images, and how often the most probable class is right. The export is compared "
+            "with the members' probabilities, each member restored by itself from its checkpoint."
+        ]
+        more = {"the best member's": "best", "members' average": "average", "accuracy": "accuracy"}
+        more |= {"the best member's accuracy": "best_accuracy", "s": "secs"}
+        apart = numbers(found.where(what=ENSEMBLE, of="difference"), {"seed": "seed"})
+        yield Section("Ensembles", text, [], [numbers(own, {"seed": "seed"}, more), apart])

@@ -21,6 +21,7 @@ from hpc_train.errors import UserError
 from hpc_train.export.from_checkpoint import RestoredModel
 from hpc_train.lazy import keras
 from hpc_train.model.model_state import is_random_state
+from hpc_train.telemetry.units import counted
 
 WAY_ON = "`combine: snapshot` averages what the models give, in place of their weights"
 
@@ -68,7 +69,7 @@ def _renewed(
         spec = opened.dataset.element_spec
         with Feed(opened.dataset, lambda: opened.failure) as batches:
             rows, found = renew(into.model, layers, batches, spec[0] if isinstance(spec, tuple) else spec)
-    report(f"batch normalization: averages of {len(found)} layers computed anew over {rows:,} training rows")
+    report(f"batch normalization: averages of {counted(len(found), 'layer')} computed anew over {rows:,} training rows")
     for layer in layers:
         if layer not in found and _differ(others[id(layer.moving_mean)][1]):
             raise UserError(

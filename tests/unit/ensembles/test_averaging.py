@@ -71,7 +71,7 @@ def test_what_is_trained_is_averaged_and_all_else_is_the_last_ones(tmp_path: Pat
     np.testing.assert_array_equal(counting.level, [6, 6])
     assert not np.array_equal(norm.moving_mean, [6, 6])
     assert said == [
-        f"batch normalization: averages of 1 layers computed anew over {ROWS} training rows",
+        f"batch normalization: averages of 1 layer computed anew over {ROWS} training rows",
         "sequential/counting/level: is that of the last checkpoint, since it is not trained",
     ]
 
