@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
+import shutil
 import signal
 import subprocess
 import time
@@ -17,8 +19,9 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
+from hpc_train.data import write_shards
 from tests.forks import forked
-from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_ranks, wait_for
+from tests.support import LIMIT_SECS, REPOSITORY, environment, mpirun, run_program, run_ranks, wait_for
 
 SCIKIT_LEARN, XGBOOST, HOROVOD = (REPOSITORY / "examples" / n for n in ("scikit_learn", "xgboost", "horovod_script"))
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -77,6 +80,24 @@ def module_of(example: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_three_ensembles_of_one_job_file(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "examples/ensemble", tmp_path / "ensemble")
+    prepare = runpy.run_path(str(REPOSITORY / "examples/fashion_mnist/prepare.py"))
+    for part, rows in zip(("train", "test"), prepare["from_digits"](), strict=True):
+        write_shards(tmp_path / "fashion_mnist/data" / part, rows, shards=1)
+    ways = {"mean": [], "snapshot": ["run.learning_rate_cycle=12"], "weights": ["ensemble.cycle=3"]}
+    for way, more in ways.items():
+        given = ["train.max_steps=24", "ensemble.members=2", f"ensemble.combine={way}", *more]
+        words = [word for setting in given for word in ("--set", setting)]
+        command = ["hpc-train", "ensemble", "ensemble/job.yaml", "--ensemble", f"runs/{way}", *words]
+        done = run_program(command, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads((tmp_path / "runs" / way / "ensemble.json").read_text())
+        assert result["rows"] == 297 and (tmp_path / "runs" / way / result["export"] / "model.keras").is_file()
+        losses = [member["loss"] for member in result["each"]]
+        assert len(losses) == 2 and result["mean"]["loss"] < max(losses) + 0.1
 
 
 def temporaries(job_dir: Path) -> list[str]:

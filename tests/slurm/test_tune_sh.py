@@ -80,3 +80,23 @@ def test_an_array_of_jobs_shares_a_study(slurm_cluster: SlurmCluster, folder: Pa
     assert states(study) == ["completed"] * number
     assert len({decision["driver"] for decision in suggested}) > 1, "one job alone has run all trials"
     wait_for(slurm_cluster._nodes_are_idle, "two idle nodes")
+
+
+def test_jobs_train_the_members_of_an_ensemble_and_one_combines_them(slurm_cluster: SlurmCluster, folder: Path) -> None:
+    made = folder / "runs/tiny_ensemble"
+    write_job(folder, max_steps=20, save_checkpoints_steps=5, resources={"ranks_per_node": 1}, ensemble={"members": 3})
+    env = {**slurm_cluster.env, **job_environment(slurm_cluster, anew=True)}
+    done = run_program([str(BIN / "hpc-train"), "ensemble", "job.yaml", "--as-jobs", "2"], folder, **env)
+    assert done.returncode == 0 and "2 jobs of the ensemble submitted, as" in done.stderr, done.stderr
+
+    def printed() -> str:
+        return "\n".join(path.read_text() for path in sorted((made / "jobs").glob("*.out")))
+
+    wait_for(lambda: printed().count("export: ") == 2, printed)
+    assert states(made) == ["completed"] * 3
+    assert printed().count("combining 3 members") == len(list((made / "export/ensemble").glob("[0-9]*"))) == 1
+    wait_for(slurm_cluster._nodes_are_idle, "two idle nodes")
+    again = run_program([str(BIN / "hpc-train"), "tune", "runs/tiny_ensemble"], folder)
+    assert again.returncode == 0 and "the ensemble is over: all members have been tried" in again.stdout, again.stderr
+    again = run_program([str(BIN / "hpc-train"), "ensemble", "runs/tiny_ensemble"], folder)
+    assert again.returncode == 0 and "combining" not in again.stdout, again.stderr

@@ -20,12 +20,14 @@ from trials.jobs import training_secs
 from trials.page import (
     ALL,
     BATCHES,
+    BEST_MEMBER,
     FRESH,
     KEPT,
     OPTUNA,
     TRAINING,
     asking_records,
     busy,
+    ensemble_records,
     in_any_pairs,
     in_batches,
     make_page,
@@ -66,19 +68,23 @@ def test_a_study_of_made_up_trials_is_asked(tmp_path: Path, way: str) -> None:
 
 
 def test_the_page_has_a_target_for_each_number() -> None:
-    assert [target.reached for target in make_page([]).targets] == [False] * 6
+    assert [target.reached for target in make_page([]).targets] == [False] * 8
     asked = {way: {"secs": [0.01, 0.02, 0.03], "open_secs": 0.5} for way in TUNES}
     kept = {"secs": 12.0, "training": [5.0] * 4, "periods": [[(0.0, 5.0)], [(0.0, 5.0)], [(5.0, 10.0)], [(5.0, 10.0)]]}
     short = {KEPT: [kept], FRESH: [{**kept, "secs": 24.0}], OPTUNA: [{"secs": 36.0, "training": [5.0] * 4}]}
     unequal = {"periods": [[(0.0, 4.0)], [(0.0, 1.0)], [(1.0, 5.0)], [(4.0, 5.0)]]}
     ways = {"ASHA": {"best": 0.9, "steps": 30, "secs": 1.0}, ALL: {"best": 0.9, "steps": 100, "secs": 3.0}}
+    one = {"secs": 9.0, "difference": 1e-8, "mean": {"loss": 0.5, "accuracy": 0.9}}
+    members = {0: {**one, "each": [{"loss": 0.6, "accuracy": 0.8}, {"loss": 0.8, "accuracy": 0.7}]}}
     kinds = [asking_records(1000, asked), short_records(2, short), unequal_records(2, [unequal])]
+    kinds.append(ensemble_records("digits", 2, members))
     found = Found(
         [one for records in [*kinds, search_records("digits", "accuracy", {0: ways, 1: ways})] for one in records]
     )
     assert found.ratio(TRAINING, way=KEPT) == 1.2
     assert found.ratio(OPTUNA, way=KEPT) == pytest.approx(1 / 3)
     assert found.ratio(BATCHES) == 5 / 8
+    assert found.ratio(BEST_MEMBER) == pytest.approx(5 / 6)
     report = make_page(found.records)
     assert all(target.reached for target in report.targets)
     assert "| tpe | 1,000 | 20 |" in as_text(report, "2026-01-01")[0].replace("1000", "1,000")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hpc_train import UserError
 from hpc_train.ensembles.begin import Ensemble, begin_ensemble, open_ensemble
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
+from hpc_train.tuning.overview import overview
 from hpc_train.tuning.search.folder import StudyFolder
 from hpc_train.tuning.search.study import Leaving, Study
 from tests.studies import DRIVER, quality
@@ -102,6 +105,17 @@ def test_a_member_is_an_ordinary_job(job_file: Path) -> None:
     assert not {"tune", "ensemble"} & set(ensemble.study.job.file_of(answer.trial).replace(":", "").split())
 
 
+def test_people_read_of_members(job_file: Path) -> None:
+    ensemble = begun(job_file, "ensemble.members=2")
+    run(ensemble.study)
+    console = Console(file=StringIO(), width=200)
+    console.print(*overview(ensemble.study, 200))
+    shown = console.file.getvalue().replace(str(ensemble.path), "…")
+    assert shown.startswith("ensemble …: 2 members of 2 (2 completed); goal: min eval loss")
+    assert shown.splitlines()[1].startswith("member") and "trial" not in shown
+    assert ensemble.study.ask(DRIVER).why == "all members have been tried"
+
+
 def test_the_best_trials_of_a_study_give_parameters(job_file: Path) -> None:
     study = study_of(job_file)
     best = sorted(study.state.trials, key=lambda trial: -(trial.value or 0))
@@ -139,6 +153,26 @@ def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: s
     assert (run_options.save_checkpoints_steps, run_options.keep_checkpoint_max) == (every, 0)
     request = StudyRequest(job_file, job_file.parent / "runs/made", settings, 1)
     assert not begin_ensemble(request)[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (["train.max_steps=24"], [16, 20, 24]),
+        (["run.learning_rate_cycle=4", "train.max_steps=24"], [16, 20, 24]),
+        (["run.learning_rate_cycle=2", "ensemble.cycle=6", "train.max_steps=24"], [12, 18, 24]),
+    ],
+)
+def test_weights_are_of_the_end_of_a_run_or_of_cycles_of_its_rate(
+    job_file: Path, settings: list[str], steps: list[int]
+) -> None:
+    given = ["ensemble.members=3", "ensemble.combine=weights", *settings]
+    if len(settings) == 1:
+        given.append("ensemble.cycle=4")
+    ensemble = begun(job_file, *given)
+    job = ensemble.study.job.job
+    assert ensemble.section.snapshots(job.train.max_steps or 0, job.run.learning_rate_cycle) == steps
+    assert job.run.save_checkpoints_steps == steps[1] - steps[0] and ensemble.section.runs == 1
 
 
 @pytest.mark.parametrize(
@@ -190,6 +224,14 @@ def test_a_study_goes_on_where_the_file_has_an_ensemble_by_now(job_file: Path) -
             ["ensemble.members=3", "ensemble.combine=snapshot", "data.train.epochs=2"],
             "--set ensemble.combine: ensemble.combine: its run comes to `train.max_steps`; leave `early_stopping` and "
             "`epochs` out",
+        ),
+        (
+            ["ensemble.members=2", "ensemble.combine=weights", "ensemble.cycle=9", "run.learning_rate_cycle=6"],
+            "--set ensemble.combine: ensemble.combine: `cycle` is 9; give a multiple of `run.learning_rate_cycle`, 6",
+        ),
+        (
+            ["ensemble.members=2", "ensemble.combine=weights", "train.max_steps=29"],
+            "--set ensemble.combine: ensemble.combine: `train.max_steps` is 29; give a multiple of 8, 8 at least",
         ),
         (
             ["ensemble.members=2", "ensemble.vary=params", "ensemble.from=nowhere"],

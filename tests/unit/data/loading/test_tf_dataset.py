@@ -21,7 +21,7 @@ from hpc_train.data.hdf5.shards import check_record, find_shards, record_of
 from hpc_train.data.loading.batch_source import BatchReader, ReadResources, order_of, training_reader
 from hpc_train.data.loading.feed import Feed
 from hpc_train.data.loading.label_check import check_classes, label_ranges
-from hpc_train.data.loading.tf_dataset import FUNCTION_ADVICE, InputContext, open_evaluation, open_training
+from hpc_train.data.loading.tf_dataset import FUNCTION_ADVICE, InputContext, open_evaluation, open_pass, open_training
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.model.builder import sparse_classes
 from hpc_train.telemetry.progress import TimeShares
@@ -54,6 +54,25 @@ def batches(source: HDF5Input, count: int, threads: int = 1, step: int = 0, rank
         found = list(opened.dataset.take(count).as_numpy_iterator())
         assert opened.failure is None
     return found
+
+
+@pytest.mark.parametrize("options", [{"shuffle": s} for s in ("global", "block", "none")] + [{"bootstrap": 1}])
+@pytest.mark.parametrize("batch_size", [5, 21, 62])
+def test_a_pass_has_each_row_once_in_the_order_of_training(
+    folder: Path, options: dict[str, Any], batch_size: int
+) -> None:
+    source = source_of(folder, batch_size=batch_size, seed=7, epochs=3, **options)
+    with open_pass(source, find_shards(source), ReadResources(2)) as opened:
+        found = [y.ravel() for _, y in opened.dataset.as_numpy_iterator()]
+    assert [len(part) for part in found] == [batch_size] * (63 // batch_size) + [63 % batch_size] * (
+        63 % batch_size > 0
+    )
+    rows = np.concatenate(found)
+    assert sorted(rows) == list(range(63))
+    trained = batches(replace(source, bootstrap=None), 63 // batch_size)
+    np.testing.assert_array_equal(
+        rows[: 63 // batch_size * batch_size], np.concatenate([y.ravel() for _, y in trained])
+    )
 
 
 @pytest.mark.parametrize("shuffle", ["global", "block", "none"])
