@@ -65,7 +65,7 @@ def with_cycle(optimizer: keras.optimizers.Optimizer | None, steps: int, name: s
     """
     rate = constant_rate(optimizer)
     if optimizer is None or rate is None:
-        given = type(getattr(optimizer, "learning_rate", None)).__name__
+        given = type(getattr(optimizer, "_learning_rate", None)).__name__
         what = "several optimizers, or none" if given == "NoneType" else f"a learning rate of its own course, {given}"
         raise UserError(
             f"run.learning_rate_cycle: {name} has {what}; give its optimizer a number, with which each cycle "
