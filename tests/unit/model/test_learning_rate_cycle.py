@@ -55,7 +55,10 @@ class Own(optimizers.SGD):
 @pytest.mark.parametrize(
     ("optimizer", "wanted"),
     [
-        (optimizers.SGD(optimizers.schedules.CosineDecay(0.1, 9)), "build has a learning rate of its own course, CosineDecay; give"),
+        (
+            optimizers.SGD(optimizers.schedules.CosineDecay(0.1, 9)),
+            "build has a learning rate of its own course, CosineDecay; give",
+        ),
         (optimizers.SGD(lambda: 0.1), "build has a learning rate of its own course"),
         (None, "build has several optimizers, or none"),
         (Own(3), "the Own of build cannot be made again from its get_config"),
