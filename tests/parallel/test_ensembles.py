@@ -209,7 +209,7 @@ def test_weights_are_averaged_over_cycles_and_survive_kills(folder: Path) -> Non
     assert scores == result["mean"] and [member[2] for member in members] == result["each"]
     assert weights(Path(export)) == weights(folder / made / result["export"]), "kills change nothing"
     about = json.loads((Path(export) / "hpc_train.json").read_text())
-    assert about["members"] == result["members"] and len(about["outputs"]) == 1
+    assert about["members"] == result["members"] and list(about["signature"]["outputs"]) == ["output_0"]
 
     lines = (folder / "runs/weights/trials/0000/metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
