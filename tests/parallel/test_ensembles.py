@@ -231,4 +231,4 @@ def test_weights_are_averaged_over_cycles_and_survive_kills(folder: Path) -> Non
     scheduled = MODEL.replace("Adam(0.01)", "Adam(keras.optimizers.schedules.CosineDecay(0.01, 50))")
     (folder / "model.py").write_text(scheduled)
     refused = call(folder, "ensemble", "job.yaml", *settings, code=2)
-    assert "run.learning_rate_cycle: build_model has a learning rate of its own course, CosineDecay; give" in refused
+    assert "build_model has a learning rate of its own course, CosineDecay; give its optimizer a number" in refused
