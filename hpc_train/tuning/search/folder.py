@@ -206,7 +206,9 @@ def described(job: JobConfig) -> dict[str, str]:
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Where two jobs differ, each as words."""
-    return [f"{key}: {values[1]} (was {values[0]})" for key, values in differing([before, now]).items()]
+    found = differing([before, now])
+    texts = {key: ["not there" if value is None else value for value in values] for key, values in found.items()}
+    return [f"{key}: {text[1]} (was {text[0]})" for key, text in texts.items() if set(text) != {"not there", "null"}]
 
 
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:

@@ -72,6 +72,15 @@ def test_the_same_job_finds_its_study_again(begun: tuple[StudyRequest, StudyFold
         ({"settings": ("train.max_steps=30",)}, "train.max_steps: 30 (was 20)"),
         ({"settings": ("tune.max_trials=6",)}, "tune.max_trials: 6 (was 5)"),
         ({"settings": ("tune.goal.mode=min",)}, "tune.goal.mode: min (was max)"),
+        ({"settings": ("tune.early_stopping=asha",)}, "tune.early_stopping.asha.factor: 3 (was not there)"),
+        (
+            {
+                "settings": (
+                    "tune.space={params.learning_rate: {log: [0.0001, 1]}, run.accumulate_steps: {int: [1, 2]}}",
+                )
+            },
+            "tune.space.run.accumulate_steps.int: 1, 2 (was not there)",
+        ),
         ({"ranks": 2}, "--ranks 2 (was 1)"),
     ],
 )
@@ -80,7 +89,8 @@ def test_a_study_of_another_job_is_refused(
 ) -> None:
     request, folder = begun
     (told,) = refusal(replace(request, **changes))
-    assert told.startswith(f"{folder.path}: is a study of another job: {words}; to go on with it: hpc-train tune ")
+    assert told.startswith(f"{folder.path}: is a study of another job: {words}")
+    assert "; to go on with it: hpc-train tune " in told
 
 
 def test_a_study_of_another_job_file_is_refused(begun: tuple[StudyRequest, StudyFolder], tmp_path: Path) -> None:
