@@ -79,7 +79,7 @@ class Study:
         self._clock = clock
         self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
-        self._journal.refresh()
+        self._journal.read_whole()
 
     def refresh(self) -> None:
         """Reads what others have decided."""
