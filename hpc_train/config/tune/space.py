@@ -51,7 +51,7 @@ class Space:
                 text = f"matters only when it matters: {' when '.join(circle)}; leave one `when` out"
                 raise wrong_at((key, "when"), None, text)
         for key in self.order:
-            if (other := next((other for other, values in self._needed(key).items() if not values), None)) is not None:
+            for other in (other for other, values in self._needed(key).items() if not values):
                 text = f"is never true: no value of {other} is left by it and by the keys that it depends on"
                 raise wrong_at((key, "when"), None, text)
 

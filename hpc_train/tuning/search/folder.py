@@ -107,7 +107,7 @@ class StudyFolder:
         path = self.path / STUDY_FILE
         try:
             found = _SETTINGS.validate_python(load_json(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{self.path}: is no study: it has no {STUDY_FILE}") from None
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None

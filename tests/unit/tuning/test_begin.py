@@ -120,6 +120,17 @@ def test_all_that_is_wrong_is_told_at_once(make_job: Callable[..., Job], tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job"], "nothing was written"
 
 
+def test_files_that_trials_would_miss_are_told_before_the_first(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    space = {
+        "model": {"choice": ["model.py:build_model", "other.py:build"]},
+        "data.train.shards": {"choice": ["data/train-*.h5", "none/*.h5"]},
+        "data.train.batch_size": {"int": [1, 100_000]},
+    }
+    told = refusal(StudyRequest(make_job(tune=TUNE | {"space": space}).file, tmp_path / "study", ranks=1))
+    for words in ('model: with "other.py:build"', 'shards: with "none/*.h5": no such', "batch_size: with 100000: "):
+        assert any(line.startswith(f"tune.space.{'data.train.' * (words[0] != 'm')}{words}") for line in told), told
+
+
 def test_a_job_without_tune_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:
     assert "has no `tune`" in refusal(StudyRequest(make_job().file, tmp_path / "study"))[0]
 
