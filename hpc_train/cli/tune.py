@@ -48,11 +48,11 @@ def about() -> None:
     """Search for the best settings of a job: `hpc-train tune JOB.yaml`, whose `tune` says what varies.
 
     A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by
-    `hpc-train tune STUDY`.
+    `hpc-train tune STUDY`. The options of both: `hpc-train tune run --help`.
     """
 
 
-@tune.command(RUN, hidden=True)
+@tune.command(RUN, epilog=examples("hpc-train tune run job.yaml --study runs/mine --parallel 2"))
 def run(
     what: Annotated[Path, typer.Argument(metavar="JOB.yaml|STUDY", help="A job file with `tune`, or a study.")],
     study: Annotated[
@@ -72,7 +72,7 @@ def run(
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Begin a study, or go on with one."""
+    """Begin a study, or go on with one; the word `run` may be left out."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
@@ -143,9 +143,10 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a study: as `hpc-train tune STUDY`."""
-    if max_hours is not None:
-        with errors():
-            _open(study).allow_hours(max_hours)
+    with errors():
+        found = _open(study)
+        if max_hours is not None:
+            found.allow_hours(max_hours)
     run(study)
 
 

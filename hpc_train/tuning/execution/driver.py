@@ -275,7 +275,8 @@ class Driver:
         study.leave(trial, self._lock.name, left)
         words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
-        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{because(trial)}")
+        why = because(trial, study.state.of("failed"), study.folder.trials)
+        self._listeners.report(f"trial {trial.name} {trial.state} at step {left.step}: {words}{best}{why}")
 
     def _give_up_slot(self, running: Running, code: int) -> None:
         """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""

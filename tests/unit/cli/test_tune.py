@@ -61,7 +61,7 @@ def test_trials_are_added(tmp_path: Path) -> None:
     assert "of which there are no more" in call("add-trials", grid, 1).output
 
 
-@pytest.mark.parametrize("command", ["status", "stop", "run"])
+@pytest.mark.parametrize("command", ["status", "stop", "run", "resume"])
 def test_what_is_no_study_is_told(tmp_path: Path, command: str) -> None:
     done = call(command, tmp_path)
     assert done.exit_code == 2
