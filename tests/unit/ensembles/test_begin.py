@@ -145,6 +145,7 @@ def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: s
     ("settings", "wanted"),
     [
         (["ensemble.members=3"], "ensemble.members: 3 (was 2)"),
+        (["ensemble.members=2", "ensemble.vary=rows"], "ensemble.vary: rows (was seed)"),
         (["ensemble.members=2", "params.width=9"], "params.width: 9 (was 8)"),
     ],
 )
