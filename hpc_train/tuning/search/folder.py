@@ -33,13 +33,13 @@ from hpc_train.errors import UserError
 from hpc_train.files import replace_text, unforeseen
 from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, STUDY_FILE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.search.state import Trial
 
-STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
+BEST_FILE = "best_trial.yaml"
 DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"
 LONGEST_NAME = 120
 """Of a study: its trials' names have five characters more."""

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpc_train.cli.app import app
-from hpc_train.tuning.search.folder import STUDY_FILE, StudySettings
+from hpc_train.jobdir.paths import STUDY_FILE
+from hpc_train.tuning.search.folder import StudySettings
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
 
@@ -59,6 +60,14 @@ def test_trials_are_added(tmp_path: Path) -> None:
         assert call("add-trials", path, wrong).exit_code == 2
     grid = a_study(tmp_path / "grid", ("space: {params.width: {int: [1, 2]}}", "sampler: grid"))
     assert "of which there are no more" in call("add-trials", grid, 1).output
+
+
+@pytest.mark.parametrize("command", ["report", "describe", "logs"])
+def test_commands_of_jobs_tell_where_those_of_a_study_are(tmp_path: Path, command: str) -> None:
+    path = a_study(tmp_path / "study")
+    done = CliRunner().invoke(app, [command, str(path)])
+    assert done.exit_code == 2
+    assert f"{path}: is a study; its jobs are in {path}/trials; see hpc-train tune --help" in done.output
 
 
 @pytest.mark.parametrize("command", ["status", "stop", "run", "resume"])

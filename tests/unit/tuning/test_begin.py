@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, STUDY_FILE
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-from hpc_train.tuning.search.folder import STUDY_FILE, StudyFolder, StudySettings
+from hpc_train.tuning.search.folder import StudyFolder, StudySettings
 from tests.studies import DRIVER
 from tests.support import Job
 
