@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
 from hpc_train.cli.terminal import answer, console, errors, say, show, warn
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class _Words(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts RUN before words that begin with none of the commands."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            if (hint := did_you_mean(args[0], self.commands)) and not os.path.lexists(args[0]):
+                ctx.fail(f"{args[0]!r} is no command, and no file or folder; {hint.rstrip('; ')}")
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 

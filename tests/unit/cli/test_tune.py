@@ -44,6 +44,16 @@ def test_the_status_of_a_study(tmp_path: Path) -> None:
     assert (found["trial"], found["state"], found["value"], found["best_step"]) == (0, "waiting", 0.75, 9)
 
 
+def test_a_command_that_is_misspelt_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("statsu", "study")
+    assert done.exit_code == 2
+    assert "'statsu' is no command" in done.output
+    assert "did you mean `status`?" in done.output
+    a_study(tmp_path / "stat")
+    assert call("stat", "--set", "name=x").output.startswith("hpc-train: error: --set: a study that goes on")
+
+
 def test_a_study_is_asked_to_stop_once(tmp_path: Path) -> None:
     path = a_study(tmp_path / "study")
     assert "its trials save and stop" in call("stop", path).output
