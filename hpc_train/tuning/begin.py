@@ -20,6 +20,7 @@ from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
+from hpc_train.text import visible
 from hpc_train.tuning.search.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
 from hpc_train.tuning.search.samplers import sampler_of
 from hpc_train.tuning.search.study import Study
@@ -76,6 +77,10 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
         return folder, False
     if os.path.lexists(folder.path) and not (folder.path.is_dir() and not any(folder.path.iterdir())):
         raise UserError(f"{folder.path}: is there already, and is no study; --study names another folder")
+    if not str(folder.path).isprintable():
+        raise UserError(
+            f"{visible(str(folder.path))}: a study cannot be in a folder of this name; --study names another"
+        )
     sampler_of(job.tune)
     problems = Problems()
     named = {"": job, **dict(jobs_of_files(document, job))}
