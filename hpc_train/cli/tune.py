@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from hpc_train.cli.command import Command, Settings, examples
 from hpc_train.cli.terminal import answer, console, errors, say, show, warn
-from hpc_train.errors import UserError
+from hpc_train.errors import UserError, did_you_mean
 from hpc_train.lazy import importing
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class _Words(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts RUN before words that begin with none of the commands."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            if (hint := did_you_mean(args[0], self.commands)) and not os.path.lexists(args[0]):
+                ctx.fail(f"{args[0]!r} is no command, and no file or folder; {hint.rstrip('; ')}")
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
@@ -48,11 +50,11 @@ def about() -> None:
     """Search for the best settings of a job: `hpc-train tune JOB.yaml`, whose `tune` says what varies.
 
     A study is a folder of ordinary jobs, its trials. One that was stopped, or killed, goes on by
-    `hpc-train tune STUDY`.
+    `hpc-train tune STUDY`. The options of both: `hpc-train tune run --help`.
     """
 
 
-@tune.command(RUN, hidden=True)
+@tune.command(RUN, epilog=examples("hpc-train tune run job.yaml --study runs/mine --parallel 2"))
 def run(
     what: Annotated[Path, typer.Argument(metavar="JOB.yaml|STUDY", help="A job file with `tune`, or a study.")],
     study: Annotated[
@@ -72,7 +74,7 @@ def run(
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Begin a study, or go on with one."""
+    """Begin a study, or go on with one; the word `run` may be left out."""
     with importing():
         from hpc_train.distributed.launcher import launched_ranks
         from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
@@ -143,9 +145,10 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a study: as `hpc-train tune STUDY`."""
-    if max_hours is not None:
-        with errors():
-            _open(study).allow_hours(max_hours)
+    with errors():
+        found = _open(study)
+        if max_hours is not None:
+            found.allow_hours(max_hours)
     run(study)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from hpc_train.arguments import check_path, check_texts, checked_arguments
@@ -52,6 +52,7 @@ from hpc_train.config.validation import specification
 from hpc_train.config.warm_start import WarmStart
 from hpc_train.config.yaml_loader import Document, read_yaml
 from hpc_train.errors import UserError
+from hpc_train.text import visible
 
 MODULES_IN_USE = ("h5py", "horovod", "hpc_train", "keras", "mpi4py", "numpy", "tensorflow")
 
@@ -280,6 +281,10 @@ def _with_absolute_paths(job: JobConfig, folder: Path, data_root: Path) -> JobCo
         file, _, rest = name.rpartition(":")
         return f"{folder / file}:{rest}" if file.endswith(".py") else name
 
-    placed = JobConfig.model_validate(renamed(job.model_dump(mode="json"), absolute))
+    try:
+        placed = JobConfig.model_validate(renamed(job.model_dump(mode="json"), absolute))
+    except ValidationError:
+        text = "a job cannot be in a folder of this name; allowed: names without line breaks"
+        raise UserError(f"{visible(str(folder))}: {text}") from None
     # What the file leaves out of `resources` comes from the tier; after a round through JSON all of it would be given.
     return placed.model_copy(update={"resources": job.resources})

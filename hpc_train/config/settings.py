@@ -21,6 +21,9 @@ GIVEN_BY_NAME = (
     "train.early_stopping.",
     "warm_start_from.",
     "optimizer.",
+    "tune.space.",
+    "tune.early_stopping.",
+    "tune.first",
 )
 """Settings that a job has or has not; elsewhere one that is missing was unknown to the version that ran the job."""
 OF_THE_PLACE = ("name", "run.model_dir")

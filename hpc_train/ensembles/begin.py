@@ -19,6 +19,7 @@ from hpc_train.config.diagnostics import Mistake, mistake_at, refuse
 from hpc_train.config.ensemble import EnsembleSection
 from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import overridden
+from hpc_train.config.settings import settings_of
 from hpc_train.config.tune.space import Point
 from hpc_train.config.tune.trial_settings import point_settings
 from hpc_train.config.yaml_loader import Document, read_yaml
@@ -225,8 +226,7 @@ def _check_same(folder: StudyFolder, job: JobConfig, section: EnsembleSection, r
         return {key: value for key, value in values.items() if key.split(".")[0] != "tune"}
 
     found = differences(own(before.job), own(described(job)))
-    sections = [{f"ensemble.{k}": str(v) for k, v in _SECTION.dump_python(s).items()} for s in (written, section)]
-    found += differences(*sections)
+    found += differences(*(settings_of({"ensemble": _SECTION.dump_python(one)}) for one in (written, section)))
     if told := asked_otherwise(before, request, found):
         raise UserError(
             f"{folder.path}: is an ensemble of another job: {told}; to go on with it: hpc-train ensemble "

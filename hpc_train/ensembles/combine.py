@@ -156,6 +156,8 @@ def _steps(ensemble: Ensemble, trial: Trial) -> Sequence[int]:
         wanted = section.snapshots(job.train.max_steps or 0, job.run.learning_rate_cycle)
     else:
         wanted = [best.step if best is not None and section.checkpoint == "best" else max(steps, default=0)]
+    if not steps:
+        raise UserError(f"{job_dir.path}: has no checkpoint any more; for an ensemble without it begin another one")
     if lacking := sorted(set(wanted) - set(steps)):
         which = ", ".join(map(str, lacking))
         raise UserError(f"{job_dir.path}: has no checkpoint of step {which} any more; the ensemble cannot be made")

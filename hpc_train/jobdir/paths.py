@@ -31,6 +31,9 @@ LOG_FILE = f"{LOGS}/job.out"
 REQUEUES_FILE = f"{LOGS}/requeues.jsonl"
 """One line for each run that was to be started again, other than after preemption (CutRun)."""
 
+STUDY_FILE = "study.json"
+"""Of a study's folder, which is no job-dir: hpc_train.tuning.search.folder."""
+
 OWN_FILES = (
     *(JOB_FILE, SCHEMA_FILE, DATA_FILE, ENVIRONMENT_FILE, EARLY_STOP_FILE, WARM_START_FILE, LOCK_FILE, REPORT_FILE),
     *(SUBMISSION_FILE, CANCELLED_FILE, SECRETS_FILE, SCRIPT_FILE),

@@ -43,6 +43,18 @@ class Table:
     names: int = 1
 
 
+class Link(str):
+    """Text of a table or list that leads to `target`, which is relative to the page and safe in an attribute."""
+
+    target: str
+
+    def __new__(cls, text: str, target: str) -> Link:
+        """As a str; without effect where `target` is empty."""
+        made = super().__new__(cls, text)
+        made.target = target
+        return made
+
+
 @dataclass(frozen=True)
 class Fact:
     """A key number: what it is, and a remark on it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpc_train import __version__
 from hpc_train.config.job import job_in
 from hpc_train.config.overrides import overridden
-from hpc_train.config.tune.trial_settings import check_study
+from hpc_train.config.tune.trial_settings import check_study, jobs_of_files
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.errors import UserError
 from hpc_train.jobs.checks import check_files, check_ranks, code_files, data_files
@@ -20,6 +20,7 @@ from hpc_train.jobs.record.job_dirs import DEFAULT_ROOT
 from hpc_train.jobs.snapshot.snapshot import check_outside, plan_snapshot
 from hpc_train.jobs.tiers import load_tiers, resources_for
 from hpc_train.processes import home_folder
+from hpc_train.text import visible
 from hpc_train.tuning.search.folder import LONGEST_NAME, StudyFolder, StudyJob, StudySettings, described, differences
 from hpc_train.tuning.search.samplers import sampler_of
 from hpc_train.tuning.search.study import Study
@@ -76,16 +77,24 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
         return folder, False
     if os.path.lexists(folder.path) and not (folder.path.is_dir() and not any(folder.path.iterdir())):
         raise UserError(f"{folder.path}: is there already, and is no study; --study names another folder")
+    if not str(folder.path).isprintable():
+        raise UserError(
+            f"{visible(str(folder.path))}: a study cannot be in a folder of this name; --study names another"
+        )
     sampler_of(job.tune)
     problems = Problems()
+    named = {"": job, **dict(jobs_of_files(document, job))}
+    for where, one in named.items():
+        with problems.gathered(where):
+            check_code(one, job_file.parent)
+        with problems.gathered(where):
+            check_ranks(one, settings.ranks)
+        with problems.gathered(where):
+            check_files(one, folder.path)
     with problems.gathered():
-        check_code(job, job_file.parent)
-    with problems.gathered():
-        check_ranks(job, settings.ranks)
-    with problems.gathered():
-        check_files(job, folder.path)
-    with problems.gathered():
-        plan = plan_snapshot(job_file.parent, always=[Path(job_file.name), *code_files(job)], data=data_files(job))
+        always = [Path(job_file.name), *(path for one in named.values() for path in code_files(one))]
+        data = [path for one in named.values() for path in data_files(one)]
+        plan = plan_snapshot(job_file.parent, always=always, data=data)
         check_outside(job_file.parent, folder.path, plan.rules)
     problems.refuse()
     if not folder.create(settings, plan):

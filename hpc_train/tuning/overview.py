@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpc_train.telemetry.units import counted
+from hpc_train.tuning.search.folder import TRIALS
 from hpc_train.tuning.search.measurements import Measurements
 from hpc_train.tuning.search.state import State, Trial
 from hpc_train.tuning.search.study import Study, living, state_now
@@ -39,7 +40,7 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
 
     from hpc_train.jobs.layout import Column, text_table
     from hpc_train.text import visible
-    from hpc_train.tuning.search.words import shown
+    from hpc_train.tuning.search.words import by_reason, shown
 
     goal, state, nouns = study.goal, study.state, study.nouns
     looks_for = f"{goal.mode} {goal.kind} {goal.metric}"
@@ -59,8 +60,16 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
             ],
             width,
         )
-    for trial in state.of("failed"):
-        yield Text(visible(f"{trial.name} failed: {trial.why}"))
+    for why, trials in by_reason(state.of("failed"), study.folder.trials).items():
+        yield Text(visible(f"{_names(trials)} failed: {why}"))
+    if gone := [
+        one for one in state.of("paused", "stopped", "completed") if not study.folder.job_dir(one).path.is_dir()
+    ]:
+        yield Text(f"{_names(gone)}: not in {TRIALS}/ any more")
+
+
+def _names(trials: Sequence[Trial]) -> str:
+    return ", ".join(trial.name for trial in trials)
 
 
 def in_words(study: Study) -> str:

@@ -134,6 +134,11 @@ class Parameter:
     def is_logarithmic(self) -> bool:
         return self.log is not None or self.scale == "log"
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether it has more values than can be told apart by `when`."""
+        return self.choice is None and self.int is None and self.points is None
+
     def at(self, share: float) -> Value:
         """The value below which the `share` of all is, from 0 to below 1."""
         if self.choice is not None:

@@ -27,7 +27,7 @@ class Space:
 
     Raises:
         ValidationError: Where `when` names a key that is none of the space, a value that this never has, or one that
-            depends on the key itself.
+            depends on the key itself; and where it is never true.
     """
 
     parameters: Mapping[str, Parameter]
@@ -39,6 +39,9 @@ class Space:
                 if other not in self.parameters:
                     hint = did_you_mean(other, self.parameters)
                     raise wrong_at(at, wanted, f"{other!r} is no key of the space; {hint}allowed: {self._others(key)}")
+                if self.parameters[other].is_continuous:
+                    text = f"{other} is never drawn to be exactly that; give it as a `choice`, or, for a grid, `points`"
+                    raise wrong_at(at, wanted, text)
                 for value in wanted_values(wanted):
                     if not self.parameters[other].allows(value):
                         allowed = self.parameters[other].describe()
@@ -46,6 +49,10 @@ class Space:
         for key in self.parameters:
             if (circle := self._circle(key)) is not None:
                 text = f"matters only when it matters: {' when '.join(circle)}; leave one `when` out"
+                raise wrong_at((key, "when"), None, text)
+        for key in self.order:
+            for other in (other for other, values in self._needed(key).items() if not values):
+                text = f"is never true: no value of {other} is left by it and by the keys that it depends on"
                 raise wrong_at((key, "when"), None, text)
 
     def _others(self, key: str) -> str:
@@ -129,15 +136,18 @@ class Space:
         A key that matters in some cases alone is tried in the first of these; the others have their first value.
         """
         for key in self.order:
-            around = self._where_it_matters(key)
+            around = {other: values[0] for other, values in self._needed(key).items()}
             for value in self.parameters[key].samples():
                 yield key, self._completed({**around, key: value})
 
-    def _where_it_matters(self, key: str) -> dict[str, Value]:
-        found = {other: wanted_values(wanted)[0] for other, wanted in self.parameters[key].when.items()}
-        for other in reversed(self.order):
-            for further, wanted in self.parameters[other].when.items() if other in found else ():
-                found.setdefault(further, wanted_values(wanted)[0])
+    def _needed(self, key: str) -> dict[str, list[Value]]:
+        """The values that the keys which `key` depends on, also through others, may have where it matters."""
+        found: dict[str, list[Value]] = {}
+        for one in reversed(self.order):
+            for other, wanted in self.parameters[one].when.items() if one == key or one in found else ():
+                allowed = {key_of(value): value for value in wanted_values(wanted)}
+                before = found.get(other, allowed.values())
+                found[other] = [value for value in before if key_of(value) in allowed]
         return found
 
     def _completed(self, given: Point) -> dict[str, Value]:

@@ -6,6 +6,7 @@ A trial is the job file with `KEY=VALUE` laid over it, as `--set` does, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from hpc_train.config.diagnostics import Mistake, mistake_at, refuse
@@ -36,6 +37,9 @@ FIXED_BY_RUNGS = {
     "run.save_checkpoints_steps": "`early_stopping` compares trials at the same steps",
     "run.save_checkpoints_secs": "`early_stopping` compares trials at the same steps",
 }
+
+FILES, MOST_OF_FILES = ("model", "data", "warm_start_from"), 20
+"""Sections that name files, and how many of a study's jobs are looked at for that."""
 
 
 def point_settings(point: Point) -> list[str]:
@@ -106,10 +110,21 @@ def _of_keys(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[
                 f"{name!r} is not among the job's params; {hint}allowed: {allowed}; give it there, too, where it is new"
             )
             yield mistake_at(document, at, f"tune.space: {key}: {text}")
+        elif why := _beyond(document, key):
+            yield mistake_at(document, at, f"tune.space: {key}: {why}")
     for key in tune.space:
         if above := next((other for other in tune.space if key.startswith(f"{other}.")), None):
             text = f"tune.space: {key} lies below {above}, which varies, too; give the values of {above} whole"
             yield mistake_at(document, (*SPACE, key), text)
+
+
+def _beyond(document: Document, key: str) -> str:
+    """Why `key` cannot be given to the job file, whatever the value; empty: it can."""
+    try:
+        overridden(document, [f"{key}=null"])
+    except UserError as error:
+        return str(error).partition(": ")[2]
+    return ""
 
 
 def _of_goal(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[Mistake]:
@@ -147,11 +162,28 @@ def _of_values(document: Document, job: JobConfig, tune: TuneSection, data_root:
             if text in seen:
                 continue
             seen.add(text)
-            about = next((key for key in point if f"{text.partition(': ')[0]}.".startswith(f"{key}.")), None)
+            about = next((key for key in point if _is_within(text.partition(": ")[0], key)), None)
             place = at if about is None else (*SPACE, about)
             value = point.get(str(place[-1]))
             tells = f"with {key_of(value)}: " if place[:-1] == SPACE else ""
             yield mistake_at(document, place, f"{'.'.join(map(str, place))}: {tells}{text}")
+
+
+def _is_within(told: str, key: str) -> bool:
+    """Whether what is told of a setting may be about `key`: the same, or one above or below."""
+    return f"{told}.".startswith(f"{key}.") or f"{key}.".startswith(f"{told}.")
+
+
+def jobs_of_files(document: Document, job: JobConfig) -> Iterator[tuple[str, JobConfig]]:
+    """The jobs of a study that name other files than `job` does, or read them otherwise, and in which way, in words.
+
+    Each value of a choice and both ends of a range, of keys of FILES; the study was checked.
+    """
+    assert job.tune is not None, "a study"
+    tried = ((key, point) for key, point in job.tune.points.examples() if key.split(".")[0] in FILES)
+    for key, point in islice(tried, MOST_OF_FILES):
+        trial = job_in(overridden(document, trial_settings(job, point)))
+        yield f"tune.space.{key}: with {key_of(point[key])}", trial
 
 
 def _mistakes_of(document: Document, settings: Sequence[str], data_root: Path | None) -> list[str]:

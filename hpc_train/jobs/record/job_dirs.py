@@ -14,7 +14,7 @@ from hpc_train.config.types import NAME_PATTERN
 from hpc_train.errors import UserError
 from hpc_train.folders import make_folder, make_new_folder
 from hpc_train.jobdir.folder_identity import FolderIdentity, identity_in
-from hpc_train.jobdir.paths import SUBMISSION_FILE
+from hpc_train.jobdir.paths import STUDY_FILE, SUBMISSION_FILE
 from hpc_train.jobs.record.submission import read_submission
 from hpc_train.telemetry.files import STATUS_FILE
 from hpc_train.telemetry.status import JOB_NUMBER, read_status, sound
@@ -126,6 +126,8 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
     for place in (root / given, in_full(Path(given))):
         if is_job_dir(place):
             return place.absolute()
+        if (place / STUDY_FILE).is_file():
+            raise UserError(f"{place}: is a study; its jobs are in {place}/trials; see hpc-train tune --help")
     number = "; nor is it the number of one" if given.isdigit() else ""
     raise UserError(
         f"{given}: no such job: there is no job-dir {root / given}{number}; `hpc-train list` names those in {root} "
@@ -164,7 +166,9 @@ def find_job_dirs(
             continue
         except UserError as error:
             path, why = in_full(Path(text)), str(error)
-        if inner := list(job_dirs(path)):
+        if (path / STUDY_FILE).is_file():
+            mistakes.append(why)
+        elif inner := list(job_dirs(path)):
             found += inner
         elif path.is_dir():
             mistakes.append(f"{path}: is no job-dir, and holds none: a job leaves {', '.join(MARKS)} there")

@@ -14,7 +14,16 @@ from hpc_train.errors import UserError, did_you_mean
 from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
-from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
+from hpc_train.outcome import (
+    EXIT_FAILED,
+    EXIT_LOST_NODE,
+    EXIT_NOT_SAVED,
+    EXIT_TERMINATED,
+    STOP_CODES,
+    Again,
+    outcome_of,
+    signal_name,
+)
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
@@ -94,7 +103,7 @@ class Driver:
         self._lock = DriverLock(study.folder.drivers)
         self._starters: dict[int, RankStarter] = {}
         self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
-        self._came_up = False
+        self._came_up, self._is_full = False, False
         self._looked, self._refreshed, self._answer = float("-inf"), float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -279,8 +288,12 @@ class Driver:
         study.leave(trial, self._lock.name, left)
         words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
+        if code == EXIT_NOT_SAVED:
+            self._is_full = True
+            self._stop(f"{left.why}: {self._saving}")
+        why = because(trial, study.state.of("failed"), study.folder.trials, study.nouns)
         self._listeners.report(
-            f"{study.nouns.trial} {trial.name} {trial.state} at step {left.step}: {words}{best}{because(trial)}"
+            f"{study.nouns.trial} {trial.name} {trial.state} at step {left.step}: {words}{best}{why}"
         )
 
     def _give_up_slot(self, running: Running, code: int) -> None:
@@ -313,6 +326,8 @@ class Driver:
         if self._stopping and signal_name(code) is not None:
             return Leaving("waiting", step, value, "ended at once")
         why = running.run.failure(code)
+        if code == EXIT_NOT_SAVED:  # for which no trial is to blame
+            return Leaving("waiting", step, value, why)
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
             crashes = trial.crashes + 1 if step <= trial.step else 0
             if crashes < TRIES_WITHOUT_PROGRESS:
@@ -327,6 +342,8 @@ class Driver:
             report(failures(failed, study.folder.trials, study.nouns))
         if self._stopping:
             report(f"the {study.nouns.study} goes on with: hpc-train {study.nouns.command} {study.folder.path}")
+            if self._is_full:
+                return EXIT_NOT_SAVED
             if self._lost:  # where no ranks ever came up, it is not that a node was lost, and a requeue is of no use
                 return EXIT_LOST_NODE if self._came_up else EXIT_FAILED
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)

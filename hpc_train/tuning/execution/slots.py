@@ -79,12 +79,12 @@ def slots_of(cores: Sequence[int], devices: Sequence[str], wanted: Wanted, paral
     count = parallel or min(by_cores, by_devices)
     if count > len(cores):
         raise UserError(
-            f"tune.parallel_trials: {count} trials want a core each, and this process may use "
+            f"trials at once: {count} trials want a core each, and this process may use "
             f"{counted(len(cores), 'core')}; allowed: {len(cores)} at most"
         )
     if each and count > by_devices:
         raise UserError(
-            f"tune.parallel_trials: {count} trials of {counted(each, 'GPU')} want {count * each} GPUs, and there are "
+            f"trials at once: {count} trials of {counted(each, 'GPU')} want {count * each} GPUs, and there are "
             f"{len(devices)}; allowed: {by_devices} at most"
         )
     shares = [len(cores) * number // count for number in range(count + 1)]

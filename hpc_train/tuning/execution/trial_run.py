@@ -104,6 +104,8 @@ def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:
     """Why a run has ended with `code`; `words` are what is known of what it printed."""
     if words.signal is not None:
         return words.message or f"killed by {words.signal}"
+    if not command.job_dir.is_dir():
+        return f"{command.job_dir}: is gone"
     error = sound(JobDir(command.job_dir).status()).get("error")
     if error is not None and isinstance(error.get("message"), str) and words.message is None:
         return str(error["message"])

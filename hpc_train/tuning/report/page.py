@@ -12,10 +12,12 @@ from hpc_train.jobdir.paths import CODE, REPORT_FILE
 from hpc_train.report import words
 from hpc_train.report.drawing import SIZES
 from hpc_train.report.rendering import gallery, render
+from hpc_train.report.tables import Link
 from hpc_train.tuning.report import charts, tables
 from hpc_train.tuning.report.course import Course, courses_of, state_of
 from hpc_train.tuning.report.numbers import ENOUGH, comparable, importance, ranked, rung_counts
-from hpc_train.tuning.search.folder import BEST_FILE
+from hpc_train.tuning.search.folder import BEST_FILE, TRIALS
+from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
 from hpc_train.tuning.search.words import failures
 
@@ -55,7 +57,8 @@ def study_page(study: Study, name: str, now: float) -> str:
             "slices": hang(charts.slices(by_importance, order, goal), NARROW),
             "curves": hang(filter(None, [charts.curves(order, rungs, goal)])),
         }
-    table = tables.trials(order, courses, list(tune.space), goal)
+    targets = {course.trial.number: _target(study, course.trial) for course in courses}
+    table = tables.trials(order, courses, list(tune.space), goal, targets)
     max_steps = study.job.job.train.max_steps
     return render(
         "study.html.jinja",
@@ -104,10 +107,17 @@ def _notices(study: Study, order: list[Course]) -> list[tuple[str, str, str]]:
     return found
 
 
+def _target(study: Study, trial: Trial) -> str:
+    """The page of a trial where `hpc-train report` has written it, or its job-dir; empty: that is gone."""
+    path = study.folder.job_dir(trial).path
+    place = f"{TRIALS}/{trial.name}/"
+    return f"{place}{REPORT_FILE}" if (path / REPORT_FILE).is_file() else place if path.is_dir() else ""
+
+
 def _best(study: Study, best: Course) -> dict[str, object]:
     """The best trial: its point, where it is, and its job file."""
     listed = [(key, charts.shown(value)) for key, value in best.trial.point.items()]
-    listed.append(("job-dir", str(study.folder.job_dir(best.trial).path)))
+    listed.append(("job-dir", Link(str(study.folder.job_dir(best.trial).path), _target(study, best.trial))))
     if study.state.best is best.trial:
         listed.append(("to train it alone", f"hpc-train submit {study.folder.path / CODE / BEST_FILE}"))
     return {"name": best.trial.name, "listed": listed, "job": study.job.file_of(best.trial)}

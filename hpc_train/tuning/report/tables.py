@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpc_train.config.tune.section import Goal, TuneSection
 from hpc_train.report import words
-from hpc_train.report.tables import Fact, Table
+from hpc_train.report.tables import Fact, Link, Table
 from hpc_train.tuning.report.charts import shown
 from hpc_train.tuning.report.course import Course
 from hpc_train.tuning.report.numbers import RungCount, merged, saving
@@ -84,14 +84,20 @@ def rungs(counts: Sequence[RungCount], goal: Goal) -> Table:
     return Table(tuple(map(words.label, header)), rows, 0)
 
 
-def trials(order: Sequence[Course], courses: Sequence[Course], keys: Sequence[str], goal: Goal) -> Table:
-    """The trials: those with a value in `order`, best first, then the others; of very many, the first."""
+def trials(
+    order: Sequence[Course], courses: Sequence[Course], keys: Sequence[str], goal: Goal, targets: Mapping[int, str]
+) -> Table:
+    """The trials: those with a value in `order`, best first, then the others; of very many, the first.
+
+    Args:
+        targets: Where the names of trials lead to, by number.
+    """
     header = ("trial", "state", "why it ended", goal.metric, "at step", "steps", *keys)
     ordered = {course.trial.number for course in order}
     rest = [course for course in courses if course.trial.number not in ordered]
     rows = [
         (
-            course.trial.name,
+            Link(course.trial.name, targets.get(course.trial.number, "")),
             course.state,
             _why(course),
             words.number(course.value, 5),

@@ -33,14 +33,14 @@ from hpc_train.errors import UserError
 from hpc_train.files import replace_text, unforeseen
 from hpc_train.folders import make_folder, make_new_folder, remove_tree, rename
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, STUDY_FILE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.words import OF_ENSEMBLE, OF_STUDY, Nouns
 
-STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
+BEST_FILE = "best_trial.yaml"
 DECISIONS, DRIVERS, TRIALS, JOBS = "decisions", "drivers", "trials", "jobs"
 LONGEST_NAME = 120
 """Of a study: its trials' names have five characters more."""
@@ -116,7 +116,7 @@ class StudyFolder:
         path = self.path / STUDY_FILE
         try:
             found = _SETTINGS.validate_python(load_json(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{self.path}: is no study: it has no {STUDY_FILE}") from None
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -216,7 +216,9 @@ def described(job: JobConfig) -> dict[str, str]:
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Where two jobs differ, each as words."""
-    return [f"{key}: {values[1]} (was {values[0]})" for key, values in differing([before, now]).items()]
+    found = differing([before, now])
+    texts = {key: ["not there" if value is None else value for value in values] for key, values in found.items()}
+    return [f"{key}: {text[1]} (was {text[0]})" for key, text in texts.items() if set(text) != {"not there", "null"}]
 
 
 def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ SEEN_SECS = 60.0
 """How long another node's file may stay unseen, since NFS remembers that there was none."""
 POLL_SECS = 0.02
 
+_NAME = re.compile(r"\d{8}\.json")
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -56,6 +58,27 @@ class Journal:
         """
         while self._read_next():
             pass
+
+    def read_whole(self) -> None:
+        """Reads all decisions.
+
+        Raises:
+            UserError: One cannot be read, or is missing among others.
+        """
+        self.refresh()
+        if max(self._numbers(), default=-1) <= self._next or self._next in self._numbers():
+            self.refresh()  # others append meanwhile, one after the other
+            return
+        raise UserError(
+            f"{self._path(self._next)}: is missing, and later decisions are there; to go on without them, move them "
+            "out of the folder"
+        )
+
+    def _numbers(self) -> list[int]:
+        try:
+            return [int(name[:-5]) for name in os.listdir(self._folder) if _NAME.fullmatch(name)]
+        except OSError as error:
+            raise UserError(f"{self._folder}: cannot be read: {error.strerror}") from None
 
     def append(self, decide: Callable[[], Decision | None]) -> Decision | None:
         """Appends what `decide` returns, which knows of all decisions before; what was appended.

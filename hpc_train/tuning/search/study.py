@@ -80,7 +80,7 @@ class Study:
         self._clock = clock
         self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
-        self._journal.refresh()
+        self._journal.read_whole()
 
     @property
     def nouns(self) -> Nouns:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,23 +25,31 @@ OF_STUDY, OF_ENSEMBLE = Nouns(), Nouns("ensemble", "member", "ensemble")
 
 def failures(failed: Sequence[Trial], folder: Path, nouns: Nouns = OF_STUDY) -> str:
     """What is said of the trials that have failed: the most common reason once, and how many had another one. Pure."""
-    reasons = Counter(_reason(trial, folder) for trial in failed)
-    reason, count = reasons.most_common(1)[0]
+    reason, alike = max(by_reason(failed, folder).items(), key=lambda item: len(item[1]))
+    count, all_of_them = len(alike), f"{counted(len(failed), nouns.trial)} failed"
     if count == len(failed):
-        all_of_them = f"{counted(count, nouns.trial)} failed" + (", all for one reason" if count > 1 else "")
-        return f"{all_of_them}: {reason}"
-    others = f"{len(failed) - count} for others; see hpc-train tune status"
-    return f"{counted(len(failed), nouns.trial)} failed, {count} for one reason: {reason}; {others}"
+        return f"{all_of_them}{', all for one reason' if count > 1 else ''}: {reason}"
+    of_these = f"{count} for one reason: {reason}; {len(failed) - count} for others"
+    return (
+        f"{all_of_them}, {of_these if count > 1 else f'for different reasons: {reason}; …'}; see hpc-train tune status"
+    )
 
 
-def _reason(trial: Trial, folder: Path) -> str:
-    """Why a trial has failed, without what only it has."""
-    return trial.why.partition("\n")[0].replace(str(folder / trial.name), "…")
+def by_reason(failed: Iterable[Trial], folder: Path) -> dict[str, list[Trial]]:
+    """Trials that have failed, by why, without what only one of them has: its folder in `folder`."""
+    found: dict[str, list[Trial]] = {}
+    for trial in failed:
+        found.setdefault(trial.why.partition("\n")[0].replace(str(folder / trial.name), "…"), []).append(trial)
+    return found
 
 
-def because(trial: Trial) -> str:
-    """Why a trial goes no further, in brackets; empty where it does."""
-    return f" ({trial.why.partition(chr(10))[0]})" if trial.state in ("failed", "paused", "stopped") else ""
+def because(trial: Trial, failed: Iterable[Trial], folder: Path, nouns: Nouns = OF_STUDY) -> str:
+    """Why a trial goes no further, in brackets; empty where it does. A reason of `failed` ones is not told again."""
+    if trial.state not in ("failed", "paused", "stopped"):
+        return ""
+    alike = next((trials for trials in by_reason(failed, folder).values() if trial in trials), [trial])
+    other = next((one for one in alike if one is not trial), None)
+    return f" ({trial.why.partition(chr(10))[0]})" if other is None else f" (as {nouns.trial} {other.name})"
 
 
 def shown(value: object) -> str:

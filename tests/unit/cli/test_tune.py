@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hpc_train.cli.app import app
-from hpc_train.tuning.search.folder import STUDY_FILE, StudySettings
+from hpc_train.jobdir.paths import STUDY_FILE
+from hpc_train.tuning.search.folder import StudySettings
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
 
@@ -43,6 +44,16 @@ def test_the_status_of_a_study(tmp_path: Path) -> None:
     assert (found["trial"], found["state"], found["value"], found["best_step"]) == (0, "waiting", 0.75, 9)
 
 
+def test_a_command_that_is_misspelt_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call("statsu", "study")
+    assert done.exit_code == 2
+    assert "'statsu' is no command" in done.output
+    assert "did you mean `status`?" in done.output
+    a_study(tmp_path / "stat")
+    assert call("stat", "--set", "name=x").output.startswith("hpc-train: error: --set: a study that goes on")
+
+
 def test_a_study_is_asked_to_stop_once(tmp_path: Path) -> None:
     path = a_study(tmp_path / "study")
     assert "its trials save and stop" in call("stop", path).output
@@ -61,7 +72,15 @@ def test_trials_are_added(tmp_path: Path) -> None:
     assert "of which there are no more" in call("add-trials", grid, 1).output
 
 
-@pytest.mark.parametrize("command", ["status", "stop", "run"])
+@pytest.mark.parametrize("command", ["report", "describe", "logs"])
+def test_commands_of_jobs_tell_where_those_of_a_study_are(tmp_path: Path, command: str) -> None:
+    path = a_study(tmp_path / "study")
+    done = CliRunner().invoke(app, [command, str(path)])
+    assert done.exit_code == 2
+    assert f"{path}: is a study; its jobs are in {path}/trials; see hpc-train tune --help" in done.output
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "run", "resume"])
 def test_what_is_no_study_is_told(tmp_path: Path, command: str) -> None:
     done = call(command, tmp_path)
     assert done.exit_code == 2

@@ -179,6 +179,7 @@ def test_weights_are_of_the_end_of_a_run_or_of_cycles_of_its_rate(
     ("settings", "wanted"),
     [
         (["ensemble.members=3"], "ensemble.members: 3 (was 2)"),
+        (["ensemble.members=2", "ensemble.vary=rows"], "ensemble.vary: rows (was seed)"),
         (["ensemble.members=2", "params.width=9"], "params.width: 9 (was 8)"),
     ],
 )

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.jobdir.paths import CODE
+from hpc_train.jobdir.paths import CODE, STUDY_FILE
 from hpc_train.tuning.begin import StudyRequest, begin_study, open_study
-from hpc_train.tuning.search.folder import STUDY_FILE, StudyFolder, StudySettings
+from hpc_train.tuning.search.folder import StudyFolder, StudySettings
 from tests.studies import DRIVER
 from tests.support import Job
 
@@ -72,6 +72,15 @@ def test_the_same_job_finds_its_study_again(begun: tuple[StudyRequest, StudyFold
         ({"settings": ("train.max_steps=30",)}, "train.max_steps: 30 (was 20)"),
         ({"settings": ("tune.max_trials=6",)}, "tune.max_trials: 6 (was 5)"),
         ({"settings": ("tune.goal.mode=min",)}, "tune.goal.mode: min (was max)"),
+        ({"settings": ("tune.early_stopping=asha",)}, "tune.early_stopping.asha.factor: 3 (was not there)"),
+        (
+            {
+                "settings": (
+                    "tune.space={params.learning_rate: {log: [0.0001, 1]}, run.accumulate_steps: {int: [1, 2]}}",
+                )
+            },
+            "tune.space.run.accumulate_steps.int: 1, 2 (was not there)",
+        ),
         ({"ranks": 2}, "--ranks 2 (was 1)"),
     ],
 )
@@ -80,7 +89,8 @@ def test_a_study_of_another_job_is_refused(
 ) -> None:
     request, folder = begun
     (told,) = refusal(replace(request, **changes))
-    assert told.startswith(f"{folder.path}: is a study of another job: {words}; to go on with it: hpc-train tune ")
+    assert told.startswith(f"{folder.path}: is a study of another job: {words}")
+    assert "; to go on with it: hpc-train tune " in told
 
 
 def test_a_study_of_another_job_file_is_refused(begun: tuple[StudyRequest, StudyFolder], tmp_path: Path) -> None:
@@ -94,6 +104,8 @@ def test_a_folder_of_something_else_is_refused(make_job: Callable[..., Job], tmp
     request = StudyRequest(make_job(params={"learning_rate": 0.1}, tune=TUNE).file, tmp_path / "study", ranks=1)
     (tmp_path / "study").write_text("")
     assert refusal(request) == [f"{tmp_path}/study: is there already, and is no study; --study names another folder"]
+    (told,) = refusal(replace(request, folder=tmp_path / "a\nstudy"))
+    assert r"a\nstudy: a study cannot be in a folder of this name" in told
     (tmp_path / "study").unlink()
     (tmp_path / "study").mkdir()
     assert begin_study(request)[1], "an empty one is none"
@@ -108,6 +120,17 @@ def test_all_that_is_wrong_is_told_at_once(make_job: Callable[..., Job], tmp_pat
     assert "model.py" in told
     assert "train-" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job"], "nothing was written"
+
+
+def test_files_that_trials_would_miss_are_told_before_the_first(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    space = {
+        "model": {"choice": ["model.py:build_model", "other.py:build"]},
+        "data.train.shards": {"choice": ["data/train-*.h5", "none/*.h5"]},
+        "data.train.batch_size": {"int": [1, 100_000]},
+    }
+    told = refusal(StudyRequest(make_job(tune=TUNE | {"space": space}).file, tmp_path / "study", ranks=1))
+    for words in ('model: with "other.py:build"', 'shards: with "none/*.h5": no such', "batch_size: with 100000: "):
+        assert any(line.startswith(f"tune.space.{'data.train.' * (words[0] != 'm')}{words}") for line in told), told
 
 
 def test_a_job_without_tune_is_refused(make_job: Callable[..., Job], tmp_path: Path) -> None:

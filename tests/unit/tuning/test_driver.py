@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_NOT_SAVED
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
 from hpc_train.tuning.execution.driver import Driver, Listeners
@@ -166,3 +166,22 @@ def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -
     drive(study, clock, 1, {})
     assert {trial.why for trial in study.state.trials} == {"accuracy was no finite number"}
     assert study.state.best is None
+
+
+def test_a_full_disk_stops_the_study_and_fails_no_trial(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9"), clock.monotonic)
+    code_of = Run.code
+    monkeypatch.setattr(Run, "failure", lambda run, code: "no space left", raising=False)
+
+    def code_of_a_full_disk(run: Run) -> int | None:
+        code = code_of(run)
+        return EXIT_NOT_SAVED if code == 0 and run._job_dir.name != "goal" else code
+
+    monkeypatch.setattr(Run, "code", code_of_a_full_disk)
+    code, said = drive(study, clock, 2, {"0000": (1, 0.5), "0001": (100, 0.5)})
+    assert code == EXIT_NOT_SAVED
+    assert [trial.state for trial in study.state.trials] == ["waiting", "waiting"]
+    assert said.count("no space left: the trials save and stop") == 1
+    assert said[-1].startswith("the study goes on with: ")

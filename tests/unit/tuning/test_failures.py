@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_train.tuning.search.words import failures, shown
+from hpc_train.tuning.search.words import because, failures, shown
 from tests.studies import left, state_of, suggested
 
 TRIALS = Path("/runs/mine_study/trials")
@@ -25,6 +25,7 @@ TRIALS = Path("/runs/mine_study/trials")
             ["killed", "out of memory", "killed"],
             "3 trials failed, 2 for one reason: killed; 1 for others; see hpc-train tune status",
         ),
+        (["killed", "lost"], "2 trials failed, for different reasons: killed; …; see hpc-train tune status"),
     ],
 )
 def test_the_most_common_reason_is_said_once(reasons: list[str], said: str) -> None:
@@ -32,6 +33,15 @@ def test_the_most_common_reason_is_said_once(reasons: list[str], said: str) -> N
     for number, why in enumerate(reasons):
         state.hear(left(number, "failed", why=why))
     assert failures(state.trials, TRIALS) == said
+
+
+def test_a_reason_that_was_told_is_not_told_again() -> None:
+    state = state_of(*map(suggested, range(3)))
+    for number in range(3):
+        state.hear(left(number, "failed", why="killed" if number else f"{TRIALS}/0000/x: no such file"))
+    first, second, third = state.trials
+    assert because(second, [first, second], TRIALS) == " (killed)"
+    assert because(third, state.trials, TRIALS) == " (as trial 0001)"
 
 
 def test_values_are_shown_in_short() -> None:

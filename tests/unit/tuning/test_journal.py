@@ -41,6 +41,32 @@ def test_what_is_appended_is_read(tmp_path_factory: pytest.TempPathFactory, tria
     assert sorted(path.name for path in folder.iterdir()) == [f"{number:08d}.json" for number in range(len(trials))]
 
 
+def test_a_decision_that_is_missing_among_others_is_told(tmp_path: Path) -> None:
+    numbers(Journal(tmp_path, lambda _: None), 0, 1, 2)
+    Journal(tmp_path, lambda _: None).read_whole()
+    (tmp_path / "00000001.json").unlink()
+    with pytest.raises(UserError, match=r"00000001\.json: is missing, and later decisions are there; to go on"):
+        Journal(tmp_path, lambda _: None).read_whole()
+    (tmp_path / "00000002.json").unlink()
+    Journal(tmp_path, lambda _: None).read_whole()
+    with pytest.raises(UserError, match="none: cannot be read: No such file or directory"):
+        Journal(tmp_path / "none", lambda _: None).read_whole()
+
+
+def test_one_who_reads_all_while_others_append_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Decision] = []
+    journal, other = Journal(tmp_path, heard.append), Journal(tmp_path, lambda _: None)
+    listed = os.listdir
+
+    def listing(folder: Path) -> list[str]:
+        numbers(other, len(other), len(other) + 1)
+        return listed(folder)
+
+    monkeypatch.setattr(module.os, "listdir", listing)
+    journal.read_whole()
+    assert len(heard) >= 2
+
+
 @pytest.mark.parametrize(
     "decision",
     [

@@ -39,7 +39,7 @@ def test_trials_are_shown_best_first(tmp_path: Path) -> None:
     study = a_study(tmp_path / "study")
     assert in_words(study) == "4 trials of 9 (1 waiting, 2 completed, 1 failed)"
     lines = shown(study).splitlines()
-    rows = [line.split() for line in lines if line[:4].isdecimal() and "failed:" not in line]
+    rows = [line.split() for line in lines if line[:4].isdecimal() and line[4] == " " and "failed:" not in line]
     assert [row[:3] for row in rows] == [
         ["0001", "waiting", "0.8"],
         ["0000", "completed", "0.5"],
@@ -49,6 +49,7 @@ def test_trials_are_shown_best_first(tmp_path: Path) -> None:
     assert rows[1][-1] == "3", "the width that was given"
     assert "4 trials of 9 (1 waiting, 2 completed, 1 failed); goal: max eval accuracy" in " ".join(lines)
     assert r"0002 failed: [red]no such\x1b[2J file" in lines
+    assert lines[-1] == "0003: not in trials/ any more", "nothing was measured there"
 
 
 def test_values_are_shown_as_they_are(tmp_path: Path) -> None:

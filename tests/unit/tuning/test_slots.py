@@ -58,17 +58,17 @@ def test_a_machine_is_filled() -> None:
             [],
             Wanted(1),
             3,
-            "tune.parallel_trials: 3 trials want a core each, and this process may use 2 cores; allowed: 2",
+            "trials at once: 3 trials want a core each, and this process may use 2 cores; allowed: 2",
         ),
         (
             8,
             ["0", "1"],
             Wanted(1),
             3,
-            "tune.parallel_trials: 3 trials of 1 GPU want 3 GPUs, and there are 2; allowed: 2",
+            "trials at once: 3 trials of 1 GPU want 3 GPUs, and there are 2; allowed: 2",
         ),
         (8, ["0"], Wanted(1, devices=2), None, "resources.gpus_per_node: a trial wants 2 GPUs, and there are 1 here"),
-        (8, ["0"], Wanted(2), 2, "tune.parallel_trials: 2 trials of 2 GPUs want 4 GPUs, and there are 1; allowed: 1"),
+        (8, ["0"], Wanted(2), 2, "trials at once: 2 trials of 2 GPUs want 4 GPUs, and there are 1; allowed: 1"),
     ],
 )
 def test_more_than_there_is_is_refused(

@@ -177,3 +177,19 @@ def test_the_command_writes_the_page(tmp_path):
 def _opened(study):
     found, settings = open_study(study.folder)
     return found, settings.name
+
+
+def test_names_of_trials_lead_to_their_pages_or_job_dirs(tmp_path):
+    study = run_trials(make_study(tmp_path, max_trials=3))
+    (study.folder.trials / "0001/report.html").write_text("")
+    (study.folder.trials / "0002/metrics.jsonl").unlink()
+    (study.folder.trials / "0002").rmdir()
+    page = study_page(study, "digits", NOW)
+    assert re.findall(
+        '<th scope="row" class="name"><a href="([^"]*)">(....)</a>', page.partition('id="trials"')[2]
+    ) in (
+        [("trials/0000/", "0000"), ("trials/0001/report.html", "0001")],
+        [("trials/0001/report.html", "0001"), ("trials/0000/", "0000")],
+    )
+    assert '<th scope="row" class="name">0002</th>' in page
+    assert len(re.findall("<dd><a href=", page)) == 1, "the best one's job-dir"

@@ -106,6 +106,8 @@ WRONG = [
         "with 1: data.train.batchsize: unknown key; did you mean `batch_size`?",
     ),
     ("space: {rn.strategy: {choice: [sync]}}", "rn: unknown key; did you mean `run`?"),
+    ("space: {params.width: {int: [1, 8]}, a.b: {choice: [1]}}", "space.a.b: with 1: a: unknown key"),
+    ("space: {model.builtin: {choice: [dnn]}}", "model.builtin: the job file has a value there, and no keys below it"),
     ("space: {job-dir: {choice: [a]}}", "'job-dir' is not a key of a job file"),
     ("space: {name: {choice: [a, b]}}", "name cannot vary: each trial gets a name of its own"),
     ("space: {tune.seed: {choice: [1, 2]}}", "tune.seed cannot vary: a study is one of jobs"),
