@@ -70,6 +70,9 @@ def drive(study: Study, settings: StudySettings, request: DriveRequest, listener
     job = study.job.job
     wanted = wanted_by(job, settings.ranks)
     parallel = request.parallel or study.job.tune.parallel_trials
+    if (nodes := job.resources.nodes or 1) > 1:
+        where = f"on one node, with all its {settings.ranks} ranks"
+        listeners.report(f"resources.nodes is {nodes}, but a {study.nouns.trial} runs {where}")
     slots = slots_here(wanted, parallel)
     keeps_ranks = request.keeps_ranks and "run.strategy" not in study.job.tune.space
     place = Place(slots, Mpirun(), settings.ranks, strategy_of(job.run.strategy).threads, keeps_ranks)

@@ -17,6 +17,7 @@ from hpc_train.jobdir.paths import CODE
 from hpc_train.outcome import (
     EXIT_FAILED,
     EXIT_LOST_NODE,
+    EXIT_NOT_FINITE,
     EXIT_NOT_SAVED,
     EXIT_TERMINATED,
     STOP_CODES,
@@ -36,7 +37,7 @@ from hpc_train.tuning.search.folder import StudySettings
 from hpc_train.tuning.search.measurements import Measurements, Watch
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Answer, Leaving, Study
-from hpc_train.tuning.search.words import because, failures, point_in_words
+from hpc_train.tuning.search.words import OF_STUDY, because, failures, point_in_words
 
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
@@ -328,6 +329,8 @@ class Driver:
         why = running.run.failure(code)
         if code == EXIT_NOT_SAVED:  # for which no trial is to blame
             return Leaving("waiting", step, value, why)
+        if code == EXIT_NOT_FINITE and self._study.nouns is OF_STUDY and self._study.state.best is not None:
+            return Leaving("stopped", step, value, why)  # its point is a bad one, since others do train
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
             crashes = trial.crashes + 1 if step <= trial.step else 0
             if crashes < TRIES_WITHOUT_PROGRESS:

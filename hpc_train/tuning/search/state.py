@@ -20,7 +20,8 @@ class Trial:
     Attributes:
         number: Counted from 0.
         state: "running": a driver has it. "waiting": it was interrupted, and goes on next. "paused": others were better
-            at its last rung, but may not be so in the end. "stopped": others were better. "completed", "failed".
+            at its last rung, but may not be so in the end. "stopped": others were better, or it has diverged and they
+            have not. "completed", "failed".
         driver: Who has it, or had it last.
         judged: The comparisons with others, by rung.
         step, value: Of its newest checkpoint, and the best of the goal, when it was left last.

@@ -30,7 +30,7 @@ from hpc_train.tuning.search.journal import Journal
 from hpc_train.tuning.search.rules import Rule, rule_of
 from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
-from hpc_train.tuning.search.words import Nouns
+from hpc_train.tuning.search.words import OF_STUDY, Nouns
 
 NOTHING_LEFT = "all trials have been tried"
 
@@ -235,6 +235,8 @@ class Study:
         """
 
         def decide() -> Decision:
+            if self.nouns is not OF_STUDY:
+                raise UserError("it is an ensemble, which has as many members as its job file says")
             if self.state.max_trials is None:
                 raise UserError("the study tries all points of a grid, of which there are no more")
             if (trials := self.state.max_trials + count) > MOST_TRIALS:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_NOT_SAVED
+from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_NOT_FINITE, EXIT_NOT_SAVED
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
 from hpc_train.tuning.execution.driver import Driver, Listeners
@@ -168,18 +168,31 @@ def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -
     assert study.state.best is None
 
 
+def end_with(code: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the trials end so in place of well, once they are at their end."""
+    code_of = Run.code
+    monkeypatch.setattr(Run, "failure", lambda run, code: why, raising=False)
+    monkeypatch.setattr(
+        Run, "code", lambda run: code if code_of(run) == 0 and run._job_dir.name != "goal" else code_of(run)
+    )
+
+
+def test_a_trial_that_diverges_has_failed_only_while_no_other_has_a_value(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9", "max_failed_trials: 2"), clock.monotonic)
+    end_with(EXIT_NOT_FINITE, "loss is not finite", monkeypatch)
+    trials: dict[str, tuple[float, float | None]] = {f"{number:04d}": (1, 0.5) for number in range(1, 9)}
+    code, said = drive(study, clock, 1, trials)
+    assert code == EXIT_FAILED, "none has come to its end"
+    assert [trial.state for trial in study.state.trials] == ["failed", "failed", *["stopped"] * 7]
+
+
 def test_a_full_disk_stops_the_study_and_fails_no_trial(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9"), clock.monotonic)
-    code_of = Run.code
-    monkeypatch.setattr(Run, "failure", lambda run, code: "no space left", raising=False)
-
-    def code_of_a_full_disk(run: Run) -> int | None:
-        code = code_of(run)
-        return EXIT_NOT_SAVED if code == 0 and run._job_dir.name != "goal" else code
-
-    monkeypatch.setattr(Run, "code", code_of_a_full_disk)
+    end_with(EXIT_NOT_SAVED, "no space left", monkeypatch)
     code, said = drive(study, clock, 2, {"0000": (1, 0.5), "0001": (100, 0.5)})
     assert code == EXIT_NOT_SAVED
     assert [trial.state for trial in study.state.trials] == ["waiting", "waiting"]
