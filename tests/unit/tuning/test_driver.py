@@ -183,7 +183,7 @@ def test_a_trial_that_diverges_has_failed_only_while_no_other_has_a_value(
     study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 9", "max_failed_trials: 2"), clock.monotonic)
     end_with(EXIT_NOT_FINITE, "loss is not finite", monkeypatch)
     trials: dict[str, tuple[float, float | None]] = {f"{number:04d}": (1, 0.5) for number in range(1, 9)}
-    code, said = drive(study, clock, 1, trials)
+    code, _ = drive(study, clock, 1, trials)
     assert code == EXIT_FAILED, "none has come to its end"
     assert [trial.state for trial in study.state.trials] == ["failed", "failed", *["stopped"] * 7]
 
