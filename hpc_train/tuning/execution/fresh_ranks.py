@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from hpc_train.files import open_to_append
-from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
+from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.execution.trial_run import (
     RankStarter,
@@ -16,6 +16,7 @@ from hpc_train.tuning.execution.trial_run import (
     TrialRun,
     begin_log,
     bound_to,
+    code_in_truth,
     failure_in_words,
     rank_settings,
 )
@@ -47,7 +48,12 @@ class _LaunchedRun(TrialRun):
 
     def code(self) -> int | None:
         code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        if code is None:
+            return None
+        return code_in_truth(code, self._words()) if code >= 0 else 128 - code
+
+    def _words(self) -> LastWords:
+        return last_words(RunOutput(self._command.log, self._begin))
 
     def ask_to_stop(self) -> None:
         if not self._asked:
@@ -59,4 +65,4 @@ class _LaunchedRun(TrialRun):
             self._process.send_signal(signal.SIGINT)
 
     def failure(self, code: int) -> str:
-        return failure_in_words(self._command, code, last_words(RunOutput(self._command.log, self._begin)))
+        return failure_in_words(self._command, code, self._words())
