@@ -107,6 +107,7 @@ class Driver:
         """
         with self._lock, ExitStack() as stack:
             self._lock.sweep(remove_sessions)
+            self._study.sweep()
             for slot in self._place.slots:
                 self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
