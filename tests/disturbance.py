@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import psutil
@@ -19,6 +20,7 @@ from hpc_train.processes import with_variable
 from hpc_train.tuning.begin import open_study
 from hpc_train.tuning.execution.trial_run import DRIVER_VARIABLE
 from hpc_train.tuning.search.decisions import Judged, Left, Suggested
+from hpc_train.tuning.search.folder import TRIALS as TRIALS_FOLDER
 from hpc_train.tuning.search.folder import StudyFolder
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
@@ -29,6 +31,8 @@ from tests.support import BIN, records_of, run_program, wait_for
 EVERY, STEPS, STEP_SECS = 10, 90, 0.02
 """Steps between two checkpoints, steps of a trial, and how long one takes at least."""
 TRIALS = 9
+PAUSE = 1.5
+"""Between two kills, on average: so many times what the study takes to begin, for it is to get somewhere."""
 ASHA = {"early_stopping": {"asha": {"first_rung": EVERY, "factor": 3}}}
 SHAPES: dict[str, tuple[int, dict[str, Any]]] = {"asha": (1, ASHA), "random": (1, {}), "two slots": (2, ASHA)}
 """By its name, how many slots a study has, and what is in its `tune`."""
@@ -60,6 +64,7 @@ class Tally:
         starts: Of the study, the first one included.
         spared: Kills that were left out: a second one in a row, without a newer checkpoint, fails a trial.
         failed: Trials that two kills in a row have failed all the same.
+        temporary: Files that a process which was killed had begun to write, in job-dirs.
         steps, again: That were trained, and those of them that had been trained after a last checkpoint already.
     """
 
@@ -71,6 +76,7 @@ class Tally:
     failed: int = 0
     steps: int = 0
     again: int = 0
+    temporary: int = 0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
@@ -78,7 +84,8 @@ class Tally:
             f"{self.studies} studies, {self.starts} starts, {self.kills.total()} kills "
             f"({kinds}; {self.spared} spared), "
             f"{self.trials} trials, of which {self.failed} failed by two kills in a row, "
-            f"{self.steps} steps, of which {self.again} were lost before and made again"
+            f"{self.steps} steps, of which {self.again} were lost before and made again, "
+            f"{self.temporary} temporary files in job-dirs"
         )
 
 
@@ -88,15 +95,17 @@ class Place(ABC):
     Attributes:
         kinds: By name, what can be done to it; False: there is nothing to do that to just now.
         crashes: Those that a trial is blamed for.
-        pause_secs: Between two of them, on average.
+        begin_secs: How much longer it takes to begin than a study by itself does.
         poll_secs: Between two looks.
+        environment: Of a driver, beside what tests have.
     """
 
     study: StudyFolder
     kinds: Mapping[str, Callable[[], bool]]
     crashes: frozenset[str]
-    pause_secs: float
+    begin_secs: float
     poll_secs: float
+    environment: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def go_on(self, tally: Tally) -> bool:
@@ -131,12 +140,14 @@ def disturb_studies(
         report: Gets a line after each.
     """
     wholes = {shape: _undisturbed(folder / shape, *SHAPES[shape]) for shape in shapes}
+    began = max(_begin_secs(whole) for whole in wholes.values() if whole is not None)
     tally, end = Tally(), time.monotonic() + secs
     while not tally.studies or time.monotonic() < end:
         shape = shapes[tally.studies % len(shapes)]
         chance = random.Random(f"{seed}/{tally.studies}")
         with make(folder / shape, f"disturbed-{tally.studies}", SHAPES[shape][0], chance) as place:
-            _disturb(place, chance, end, tally)
+            _disturb(place, chance, PAUSE * (place.begin_secs + began), end, tally)
+            _sweep(place)
             study = _check_study(place.study, tally)
         if (whole := wholes[shape]) is not None:
             _check_same(study, whole, report)
@@ -155,9 +166,15 @@ def _undisturbed(folder: Path, slots: int, tune: Mapping[str, Any]) -> Study | N
     return _check_study(StudyFolder(folder / "runs/whole"), Tally())
 
 
-def _disturb(place: Place, chance: random.Random, end: float, tally: Tally) -> None:
-    """Runs a study to its end, which is disturbed until the time `end`."""
-    draw = lambda: time.monotonic() + chance.uniform(0, 2 * place.pause_secs)
+def _begin_secs(study: Study) -> float:
+    """How long it took from the beginning to the first checkpoint."""
+    (first, *_) = records_of(study.folder.job_dir(study.state.trials[0]).path, "checkpoint")
+    return float(first["time"]) - study.folder.settings().created
+
+
+def _disturb(place: Place, chance: random.Random, pause: float, end: float, tally: Tally) -> None:
+    """Runs a study to its end, which is disturbed every `pause` seconds on average until the time `end`."""
+    draw = lambda: time.monotonic() + chance.uniform(0, 2 * pause)
     names, strike = sorted(place.kinds), draw()
     while place.go_on(tally):
         if strike < time.monotonic() < end:
@@ -168,6 +185,16 @@ def _disturb(place: Place, chance: random.Random, end: float, tally: Tally) -> N
                 tally.kills[name] += 1
             strike = draw()
         time.sleep(place.poll_secs)
+
+
+def _sweep(place: Place) -> None:
+    """Has a driver look at what those before it have left, as one does later."""
+    folder = place.study
+    for left in (*folder.drivers.iterdir(), *folder.decisions.glob(".*")):
+        os.utime(left, (0, 0))
+    done = run_program([str(BIN / "hpc-train"), "tune", str(folder.path)], folder.path.parent, **place.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(folder.drivers.iterdir())
 
 
 def _is_at_stake(folder: StudyFolder) -> bool:
@@ -203,8 +230,9 @@ def _check_study(folder: StudyFolder, tally: Tally) -> Study:
         tally.steps, tally.again = tally.steps + steps, tally.again + again
     drivers = {decision.driver for decision in decisions_in(folder.decisions) if hasattr(decision, "driver")}
     wait_for(lambda: not processes_of(folder.path, drivers), lambda: f"left: {processes_of(folder.path, drivers)}", 60)
-    temporary = [path for path in folder.path.rglob(".*") if path.suffix == ".tmp" or path.name.startswith(".step")]
-    assert not temporary, temporary
+    temporary = [path.relative_to(folder.path) for path in folder.path.rglob(".*")]
+    tally.temporary += len(temporary)
+    assert all(path.parts[0] == TRIALS_FOLDER for path in temporary), temporary  # where `hpc-train clean` removes it
     return study
 
 

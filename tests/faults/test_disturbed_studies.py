@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,11 +20,9 @@ from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, STOP_CODES
 from hpc_train.tuning.search.folder import StudyFolder
 from tests.conftest import SESSIONS
 from tests.disturbance import SHAPES, Place, Tally, disturb_studies, launchers_of, processes_of, ranks_of
-from tests.support import BIN, LIMIT_SECS, SOAK, environment, run_program
+from tests.support import BIN, LIMIT_SECS, SOAK, environment
 
 SECS = float(os.environ.get("DISTURBED_SECS", 40 if SOAK == 1 else 600))
-SWEPT_SECS = 600.0
-"""A driver sweeps what others have left that are older."""
 
 
 @pytest.fixture
@@ -39,12 +36,13 @@ class Here(Place):
     """`hpc-train tune` on this machine."""
 
     crashes = frozenset(["rank killed", "mpirun killed", "mpirun stopped"])
-    pause_secs, poll_secs = 5.0, 0.05  # as long as a driver and its ranks take to begin where nothing else runs
+    begin_secs, poll_secs = 0.0, 0.05
 
     def __init__(self, folder: Path, name: str, slots: int, chance: random.Random, temporary: Path) -> None:
         self.study = StudyFolder(folder / "runs" / name)
         self._folder, self._slots, self._chance = folder, slots, chance
-        self._env = {k: v for k, v in environment(TMPDIR=str(temporary)).items() if k != SESSIONS}
+        self.environment = {"TMPDIR": str(temporary)}
+        self._env = {k: v for k, v in environment(**self.environment).items() if k != SESSIONS}
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / f"{name}.log"
         path = self.study.path
@@ -93,19 +91,9 @@ class Here(Place):
         return True
 
     def end(self) -> None:
-        """Also has a driver look at what the others have left, as one does later."""
-        assert self._process is not None
-        over = self._process.poll() == 0
-        self._process.kill()
-        self._process.wait(LIMIT_SECS)
-        if not over:
-            return
-        for folder in self.study.drivers.iterdir():
-            os.utime(folder, (time.time() - SWEPT_SECS,) * 2)
-        command = [str(BIN / "hpc-train"), "tune", str(self.study.path)]
-        done = run_program(command, self._folder, TMPDIR=self._env["TMPDIR"])
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert not list(self.study.drivers.iterdir())
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(LIMIT_SECS)
 
 
 @pytest.mark.random
