@@ -130,19 +130,20 @@ def disturb_studies(
     shapes: Sequence[str],
     make: Callable[[Path, str, int, random.Random], Place],
     seed: int,
-    secs: float,
+    secs: float | None,
     report: Callable[[str], None],
 ) -> Tally:
     """Disturbs one study after the other until `secs` are over, at least one; each is compared when it is over.
 
     Args:
+        secs: None: one study, for as long as it takes to begin eight times.
         make: Given a folder with job.yaml, the study's name, its slots, and what draws.
         report: Gets a line after each.
     """
     wholes = {shape: _undisturbed(folder / shape, *SHAPES[shape]) for shape in shapes}
     began = max(_begin_secs(whole) for whole in wholes.values() if whole is not None)
-    tally, end = Tally(), time.monotonic() + secs
-    while not tally.studies or time.monotonic() < end:
+    tally, end = Tally(), time.monotonic() + (8 * began if secs is None else secs)
+    while not tally.studies or (secs is not None and time.monotonic() < end):
         shape = shapes[tally.studies % len(shapes)]
         chance = random.Random(f"{seed}/{tally.studies}")
         with make(folder / shape, f"disturbed-{tally.studies}", SHAPES[shape][0], chance) as place:

@@ -1,6 +1,6 @@
 """Studies whose drivers, ranks and launchers are killed at random moments, against those that nobody has disturbed.
 
-`make soak` does so for ten minutes, with one study after the other.
+`make soak` does so for ten minutes (DISTURBED_SECS=600), with one study after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.conftest import SESSIONS
 from tests.disturbance import SHAPES, Place, Tally, disturb_studies, launchers_of, processes_of, ranks_of
 from tests.support import BIN, LIMIT_SECS, SOAK, environment
 
-SECS = float(os.environ.get("DISTURBED_SECS", 40 if SOAK == 1 else 600))
+SECS = float(os.environ.get("DISTURBED_SECS", 600)) if SOAK > 1 else None
 
 
 @pytest.fixture
@@ -108,4 +108,4 @@ def test_studies_that_are_killed_at_random_moments_are_those_that_nobody_has_dis
     tally = disturb_studies(tmp_path, list(SHAPES)[: 1 if SOAK == 1 else None], make, 0, SECS, report)
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("__autograph_generated_file")]
     assert not left, "in the folder for temporary files"
-    assert tally.kills.total() > 2
+    assert tally.kills.total() > 0

@@ -1,6 +1,6 @@
 """Studies in a Slurm job of two nodes, whose steps, script, nodes and processes are killed at random moments.
 
-For ten minutes, under `make soak` alone; test_tune_sh.py has a requeue and a node that dies.
+For ten minutes (DISTURBED_SECS=600), under `make soak` alone; test_tune_sh.py has a requeue and a node that dies.
 """
 
 from __future__ import annotations
@@ -114,4 +114,4 @@ def test_studies_that_are_killed_at_random_moments_are_those_that_nobody_has_dis
 
     make = lambda *words: Allocated(*words, slurm_cluster)
     tally = disturb_studies(tmp_path, list(SHAPES), make, 0, SECS, report)
-    assert tally.kills.total() > 2
+    assert tally.kills.total() > 0
