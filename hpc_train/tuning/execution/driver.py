@@ -14,7 +14,17 @@ from hpc_train.errors import UserError, did_you_mean
 from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
-from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
+from hpc_train.outcome import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_LOST_NODE,
+    EXIT_TERMINATED,
+    STOP_CODES,
+    Again,
+    outcome_of,
+    signal_name,
+)
+from hpc_train.resilience.job_lock import holder_of
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
@@ -308,6 +318,8 @@ class Driver:
         if self._stopping and signal_name(code) is not None:
             return Leaving("waiting", step, value, "ended at once")
         why = running.run.failure(code)
+        if code == EXIT_BAD_INPUT and holder_of(running.job_dir.path) is not None:
+            return Leaving("waiting", step, value, why)  # another one runs it: ranks of a node that was taken for lost
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
             crashes = trial.crashes + 1 if step <= trial.step else 0
             if crashes < TRIES_WITHOUT_PROGRESS:
