@@ -26,7 +26,7 @@ from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
 from tests.slurm.jobs import make_folder, set_step_secs, write_job
 from tests.studies import check_history, decisions_in, files_of
-from tests.support import BIN, records_of, run_program, wait_for
+from tests.support import BIN, LIMIT_SECS, records_of, run_program, wait_for
 
 EVERY, STEPS, STEP_SECS = 10, 90, 0.02
 """Steps between two checkpoints, steps of a trial, and how long one takes at least."""
@@ -178,6 +178,7 @@ def _disturb(place: Place, chance: random.Random, pause: float, end: float, tall
     draw = lambda: time.monotonic() + chance.uniform(0, 2 * pause)
     names, strike = sorted(place.kinds), draw()
     while place.go_on(tally):
+        assert time.monotonic() < end + LIMIT_SECS, "the study does not come to its end"
         if strike < time.monotonic() < end:
             name = chance.choice(names)
             if name in place.crashes and _is_at_stake(place.study):

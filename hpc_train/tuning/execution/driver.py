@@ -315,8 +315,8 @@ class Driver:
             if running.verdict is not None:
                 return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
             return Leaving("waiting", step, value, self._stopping or "it was stopped")
-        if self._stopping and signal_name(code) is not None:
-            return Leaving("waiting", step, value, "ended at once")
+        if (self._stopping or self._signals.received) and signal_name(code) is not None:
+            return Leaving("waiting", step, value, "ended at once")  # as by a queue, which ends ranks and driver
         why = running.run.failure(code)
         if code == EXIT_BAD_INPUT and holder_of(running.job_dir.path) is not None:
             return Leaving("waiting", step, value, why)  # another one runs it: ranks of a node that was taken for lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_LOST_NODE
+from hpc_train.outcome import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
 from hpc_train.tuning.execution.driver import Driver, Listeners
@@ -177,6 +178,25 @@ def test_a_trial_whose_job_dir_others_use_is_tried_until_they_have_left(
     (trial,) = study.state.trials
     assert (trial.state, trial.crashes) == ("completed", 0)
     assert trial.periods[-1][0] == pytest.approx(10, abs=0.1)
+
+
+def test_a_trial_is_not_to_blame_where_a_queue_ends_it_and_its_driver_at_once(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1"), clock.monotonic)
+    study.ask(OTHER)
+    study.leave(study.state.trials[0], OTHER, Leaving("waiting", 0, None))
+
+    def code(run: Run) -> int:
+        monkeypatch.setattr(StopSignals, "received", "SIGTERM")
+        return 128 + signal.SIGTERM
+
+    monkeypatch.setattr(Run, "code", code)
+    monkeypatch.setattr(StopSignals, "__init__", lambda signals: None)
+    monkeypatch.setattr(StopSignals, "received", None, raising=False)
+    assert drive(study, clock, 1, {})[0] == EXIT_TERMINATED
+    (trial,) = study.state.trials
+    assert (trial.state, trial.crashes) == ("waiting", 0)
 
 
 def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -> None:
