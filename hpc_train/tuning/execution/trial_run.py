@@ -111,11 +111,11 @@ def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:
     """Why a run has ended with `code`; `words` are what is known of what it printed."""
     if words.signal is not None:
         return words.message or f"killed by {words.signal}"
-    if words.message is None and (name := signal_name(code)) is not None:
-        return f"mpirun was ended by {name}"
     error = sound(JobDir(command.job_dir).status()).get("error")
     if error is not None and isinstance(error.get("message"), str) and words.message is None:
         return str(error["message"])
+    if words.message is None and (name := signal_name(code)) is not None:
+        return f"mpirun was ended by {name}"
     return words.message or (words.lines[-1] if words.lines else f"exit code {code}")
 
 
