@@ -31,8 +31,10 @@ from tests.support import BIN, LIMIT_SECS, records_of, run_program, wait_for
 EVERY, STEPS, STEP_SECS = 10, 90, 0.02
 """Steps between two checkpoints, steps of a trial, and how long one takes at least."""
 TRIALS = 9
-PAUSE = 1.5
-"""Between two kills, on average: so many times what the study takes to begin, for it is to get somewhere."""
+PAUSE, MOST_SECS = 1.5, 8.0
+"""Between two kills, on average: so many times what the study took to begin, for it is to get somewhere; and no more
+seconds than that, whatever else the machine did meanwhile.
+"""
 ASHA = {"early_stopping": {"asha": {"first_rung": EVERY, "factor": 3}}}
 SHAPES: dict[str, tuple[int, dict[str, Any]]] = {"asha": (1, ASHA), "random": (1, {}), "two slots": (2, ASHA)}
 """By its name, how many slots a study has, and what is in its `tune`."""
@@ -147,7 +149,7 @@ def disturb_studies(
         shape = shapes[tally.studies % len(shapes)]
         chance = random.Random(f"{seed}/{tally.studies}")
         with make(folder / shape, f"disturbed-{tally.studies}", SHAPES[shape][0], chance) as place:
-            _disturb(place, chance, PAUSE * (place.begin_secs + began), end, tally)
+            _disturb(place, chance, place.begin_secs + min(PAUSE * began, MOST_SECS), end, tally)
             _sweep(place)
             study = _check_study(place.study, tally)
         if (whole := wholes[shape]) is not None:

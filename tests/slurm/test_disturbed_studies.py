@@ -28,7 +28,7 @@ class Allocated(Place):
     """slurm/tune.sh in a job of two nodes, which is submitted again where Slurm does not start it again."""
 
     crashes = frozenset(["rank killed", "mpirun killed", "step killed", "step cancelled", "node lost"])
-    begin_secs, poll_secs = 6.0, 0.5  # one that goes back into the queue waits there for eleven seconds
+    begin_secs, poll_secs = 4.0, 0.5  # one that goes back into the queue waits there for eleven seconds
 
     def __init__(self, folder: Path, name: str, slots: int, chance: random.Random, cluster: SlurmCluster) -> None:
         self.study = StudyFolder(folder / "runs" / name)
