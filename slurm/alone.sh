@@ -56,7 +56,7 @@ if [[ $stop == USR1 && " $UNREQUEUED_CODES " != *" $code "* ]] || ((code == EXIT
     # Slurm ends what this script has started as soon as the job is requeued; it is to answer all the same.
     # shellcheck disable=SC2016
     requeue='trap "" TERM; exec scontrol requeue "$1"'
-    if problem=$(timeout 20 bash -c "$requeue" - "$job" 2>&1); then
+    if problem=$(trap "" TERM; timeout 20 bash -c "$requeue" - "$job" 2>&1); then
         echo "$me: the job is back in the queue"
         sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
         wait $! || true

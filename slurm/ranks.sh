@@ -271,7 +271,7 @@ fi
 # Slurm ends what this script has started as soon as the job is requeued; it is to answer all the same.
 # shellcheck disable=SC2016
 requeue='trap "" TERM; exec scontrol requeue "$1"'
-if problem=$(timeout "$ASK_SECS" bash -c "$requeue" - "$job" 2>&1); then
+if problem=$(trap "" TERM; timeout "$ASK_SECS" bash -c "$requeue" - "$job" 2>&1); then
     echo "$me: the job is back in the queue ($why)"
     sleep 60 >/dev/null 2>&1 & # Slurm ends this script before that
     wait $! || true

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -103,6 +104,28 @@ def files_of(folder: StudyFolder) -> Iterator[dict[str, Any]]:
     names = sorted(path.name for path in folder.decisions.iterdir() if path.suffix == ".json" and path.stem.isdecimal())
     assert names == [f"{number:08d}.json" for number in range(len(names))]
     return (json.loads((folder.decisions / name).read_text()) for name in names)
+
+
+def check_history(folder: StudyFolder, trials: int) -> None:
+    """No trial is lost, doubled, or run by two at once."""
+    runs_of: dict[int, str | None] = {}
+    rungs: Counter[tuple[int, int]] = Counter()
+    for decision in decisions_in(folder.decisions):
+        if isinstance(decision, Suggested):
+            assert decision.trial == len(runs_of)
+            runs_of[decision.trial] = decision.driver
+        elif isinstance(decision, Taken):
+            assert runs_of[decision.trial] is None, "nobody had it"
+            runs_of[decision.trial] = decision.driver
+        elif isinstance(decision, Left):
+            assert runs_of[decision.trial] == decision.driver, "who had it"
+            runs_of[decision.trial] = None
+        elif isinstance(decision, Judged):
+            assert runs_of[decision.trial] is not None
+            rungs[decision.trial, decision.rung] += 1
+    assert list(runs_of) == list(range(trials))
+    assert set(runs_of.values()) == {None}, "all have been left"
+    assert set(rungs.values()) <= {1}
 
 
 def suggested(trial: int, **values: Any) -> Suggested:

@@ -46,10 +46,10 @@ def joined(world: World) -> Iterator[None]:
         collective.init(dmlc_task_id=f"{world.rank:08d}", **where)
     try:
         yield
-    finally:
+    finally:  # also where a signal stops the job: a chief that left before the others had taken leave would fail them
         collective.finalize()
-    for tracker in trackers:
-        tracker.wait_for()
+        for tracker in trackers:
+            tracker.wait_for()
 
 
 def _reachable_address(hosts: list[str]) -> str:

@@ -284,7 +284,12 @@ class _Rules(RunListener):
 
 
 def missed_evaluations(context: RunContext, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """What evaluations of every checkpoint have not come to: the number of the set, and which of `steps`. Local."""
+    """What evaluations of every checkpoint have not come to: the number of the set, and which of `steps`. Local.
+
+    Not what a signal has saved between two of them: a run that is not stopped evaluates no such checkpoint.
+    """
+    interval = context.config.save_checkpoints_steps
+    steps = [step for step in steps if interval is None or step % interval == 0]
     known = JobDir(context.job_dir).evaluations(context.plan.first_step)
     every = [(number, spec.kind) for number, spec in enumerate(context.job.eval_specs) if spec.eval_every_checkpoint]
     return [(number, step) for number, kind in every for step in steps if step not in known.get(kind, {})]

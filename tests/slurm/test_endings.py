@@ -45,7 +45,14 @@ SCONTROL = """\
 [[ ! -e scontrol_is_broken ]] || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
 case $1 in
     show) cat record ;;
-    requeue) echo "$2" >>requeued; echo "${REQUEUE_SAYS:-}" >&2; [[ -z ${REQUEUE_SAYS:-} ]] ;;
+    requeue)
+        echo "$2" >>requeued
+        for process in ${ENDS_ALL:+$(ps -o pid= -s "$(ps -o sid= -p $$)")}; do # as Slurm does at once
+            kill -TERM "$process" 2>/dev/null || true
+        done
+        echo "${REQUEUE_SAYS:-}" >&2
+        [[ -z ${REQUEUE_SAYS:-} ]]
+        ;;
 esac
 """
 
@@ -168,6 +175,13 @@ def test_a_job_that_is_not_finished_goes_back_into_the_queue_once(
 ) -> None:
     end = script.run(number, ends_with, record)
     assert end.requeued == ["7"], end.out
+    assert script.status()["state"] == "requeued"
+
+
+def test_a_requeue_is_told_where_slurm_ends_all_that_the_script_has_started_at_once(script: Script) -> None:
+    end = script.run(USR1, 3, ENDS_ALL="1")
+    assert end.requeued == ["7"], end.out
+    assert "train.sh: the job is back in the queue (warning)\n" in end.out
     assert script.status()["state"] == "requeued"
 
 

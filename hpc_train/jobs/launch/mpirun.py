@@ -24,7 +24,7 @@ from hpc_train.errors import UserError
 from hpc_train.jobs.launch.mpirun_output import MpirunOutput, pump
 from hpc_train.jobs.launch.record_end import newest_step
 from hpc_train.jobs.launch.supervisor import RunEnd, supervise
-from hpc_train.outcome import EXIT_AT_ONCE, EXIT_STOPPED, STOP_CODES
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED, EXIT_STOPPED, STOP_CODES
 from hpc_train.processes import kill, of_session
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.start_timeline import LAUNCHED_VARIABLE, process_began
@@ -49,6 +49,8 @@ VERSION_SECS = 60.0
 """How long mpirun may take to tell its version (it needs 0.05 seconds)."""
 LEFT_OVER_SECS = 1.0
 """How long what mpirun has started may outlive it."""
+EXIT_MPIRUN_ENDED = 128 + signal.SIGTERM
+"""Of a run whose mpirun was told to end, which it does with EXIT_FAILED, as if a rank had failed; none has."""
 ASKED = {"SIGINT": "Ctrl-C: the ranks save and stop; a second Ctrl-C ends them at once"}
 PROGRESS = "HPC_TRAIN_PROGRESS"
 SESSION_VARIABLE = "OMPI_MCA_orte_local_tmpdir_base"
@@ -250,6 +252,8 @@ def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.E
         code, why, reported = STOP_CODES[signals.received], "stopped before the ranks had begun", False
     elif end is not None and (end.signal is not None or not reported):
         why, reported = str(end), False
+    elif fresh and not reported and code == EXIT_FAILED:
+        code, why = EXIT_MPIRUN_ENDED, "mpirun was ended by a signal"
     else:
         why, end = f"the job ended with exit code {code}", None
     if (killed or (end is not None and end.signal is not None)) and sys.stdout.isatty():

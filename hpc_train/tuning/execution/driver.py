@@ -15,6 +15,7 @@ from hpc_train.folders import remove_tree
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.outcome import (
+    EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_LOST_NODE,
     EXIT_NOT_FINITE,
@@ -25,6 +26,7 @@ from hpc_train.outcome import (
     outcome_of,
     signal_name,
 )
+from hpc_train.resilience.job_lock import holder_of
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
@@ -117,6 +119,7 @@ class Driver:
         """
         with self._lock, ExitStack() as stack:
             self._lock.sweep(remove_sessions)
+            self._study.sweep()
             for slot in self._place.slots:
                 self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
@@ -324,9 +327,11 @@ class Driver:
             if running.verdict is not None:
                 return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
             return Leaving("waiting", step, value, self._stopping or "it was stopped")
-        if self._stopping and signal_name(code) is not None:
-            return Leaving("waiting", step, value, "ended at once")
+        if (self._stopping or self._signals.received) and signal_name(code) is not None:
+            return Leaving("waiting", step, value, "ended at once")  # as by a queue, which ends ranks and driver
         why = running.run.failure(code)
+        if code == EXIT_BAD_INPUT and holder_of(running.job_dir.path) is not None:
+            return Leaving("waiting", step, value, why)  # another one runs it: ranks of a node that was taken for lost
         if code == EXIT_NOT_SAVED:  # for which no trial is to blame
             return Leaving("waiting", step, value, why)
         if code == EXIT_NOT_FINITE and self._study.nouns is OF_STUDY and self._study.state.best is not None:

@@ -15,9 +15,15 @@ from hpc_train.distributed.world import Threads
 from hpc_train.files import open_to_append
 from hpc_train.folders import make_folder, make_new_folder, remove_tree
 from hpc_train.jobdir.job_dir import JobDir
-from hpc_train.jobs.launch.error_excerpt import RunOutput, last_words
-from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES, Mpirun, end_session, start_of
-from hpc_train.outcome import EXIT_AT_ONCE, EXIT_LOST_NODE, STOP_CODES
+from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
+from hpc_train.jobs.launch.mpirun import (
+    SESSION_VARIABLE,
+    SESSION_VARIABLES,
+    Mpirun,
+    end_session,
+    start_of,
+)
+from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED, EXIT_LOST_NODE, STOP_CODES
 from hpc_train.telemetry.status import mark_ended, sound
 from hpc_train.tuning.execution.assignments import Assignment, AssignmentFolder
 from hpc_train.tuning.execution.orphans import session_folder
@@ -28,6 +34,7 @@ from hpc_train.tuning.execution.trial_run import (
     TrialRun,
     begin_log,
     bound_to,
+    code_in_truth,
     failure_in_words,
     rank_settings,
 )
@@ -172,19 +179,30 @@ class KeptRun(TrialRun):
     def __init__(self, ranks: _Ranks, number: int, command: TrialCommand, begin: int) -> None:
         self._ranks, self._number, self._command, self._begin = ranks, number, command, begin
         self._asked, self._times, self._at_once = 0.0, 0, False
+        self._code: int | None = None
 
     def code(self) -> int | None:
         if (end := self._ranks.assignments.end(self._number)) is not None:
             return end.code
-        if (code := self._ranks.code()) is not None:
-            code = EXIT_AT_ONCE if self._at_once else code
-            if sound(JobDir(self._command.job_dir).status()).get("state") == "running":
-                words = last_words(RunOutput(self._ranks.log))
-                mark_ended(self._command.job_dir, words.rank, words.signal, self.failure(code))
-            return code or 1
+        if self._code is None and (code := self._ranks.code()) is not None:
+            self._code = self._ended(EXIT_AT_ONCE if self._at_once else code or EXIT_FAILED)
+        if self._code is not None:
+            return self._code
         if self._asked and time.monotonic() - self._asked > STOP_AGAIN_SECS and self._times < STOP_TIMES:
             self._ask()
         return None
+
+    def _ended(self, code: int) -> int:
+        """The exit code, where mpirun has ended with `code` and no rank has reported; status.json says so then, too."""
+        notice, printed = self._words()
+        code = code_in_truth(code, notice, printed)
+        if sound(JobDir(self._command.job_dir).status()).get("state") == "running":
+            mark_ended(self._command.job_dir, notice.rank, notice.signal, self.failure(code))
+        return code
+
+    def _words(self) -> tuple[LastWords, LastWords]:
+        """What mpirun has said of the ranks, and what they have printed."""
+        return last_words(RunOutput(self._ranks.log)), last_words(RunOutput(self._command.log, self._begin))
 
     def names(self) -> dict[str, list[str]]:
         """The metrics by the kind of their evaluation, once it has ended."""
@@ -207,7 +225,7 @@ class KeptRun(TrialRun):
         return self._ranks.process.poll() is not None and not self._ranks.has_begun()
 
     def failure(self, code: int) -> str:
-        notice, printed = last_words(RunOutput(self._ranks.log)), last_words(RunOutput(self._command.log, self._begin))
+        notice, printed = self._words()
         return failure_in_words(self._command, code, notice if notice.signal is not None else printed)
 
 

@@ -14,7 +14,8 @@ from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import LOG_FILE
 from hpc_train.jobs.launch.error_excerpt import LastWords
-from hpc_train.jobs.launch.mpirun import PROGRESS
+from hpc_train.jobs.launch.mpirun import EXIT_MPIRUN_ENDED, PROGRESS
+from hpc_train.outcome import EXIT_FAILED, signal_name
 from hpc_train.telemetry.status import sound
 from hpc_train.tuning.execution.slots import Slot
 
@@ -100,6 +101,12 @@ def begin_log(path: Path) -> int:
         return os.fstat(log.fileno()).st_size
 
 
+def code_in_truth(code: int, *words: LastWords) -> int:
+    """`code`, with which a run has ended, unless it is that of a failure, and `words` tell of none. Pure."""
+    said = any(one.rank is not None or one.message is not None for one in words)
+    return EXIT_MPIRUN_ENDED if code == EXIT_FAILED and not said else code
+
+
 def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:
     """Why a run has ended with `code`; `words` are what is known of what it printed."""
     if words.signal is not None:
@@ -109,6 +116,8 @@ def failure_in_words(command: TrialCommand, code: int, words: LastWords) -> str:
     error = sound(JobDir(command.job_dir).status()).get("error")
     if error is not None and isinstance(error.get("message"), str) and words.message is None:
         return str(error["message"])
+    if words.message is None and (name := signal_name(code)) is not None:
+        return f"mpirun was ended by {name}"
     return words.message or (words.lines[-1] if words.lines else f"exit code {code}")
 
 

@@ -27,6 +27,8 @@ MAX_BYTES = 1 << 20
 """Of one decision: a point may have a long choice."""
 SEEN_SECS = 60.0
 """How long another node's file may stay unseen, since NFS remembers that there was none."""
+ABANDONED_SECS = 600.0
+"""After which a decision that is being written is written no more."""
 POLL_SECS = 0.02
 
 _NAME = re.compile(r"\d{8}\.json")
@@ -58,6 +60,13 @@ class Journal:
         """
         while self._read_next():
             pass
+
+    def sweep(self) -> None:
+        """Removes what processes have left that were killed while they appended."""
+        for path in self._folder.glob(".*.tmp"):
+            with suppress(OSError):
+                if abs(time.time() - path.lstat().st_mtime) > ABANDONED_SECS:
+                    remove(path)
 
     def read_whole(self) -> None:
         """Reads all decisions.

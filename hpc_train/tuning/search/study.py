@@ -91,6 +91,10 @@ class Study:
         """Reads what others have decided."""
         self._journal.refresh()
 
+    def sweep(self) -> None:
+        """Removes what processes have left that were killed while they decided."""
+        self._journal.sweep()
+
     def ask(self, driver: str) -> Answer:
         """A trial for `driver`, which has it from here on.
 

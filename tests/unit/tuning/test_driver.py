@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 
 from hpc_train import UserError
-from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_NOT_FINITE, EXIT_NOT_SAVED
+from hpc_train.outcome import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_LOST_NODE,
+    EXIT_NOT_FINITE,
+    EXIT_NOT_SAVED,
+    EXIT_TERMINATED,
+)
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
 from hpc_train.tuning.execution.driver import Driver, Listeners
@@ -19,7 +27,7 @@ from hpc_train.tuning.execution.place import Place
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.search.driver_lock import DriverLock
 from hpc_train.tuning.search.folder import StudySettings
-from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.study import Leaving, Study
 from tests.job_dirs import record, write_job
 from tests.studies import SPACE, opened, study_in
 
@@ -159,6 +167,43 @@ def test_slots_in_which_no_ranks_come_up_are_left_out(
     assert "slot 0 is left out: no ranks came up: mpirun: no such file" in said
     assert [trial.state for trial in study.state.trials][-1] == "waiting"
     assert not any(study.state.of("failed"))
+
+
+def test_a_trial_whose_job_dir_others_use_is_tried_until_they_have_left(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the ranks of a node do that was taken for lost, and was not."""
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1"), clock.monotonic)
+    code = Run.code
+    monkeypatch.setattr(Run, "code", lambda run: EXIT_BAD_INPUT if 0 < clock.now < 10 else code(run))
+    monkeypatch.setattr(Run, "failure", lambda self, code: "another job uses this job-dir", raising=False)
+    monkeypatch.setattr(module, "holder_of", lambda _: {"pid": 1} if clock.now < 10 else None)
+    study.ask(OTHER)
+    study.leave(study.state.trials[0], OTHER, Leaving("waiting", 0, None))
+    clock.now = 1.0
+    assert drive(study, clock, 1, {"0000": (1, 0.9)})[0] == 0
+    (trial,) = study.state.trials
+    assert (trial.state, trial.crashes) == ("completed", 0)
+    assert trial.periods[-1][0] == pytest.approx(10, abs=0.1)
+
+
+def test_a_trial_is_not_to_blame_where_a_queue_ends_it_and_its_driver_at_once(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1"), clock.monotonic)
+    study.ask(OTHER)
+    study.leave(study.state.trials[0], OTHER, Leaving("waiting", 0, None))
+
+    def code(run: Run) -> int:
+        monkeypatch.setattr(StopSignals, "received", "SIGTERM")
+        return 128 + signal.SIGTERM
+
+    monkeypatch.setattr(Run, "code", code)
+    monkeypatch.setattr(StopSignals, "__init__", lambda signals: None)
+    monkeypatch.setattr(StopSignals, "received", None, raising=False)
+    assert drive(study, clock, 1, {})[0] == EXIT_TERMINATED
+    (trial,) = study.state.trials
+    assert (trial.state, trial.crashes) == ("waiting", 0)
 
 
 def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train import UserError
+from hpc_train.files import unforeseen
 from hpc_train.telemetry.json_files import finite
 from hpc_train.tuning.search import journal as module
 from hpc_train.tuning.search.decisions import Changed, Decision, Halted, decision_of, fields_of
@@ -193,6 +194,17 @@ def test_a_folder_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pyt
         numbers(Journal(tmp_path, lambda _: None), 0)
     assert str(caught.value).startswith(f"{tmp_path}: a decision cannot be written: its file system has no hard links")
     assert list(tmp_path.iterdir()) == [], "nothing is left"
+
+
+def test_what_was_left_by_processes_that_were_killed_is_swept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, lambda _: None)
+    numbers(journal, 0)
+    old, new = (unforeseen(tmp_path / "00000001.json") for _ in range(2))
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (0, 0))
+    journal.sweep()
+    assert sorted(tmp_path.iterdir()) == sorted([new, tmp_path / "00000000.json"])
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

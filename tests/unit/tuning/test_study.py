@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -17,14 +16,13 @@ from hypothesis import strategies as st
 from hpc_train import UserError
 from hpc_train.config.yaml_loader import read_yaml
 from hpc_train.jobdir.paths import CODE
-from hpc_train.tuning.search.decisions import Judged, Left, Suggested, Taken
 from hpc_train.tuning.search.folder import BEST_FILE, StudyFolder
 from hpc_train.tuning.search.study import NOTHING_LEFT, Leaving, Study
 from tests.studies import (
     DRIVER,
     MAX_STEPS,
     SPACE,
-    decisions_in,
+    check_history,
     files_of,
     measured,
     opened,
@@ -320,28 +318,6 @@ def test_several_drivers_in_any_order(
     check_history(folder, 9)
     assert not list(opened(folder).state.of("running", "waiting"))
     shutil.rmtree(folder.path)
-
-
-def check_history(folder: StudyFolder, trials: int) -> None:
-    """No trial is lost, doubled, or run by two at once."""
-    runs_of: dict[int, str | None] = {}
-    rungs: Counter[tuple[int, int]] = Counter()
-    for decision in decisions_in(folder.decisions):
-        if isinstance(decision, Suggested):
-            assert decision.trial == len(runs_of)
-            runs_of[decision.trial] = decision.driver
-        elif isinstance(decision, Taken):
-            assert runs_of[decision.trial] is None, "nobody had it"
-            runs_of[decision.trial] = decision.driver
-        elif isinstance(decision, Left):
-            assert runs_of[decision.trial] == decision.driver, "who had it"
-            runs_of[decision.trial] = None
-        elif isinstance(decision, Judged):
-            assert runs_of[decision.trial] is not None
-            rungs[decision.trial, decision.rung] += 1
-    assert list(runs_of) == list(range(trials))
-    assert set(runs_of.values()) == {None}, "all have been left"
-    assert set(rungs.values()) <= {1}
 
 
 @pytest.mark.random
