@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -209,10 +209,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{key}: {values[1]} (was {values[0]})" for key, values in differing([before, now]).items()]
 
 
-def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
-    """Replaces BEST_FILE by the job file of `trial`; its path. UserError where it cannot be written."""
+def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float, story: Sequence[str] = ()) -> Path:
+    """Replaces BEST_FILE by the job file of `trial`, below its `story`; its path. UserError: it cannot be written."""
     goal, path = job.goal, folder.path / CODE / BEST_FILE
-    about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
+    lines = [f"Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.", *story]
+    about = "".join(f"# {line}\n" for line in lines)
     try:
         replace_text(path, about + job.file_of(trial), to_disk=False)
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hpc_train.config.tune.section import Goal
 from hpc_train.config.tune.space import Point
-from hpc_train.tuning.search.decisions import Changed, Decision, Halted, Judged, Left, Suggested, Taken
+from hpc_train.tuning.search.decisions import Changed, Decision, Halted, Judged, Left, Lineage, Suggested, Taken
 
 State = Literal["running", "waiting", "paused", "stopped", "completed", "failed"]
 
@@ -19,6 +19,7 @@ class Trial:
 
     Attributes:
         number: Counted from 0.
+        lineage: Of a fork; None: it began with step 0.
         state: "running": a driver has it. "waiting": it was interrupted, and goes on next. "paused": others were better
             at its last rung, but may not be so in the end. "stopped": others were better. "completed", "failed".
         driver: Who has it, or had it last.
@@ -35,6 +36,7 @@ class Trial:
     point: Point
     source: str
     driver: str
+    lineage: Lineage | None = None
     state: State = "running"
     judged: dict[int, Judged] = field(default_factory=dict)
     step: int = 0
@@ -50,6 +52,21 @@ class Trial:
     def name(self) -> str:
         """Of its job-dir, in the folder of trials."""
         return f"{self.number:04d}"
+
+    @property
+    def begun_at(self) -> int:
+        """The step that it began from."""
+        return self.lineage.step if self.lineage is not None else 0
+
+    @property
+    def position(self) -> int:
+        """The step at which it was compared last, or that it began from."""
+        return max((judged.step for judged in self.judged.values()), default=self.begun_at)
+
+    @property
+    def replaced(self) -> Judged | None:
+        """The comparison by which a fork of another trial takes its place; None: none does."""
+        return next((judged for judged in self.judged.values() if judged.parent is not None), None)
 
 
 class StudyState:
@@ -79,7 +96,10 @@ class StudyState:
         elif isinstance(decision, Suggested):
             if decision.trial != len(self.trials):
                 raise ValueError("trials are numbered in order")
-            trial = Trial(decision.trial, decision.point, decision.source, decision.driver)
+            if (lineage := decision.lineage) is not None and max(lineage.parent, lineage.replaces) >= decision.trial:
+                raise ValueError("a fork of a trial that there is not")
+            trial = Trial(decision.trial, decision.point, decision.source, decision.driver, lineage)
+            trial.step = trial.begun_at
             trial.periods.append((decision.time, None))
             self.trials.append(trial)
         elif decision.trial < len(self.trials):
@@ -89,6 +109,8 @@ class StudyState:
 
     def _hear_of(self, trial: Trial, decision: Taken | Judged | Left) -> None:
         if isinstance(decision, Judged):
+            if (decision.parent or 0) >= len(self.trials):
+                raise ValueError("a fork of a trial that there is not")
             trial.judged[decision.rung] = decision
             trial.verdict = decision if decision.verdict != "promoted" else None
         elif isinstance(decision, Taken):
@@ -106,6 +128,20 @@ class StudyState:
     def of(self, *states: State) -> Iterator[Trial]:
         """The trials in one of these states, by number."""
         return (trial for trial in self.trials if trial.state in states)
+
+    def replaceable(self) -> list[Trial]:
+        """The trials in whose place a fork is to begin, those that were compared at the lowest step first."""
+        begun = {trial.lineage.replaces for trial in self.trials if trial.lineage is not None}
+        found = [trial for trial in self.trials if trial.replaced is not None and trial.number not in begun]
+        return sorted(found, key=lambda trial: (trial.position, trial.number))
+
+    def ancestors(self, trial: Trial) -> list[Trial]:
+        """Those from whose checkpoints a trial comes, the first one first."""
+        found: list[Trial] = []
+        while trial.lineage is not None:
+            trial = self.trials[trial.lineage.parent]
+            found.insert(0, trial)
+        return found
 
     @property
     def best(self) -> Trial | None:
