@@ -37,6 +37,7 @@ from hpc_train.jobdir.paths import CODE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
+from hpc_train.text import visible
 from hpc_train.tuning.search.state import Trial
 
 STUDY_FILE, BEST_FILE = "study.json", "best_trial.yaml"
@@ -213,7 +214,7 @@ def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float, s
     """Replaces BEST_FILE by the job file of `trial`, below its `story`; its path. UserError: it cannot be written."""
     goal, path = job.goal, folder.path / CODE / BEST_FILE
     lines = [f"Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.", *story]
-    about = "".join(f"# {line}\n" for line in lines)
+    about = "".join(f"# {visible(line)}\n" for line in lines)
     try:
         replace_text(path, about + job.file_of(trial), to_disk=False)
     except OSError as error:

@@ -33,6 +33,8 @@ from hpc_train.tuning.search.state import State, StudyState, Trial
 from hpc_train.tuning.search.words import story
 
 NOTHING_LEFT = "all trials have been tried"
+NOBODY = "0" * 16
+"""No driver."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Study:
 
     def is_done(self) -> bool:
         """Whether no trial is to begin or to go on any more."""
-        return self._next("")[1].what == "over"
+        return self._next(NOBODY)[1].what == "over"
 
     @cached_property
     def _sampler(self) -> Sampler:

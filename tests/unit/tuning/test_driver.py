@@ -14,6 +14,7 @@ from hpc_train import UserError
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
+from hpc_train.tuning.execution.assignments import ModelFacts
 from hpc_train.tuning.execution.driver import Driver, Listeners
 from hpc_train.tuning.execution.place import Place
 from hpc_train.tuning.execution.slots import Slot
@@ -59,8 +60,8 @@ class Run:
     def never_began(self) -> bool:
         return False
 
-    def names(self) -> dict[str, list[str]]:
-        return {"eval": ["loss", "accuracy"]}
+    def facts(self) -> ModelFacts:
+        return ModelFacts({"eval": ["loss", "accuracy"]})
 
 
 class Starter:
@@ -76,7 +77,7 @@ class Starter:
     def begin(self, command: Any) -> Run:
         return self._begin(command.job_dir)
 
-    names = begin
+    facts = begin
 
 
 class FakePlace(Place):

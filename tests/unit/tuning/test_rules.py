@@ -58,7 +58,7 @@ class Halving:
             self.state.hear(left(number, "completed", step=27, value=0.0))
             return
         value = self.values[number][rung]
-        verdict, why = self.rule.judge(self.state, trial, rung, value)
+        verdict, why, _ = self.rule.judge(self.state, trial, rung, value)
         self.state.hear(judged(number, rung, value, verdict))
         assert f"step {RUNGS[rung]}" in why
         assert (verdict == "promoted") == self.among_best(number, rung)
@@ -186,7 +186,7 @@ def test_the_median_rule_is_that_of_the_median(
     for number, other in enumerate(others):
         state.hear(judged(number, 1, other))
         state.hear(judged(number, 0, 0.0))
-    verdict, why = rule.judge(state, state.trials[-1], 1, value)
+    verdict, why, _ = rule.judge(state, state.trials[-1], 1, value)
     worst = -math.inf if mode == "max" else math.inf
     numbers = [worst if other is None else other for other in others]
     mine = worst if value is None else value
