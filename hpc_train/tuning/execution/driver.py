@@ -292,9 +292,9 @@ class Driver:
         """How a trial is whose ranks have left with `code`."""
         trial, goal = running.trial, self._study.goal
         step, value = _step(trial, running.job_dir), Measurements.of(running.job_dir, goal, trial.begun_at).best()
-        if code == 0:
+        if code == 0 and (self._keeper is None or running.verdict is None):
             return Leaving("completed", step, value, "" if value is not None else f"{goal.metric} was no finite number")
-        if code in STOP_CODES.values():
+        if code in (0, *STOP_CODES.values()):  # of a population, also one that came to the end before it had stopped
             if running.verdict is not None:
                 return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
             return Leaving("waiting", step, value, self._stopping or "it was stopped")

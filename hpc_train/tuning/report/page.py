@@ -17,7 +17,7 @@ from hpc_train.tuning.report.course import Course, courses_of, state_of
 from hpc_train.tuning.report.numbers import ENOUGH, comparable, importance, ranked, rung_counts
 from hpc_train.tuning.search.folder import BEST_FILE
 from hpc_train.tuning.search.study import Study
-from hpc_train.tuning.search.words import failures
+from hpc_train.tuning.search.words import failures, story
 
 NARROW = SIZES[:1]
 
@@ -107,6 +107,7 @@ def _notices(study: Study, order: list[Course]) -> list[tuple[str, str, str]]:
 def _best(study: Study, best: Course) -> dict[str, object]:
     """The best trial: its point, where it is, and its job file."""
     listed = [(key, charts.shown(value)) for key, value in best.trial.point.items()]
+    listed += [("", line) for line in story(study.state, best.trial)]
     listed.append(("job-dir", str(study.folder.job_dir(best.trial).path)))
     if study.state.best is best.trial:
         listed.append(("to train it alone", f"hpc-train submit {study.folder.path / CODE / BEST_FILE}"))

@@ -130,7 +130,8 @@ class PopulationRule(Rule):
 
     A trial is compared with all that have come to the rung so far, by the value of that very checkpoint, from which
     others may go on. Nobody waits for those that are behind where there are slots for all; else the one that is
-    furthest behind goes on first, and a trial that has come to a rung makes room for it.
+    furthest behind goes on first, and a trial that has come to a rung makes room for it. Of those that are equally far
+    the best goes first, so that the worst are compared with most.
 
     Args:
         seed: By which a parent is drawn among the best.
@@ -163,7 +164,10 @@ class PopulationRule(Rule):
         return Finding("promoted", among)
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
-        paused = sorted(state.of("paused"), key=lambda trial: (trial.position, trial.number))
+        def place(trial: Trial) -> tuple[int, float, int]:
+            return trial.position, self._order(trial.judged[max(trial.judged)].value), trial.number
+
+        paused = sorted((trial for trial in state.of("paused") if trial.judged), key=place)
         if not paused or any(position < paused[0].position for position in self._new(state)):
             return None
         return paused[0], "the furthest behind of those that nobody runs"

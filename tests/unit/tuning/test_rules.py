@@ -6,13 +6,15 @@ import math
 import random
 from collections.abc import Sequence
 from statistics import median
+from types import NoneType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.config.tune.section import Asha, Goal, Median
-from hpc_train.tuning.search.rules import HalvingRule, MedianRule, Rule, rule_of
+from hpc_train.config.tune.section import Asha, Goal, Median, TuneSection
+from hpc_train.tuning.search.rules import HalvingRule, MedianRule, PopulationRule, Rule, rule_of
 from hpc_train.tuning.search.state import StudyState
 from tests.studies import judged, left, state_of, suggested, taken
 
@@ -201,10 +203,20 @@ def test_the_median_rule_is_that_of_the_median(
     assert rule.last_of_all(state) is None
 
 
-def test_the_rule_is_as_asked_for() -> None:
-    assert isinstance(rule_of(Asha(), RUNGS, goal("max")), HalvingRule)
-    assert isinstance(rule_of(Median(), RUNGS, goal("max")), MedianRule)
-    assert rule_of(Median(), list(RUNGS), goal("max")).rungs == RUNGS
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ({"early_stopping": "asha"}, HalvingRule),
+        ({"early_stopping": "median"}, MedianRule),
+        ({"population": {}}, PopulationRule),
+        ({}, NoneType),
+    ],
+)
+def test_the_rule_is_as_asked_for(asked: dict[str, Any], made: type) -> None:
+    tune = TuneSection(goal=goal("max"), space={"params.rate": {"log": [0.1, 1]}}, max_trials=9, **asked)
+    found = rule_of(tune, list(RUNGS), goal("max"))
+    assert isinstance(found, made)
+    assert found is None or found.rungs == RUNGS
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
