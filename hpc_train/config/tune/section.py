@@ -201,7 +201,9 @@ class TuneSection:
     @field_validator("max_trials")
     @classmethod
     def _ends(cls, max_trials: int | None, info: ValidationInfo) -> int | None:
-        population = info.data.get("population")
+        if "population" not in info.data:
+            return max_trials  # what is wrong with it has been told
+        population = info.data["population"]
         if population is not None:
             if max_trials is not None and max_trials < population.size:
                 text = f"the population has {population.size} trials from the beginning; allow as many, or leave this"
