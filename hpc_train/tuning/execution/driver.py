@@ -16,7 +16,7 @@ from hpc_train.jobdir.paths import CODE
 from hpc_train.outcome import EXIT_FAILED, EXIT_LOST_NODE, EXIT_TERMINATED, STOP_CODES, Again, outcome_of, signal_name
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution.first_look import FirstLook
-from hpc_train.tuning.execution.forks import CheckpointKeeper, put_in_place
+from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, put_in_place
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
 from hpc_train.tuning.execution.place import Place
@@ -182,10 +182,9 @@ class Driver:
         try:
             put_in_place(study.folder, trial)
             run = self._starters[slot.number].begin(command)
-        except FileNotFoundError as error:
-            why = f"it is to go on {lineage(trial)}, and there is no such file any more: {error.filename}"
-            study.leave(trial, self._lock.name, Leaving("failed", trial.step, None, why))
-            self._listeners.report(f"trial {trial.name} failed: {why}")
+        except ParentGoneError as error:
+            study.leave(trial, self._lock.name, Leaving("failed", trial.step, None, str(error)))
+            self._listeners.report(f"trial {trial.name} failed: {error}")
             return
         except OSError as error:
             study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))

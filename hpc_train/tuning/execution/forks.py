@@ -11,13 +11,18 @@ from hpc_train.tuning.search.folder import StudyFolder
 from hpc_train.tuning.search.rules import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.words import lineage
+
+
+class ParentGoneError(Exception):
+    """The checkpoint that a fork is to begin with is not there; the message says which."""
 
 
 def put_in_place(folder: StudyFolder, trial: Trial) -> None:
     """Gives a fork that has no checkpoint yet its parent's. Without effect for all other trials.
 
     Raises:
-        FileNotFoundError: The parent's checkpoint is gone.
+        ParentGoneError: The parent's checkpoint is not there.
         OSError: The fork's cannot be made.
     """
     job_dir = folder.job_dir(trial)
@@ -25,7 +30,10 @@ def put_in_place(folder: StudyFolder, trial: Trial) -> None:
         return
     parent = JobDir(folder.trials / f"{trial.lineage.parent:04d}")
     make_folder(job_dir.path, 0o700)
-    _manager(job_dir).adopt(_manager(parent), trial.lineage.step)
+    try:
+        _manager(job_dir).adopt(_manager(parent), trial.lineage.step)
+    except FileNotFoundError as error:
+        raise ParentGoneError(f"it is to go on {lineage(trial)}, and there is no {error.filename or error}") from None
 
 
 class CheckpointKeeper:

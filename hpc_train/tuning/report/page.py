@@ -74,6 +74,7 @@ def study_page(study: Study, name: str, now: float) -> str:
         enough=ENOUGH,
         metric=words.label(goal.metric),
         saved=tables.saved(courses, max_steps) if study.rule is not None and max_steps is not None else "",
+        compared_by="Early stopping" if tune.population is None else "Population",
         rungs=tables.rungs(rung_counts(courses, rungs, goal), goal),
         trials=table,
         count=len(courses),

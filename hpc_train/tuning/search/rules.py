@@ -189,7 +189,7 @@ class PopulationRule(Rule):
     def _new(self, state: StudyState) -> list[int]:
         """The steps from which trials are to begin that have not begun yet."""
         founders = sum(trial.lineage is None for trial in state.trials)
-        return [0] * (self._settings.size - founders) + [trial.position for trial in state.replaceable()]
+        return [0] * (self._settings.size - founders) + [lineage.step for lineage in state.forks_to_come()]
 
 
 def rule_of(tune: TuneSection, rungs: Sequence[int], goal: Goal) -> Rule | None:

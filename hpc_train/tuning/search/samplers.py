@@ -67,15 +67,12 @@ class PopulationSampler(RandomSampler):
     def suggest(self, state: StudyState) -> Suggestion | None:
         if len(state.trials) < self._population.size:
             return super().suggest(state)
-        for replaced in state.replaceable():
-            judged = replaced.replaced
-            assert judged is not None
-            assert judged.parent is not None
-            parent, step, number = state.trials[judged.parent], judged.step, len(state.trials)
-            settings = self._settings
-            point = explored(settings.points, parent.point, self._population, settings.seed, number)
-            return Suggestion(point, FORK, Lineage(parent=parent.number, step=step, replaces=replaced.number))
-        return None
+        lineage = next(iter(state.forks_to_come()), None)
+        if lineage is None:
+            return None
+        parent, settings = state.trials[lineage.parent], self._settings
+        point = explored(settings.points, parent.point, self._population, settings.seed, len(state.trials))
+        return Suggestion(point, FORK, lineage)
 
 
 class GridSampler(Sampler):

@@ -19,7 +19,6 @@ class Trial:
 
     Attributes:
         number: Counted from 0.
-        lineage: Of a fork; None: it began with step 0.
         state: "running": a driver has it. "waiting": it was interrupted, and goes on next. "paused": others were better
             at its last rung, but may not be so in the end. "stopped": others were better. "completed", "failed".
         driver: Who has it, or had it last.
@@ -29,6 +28,7 @@ class Trial:
         to_the_end: It is not compared with others any more.
         runs: How often it was begun.
         crashes: Of runs in a row that have left no newer checkpoint.
+        lineage: Of a fork; None: it began with step 0.
         periods: When it ran, in seconds since 1970; the last one has no end while it runs.
     """
 
@@ -36,7 +36,6 @@ class Trial:
     point: Point
     source: str
     driver: str
-    lineage: Lineage | None = None
     state: State = "running"
     judged: dict[int, Judged] = field(default_factory=dict)
     step: int = 0
@@ -47,6 +46,7 @@ class Trial:
     runs: int = 1
     crashes: int = 0
     periods: list[tuple[float, float | None]] = field(default_factory=list)
+    lineage: Lineage | None = None
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class StudyState:
                 raise ValueError("trials are numbered in order")
             if (lineage := decision.lineage) is not None and max(lineage.parent, lineage.replaces) >= decision.trial:
                 raise ValueError("a fork of a trial that there is not")
-            trial = Trial(decision.trial, decision.point, decision.source, decision.driver, lineage)
+            trial = Trial(decision.trial, decision.point, decision.source, decision.driver, lineage=lineage)
             trial.step = trial.begun_at
             trial.periods.append((decision.time, None))
             self.trials.append(trial)
@@ -109,8 +109,9 @@ class StudyState:
 
     def _hear_of(self, trial: Trial, decision: Taken | Judged | Left) -> None:
         if isinstance(decision, Judged):
-            if (decision.parent or 0) >= len(self.trials):
-                raise ValueError("a fork of a trial that there is not")
+            parent = decision.parent
+            if parent is not None and (parent >= len(self.trials) or decision.rung not in self.trials[parent].judged):
+                raise ValueError("a fork of a trial that has not come to that rung")
             trial.judged[decision.rung] = decision
             trial.verdict = decision if decision.verdict != "promoted" else None
         elif isinstance(decision, Taken):
@@ -129,11 +130,16 @@ class StudyState:
         """The trials in one of these states, by number."""
         return (trial for trial in self.trials if trial.state in states)
 
-    def replaceable(self) -> list[Trial]:
-        """The trials in whose place a fork is to begin, those that were compared at the lowest step first."""
+    def forks_to_come(self) -> list[Lineage]:
+        """The forks that are to begin, from the lowest step first."""
         begun = {trial.lineage.replaces for trial in self.trials if trial.lineage is not None}
-        found = [trial for trial in self.trials if trial.replaced is not None and trial.number not in begun]
-        return sorted(found, key=lambda trial: (trial.position, trial.number))
+        found = []
+        for trial in self.trials:
+            judged = trial.replaced
+            if judged is not None and judged.parent is not None and trial.number not in begun:
+                step = self.trials[judged.parent].judged[judged.rung].step
+                found.append(Lineage(parent=judged.parent, step=step, replaces=trial.number))
+        return sorted(found, key=lambda lineage: (lineage.step, lineage.replaces))
 
     def ancestors(self, trial: Trial) -> list[Trial]:
         """Those from whose checkpoints a trial comes, the first one first."""

@@ -14,7 +14,7 @@ from hpc_train.checkpoint.format import Snapshot
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
-from hpc_train.tuning.execution.forks import CheckpointKeeper, put_in_place
+from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, put_in_place
 from hpc_train.tuning.search.rules import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Leaving, Study
@@ -113,7 +113,7 @@ def test_a_driver_that_was_killed_meanwhile_leaves_nothing_that_counts(
 
 def test_a_parents_checkpoint_that_is_gone_is_told(study: Study, fork: Trial) -> None:
     shutil.rmtree(manager_of(study, study.state.trials[0]).path(9))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ParentGoneError, match=r"it is to go on from 0000 at step 9, and there is no .*step-00000009"):
         put_in_place(study.folder, fork)
     assert steps_of(study, fork) == []
 

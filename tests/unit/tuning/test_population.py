@@ -107,7 +107,7 @@ def test_a_population_in_any_order(
         members.fill()
         begun = members.state.trials
         replaced = [trial for trial in begun if trial.replaced is not None]
-        assert len(begun) - len(replaced) + len(members.state.replaceable()) <= size, "never more go on"
+        assert len(begun) - len(replaced) + len(members.state.forks_to_come()) <= size, "never more go on"
     state = members.state
     assert {trial.state for trial in state.trials} <= {"completed", "stopped"}
     assert [trial.state == "stopped" for trial in state.trials] == [t.replaced is not None for t in state.trials]
