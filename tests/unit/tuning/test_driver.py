@@ -167,3 +167,19 @@ def test_trials_whose_goal_is_no_number_are_told(tmp_path: Path, clock: Clock) -
     drive(study, clock, 1, {})
     assert {trial.why for trial in study.state.trials} == {"accuracy was no finite number"}
     assert study.state.best is None
+
+
+def test_of_a_population_with_a_slot_for_each_nobody_waits_and_a_fork_without_a_checkpoint_has_failed(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Trial 2 is the worst of three, and a fork of trial 0 takes its place, whose checkpoint is not there."""
+    folder = study_in(tmp_path / "study", SPACE, "population: {size: 3, every_steps: 3, quantile: 0.34}")
+    study = opened(folder, clock.monotonic)
+    code, said = drive(study, clock, 3, {"0000": (1, 0.9), "0001": (2, 0.8), "0002": (3, 0.1)})
+    assert code == 0
+    assert not any(judged.verdict == "paused" for trial in study.state.trials for judged in trial.judged.values())
+    assert [trial.state for trial in study.state.trials] == ["completed", "completed", "stopped", "failed"]
+    fork = study.state.trials[3]
+    assert fork.lineage is not None
+    assert (fork.lineage.parent, fork.lineage.step, fork.lineage.replaces) == (0, 3, 2)
+    assert any("trial 0003 failed: it is to go on from 0000 at step 3, and there is no" in line for line in said)
