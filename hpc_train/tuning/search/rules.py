@@ -46,6 +46,10 @@ class Rule(ABC):
         """A paused trial that may go on now, and why; the one that has come farthest first."""
         return None
 
+    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
+        """A paused trial that others have turned out to be better than at its rung, and what becomes of it."""
+        return None
+
     def last_of_all(self, state: StudyState) -> tuple[Trial, str] | None:
         """A paused trial that goes on because nothing else is left to be done, and why."""
         return None
@@ -131,7 +135,7 @@ class PopulationRule(Rule):
     A trial is compared with all that have come to the rung so far, by the value of that very checkpoint, from which
     others may go on. Nobody waits for those that are behind where there are slots for all; else the one that is
     furthest behind goes on first, and a trial that has come to a rung makes room for it. Of those that are equally far
-    the best goes first, so that the worst are compared with most.
+    the best goes first, and before one goes on it is compared again, with those that have come by now.
 
     Args:
         seed: By which a parent is drawn among the best.
@@ -145,6 +149,13 @@ class PopulationRule(Rule):
         return found.value_at(step)
 
     def judge(self, state: StudyState, trial: Trial, rung: int, value: float | None) -> Finding:
+        found = self._compared(state, trial, rung, value)
+        if found.verdict == "promoted" and (behind := self._not_run_behind(state, self.rungs[rung])):
+            return Finding("paused", f"{found.why}; {counted(behind, 'trial')} behind it first")
+        return found
+
+    def _compared(self, state: StudyState, trial: Trial, rung: int, value: float | None) -> Finding:
+        """Whether a trial goes on, or is replaced, by the values that are known at `rung`."""
         values, step = {**self._values(state, rung), trial.number: value}, self.rungs[rung]
         count, few = len(values), self._settings.worst_of(len(values))
         ranked = sorted(values, key=lambda number: (self._order(values[number]), number))
@@ -159,9 +170,15 @@ class PopulationRule(Rule):
                 parent = parents[math.floor(share(self._seed, trial.number, f"parent at {rung}") * len(parents))]
                 text = f"{among}; a fork of {state.trials[parent].name} takes its place"
                 return Finding("stopped", text, parent)
-        if behind := self._not_run_behind(state, step):
-            return Finding("paused", f"{among}; {counted(behind, 'trial')} behind it first")
         return Finding("promoted", among)
+
+    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
+        if (next_one := self.promotable(state)) is None:
+            return None
+        trial, _ = next_one
+        rung = max(trial.judged)
+        found = self._compared(state, trial, rung, trial.judged[rung].value)
+        return (trial, found) if found.verdict == "stopped" else None
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
         def place(trial: Trial) -> tuple[int, float, int]:

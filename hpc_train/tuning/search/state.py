@@ -114,6 +114,8 @@ class StudyState:
                 raise ValueError("a fork of a trial that has not come to that rung")
             trial.judged[decision.rung] = decision
             trial.verdict = decision if decision.verdict != "promoted" else None
+            if trial.state == "paused" and decision.verdict == "stopped":
+                trial.state, trial.why = "stopped", decision.why
         elif isinstance(decision, Taken):
             trial.state, trial.driver, trial.why = "running", decision.driver, decision.why
             trial.runs, trial.verdict = trial.runs + 1, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -27,7 +27,7 @@ from hpc_train.tuning.search.decisions import (
 from hpc_train.tuning.search.driver_lock import lives
 from hpc_train.tuning.search.folder import StudyFolder, StudyJob, write_best
 from hpc_train.tuning.search.journal import Journal
-from hpc_train.tuning.search.rules import rule_of
+from hpc_train.tuning.search.rules import Finding, rule_of
 from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
 from hpc_train.tuning.search.words import story
@@ -101,7 +101,8 @@ class Study:
             answers.append(answer)
             return decision
 
-        decision = self._journal.append(decide)
+        while isinstance(decision := self._journal.append(decide), Judged):
+            pass  # a paused trial will not go on; what will?
         answer = answers[-1]
         if decision is None:
             return answer
@@ -113,6 +114,8 @@ class Study:
         if (over := self._is_over(now)) is not None:
             return None, Answer("over", over)
         found = next(state.of("waiting"), None)
+        if found is None and self.rule is not None and (overtaken := self.rule.overtaken(state)) is not None:
+            return _judged_again(*overtaken, now), Answer("wait", overtaken[1].why)
         again = (found, "it was interrupted") if found is not None else self._promotable()
         if again is not None:
             trial, why = again
@@ -287,6 +290,12 @@ def living(study: Study) -> frozenset[str]:
 def state_now(trial: Trial, alive: Collection[str]) -> State:
     """The state of a trial, where those `alive` are the drivers that are."""
     return "waiting" if trial.state == "running" and trial.driver not in alive else trial.state
+
+
+def _judged_again(trial: Trial, found: Finding, now: float) -> Judged:
+    """The comparison of a paused trial at its rung, with those that have come there since."""
+    before = trial.judged[max(trial.judged)]
+    return replace(before, time=now, verdict=found.verdict, why=f"{found.why} by now", parent=found.parent)
 
 
 def _state_after(judged: Judged) -> LeftState:

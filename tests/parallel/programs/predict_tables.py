@@ -17,4 +17,6 @@ for name in ("p.csv", "p.parquet"):
 try:
     predict_table(world, loaded, TableRequest((*good, bad), Path(out, "q.csv")), print)
 except UserError as error:
-    sys.stdout.write(f"refused: {error}\n")  # at once: print writes the end of a line by itself, and ranks share the pipe
+    sys.stdout.write(
+        f"refused: {error}\n"
+    )  # at once: print writes the end of a line by itself, and ranks share the pipe

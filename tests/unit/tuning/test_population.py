@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,14 @@ class Members:
         """As Study does for a driver."""
         while len(self.running()) < self.slots:
             oldest = self.rule.oldest_needed(self.state)
+            if (overtaken := self.rule.overtaken(self.state)) is not None:
+                trial, (verdict, _, parent) = overtaken
+                assert trial.state == "paused"
+                assert verdict == "stopped"
+                before = trial.judged[max(trial.judged)]
+                self.state.hear(replace(before, verdict="stopped", parent=parent))
+                assert self.state.trials[trial.number].state == "stopped"
+                continue
             if (found := self.rule.promotable(self.state)) is not None:
                 assert found[0].state == "paused"
                 self.state.hear(taken(found[0].number))
