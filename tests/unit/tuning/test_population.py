@@ -155,3 +155,28 @@ def test_what_is_compared_is_the_value_of_the_checkpoint_that_others_may_go_on_f
     population = TuneSection(goal=GOAL, space={"params.rate": {"log": [0.1, 1]}}, population={}).population
     assert population is not None
     assert PopulationRule(population, RUNGS, GOAL, 0).value_of(found, 10) == 0.2
+
+
+def test_one_that_was_first_at_a_rung_is_compared_again_before_it_goes_on() -> None:
+    members = Members(4, 1, 0.25, None, random.Random(0))
+    for number, value in enumerate((0.1, 0.3, 0.2, 0.4)):
+        members.fill()
+        members.judge(members.state.trials[number], 0, value)
+        if number < 3:
+            members.state.hear(left(number, "paused"))
+    first, last = members.state.trials[0], members.state.trials[3]
+    assert last.verdict is None, "it goes on, being the last and the best"
+    assert (first.state, first.replaced) == ("paused", None)
+    members.judge(last, 1, 0.4)
+    members.state.hear(left(3, "paused"))
+    order = []
+    while len(members.state.trials) == 4:
+        members.fill()
+        (running,) = members.running()
+        order.append(running.number)
+        members.state.hear(judged(running.number, 1, 0.3, "paused", step=20))
+        members.state.hear(left(running.number, "paused"))
+    assert order == [1, 2, 4], "the best first, and a fork in place of the worst"
+    assert first.state == "stopped"
+    assert first.replaced is not None
+    assert first.replaced.parent == 3
