@@ -160,16 +160,16 @@ def replacement(path: Path, to_disk: bool = True, mode: int = 0o666) -> Iterator
 
 
 def link_new(path: Path, target: Path) -> bool:
-    """Gives the file `path` the name `target`, too, in the same folder; False where something has that name.
+    """Gives the file `path` the name `target`, too; False where something has that name.
 
     Of several processes that want the name, on one node or several, one gets it.
 
     Raises:
         OSError: It cannot be linked, as on file systems without hard links.
     """
-    with open_parent(path) as (folder, name):
+    with open_parent(path) as (folder, name), open_parent(target) as (other, new):
         try:
-            os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            os.link(name, new, src_dir_fd=folder, dst_dir_fd=other, follow_symlinks=False)
         except FileExistsError:
             # NFS may report this of a link that it has made, where its first answer was lost.
             return os.stat(name, dir_fd=folder, follow_symlinks=False).st_nlink == 2

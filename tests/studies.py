@@ -68,7 +68,7 @@ def train(study: Study, answer: Answer, driver: str, dies_at: float = math.inf) 
     trial = answer.trial
     assert trial is not None
     for rung, step in enumerate(study.rule.rungs if study.rule is not None else ()):
-        if rung in trial.judged:
+        if rung in trial.judged or step <= trial.begun_at:
             continue
         if dies_at <= rung:
             return False
@@ -121,8 +121,9 @@ def check_history(folder: StudyFolder, trials: int) -> None:
             assert runs_of[decision.trial] == decision.driver, "who had it"
             runs_of[decision.trial] = None
         elif isinstance(decision, Judged):
-            assert runs_of[decision.trial] is not None
-            rungs[decision.trial, decision.rung] += 1
+            by_now = decision.parent is not None and runs_of[decision.trial] is None
+            assert by_now or runs_of[decision.trial] is not None
+            rungs[decision.trial, decision.rung] += not by_now
     assert list(runs_of) == list(range(trials))
     assert set(runs_of.values()) == {None}, "all have been left"
     assert set(rungs.values()) <= {1}
@@ -137,8 +138,9 @@ def taken(trial: int, **values: Any) -> Taken:
     return Taken(trial=trial, **({"time": 0.0, "driver": DRIVER, "why": "it was interrupted"} | values))
 
 
-def judged(trial: int, rung: int, value: float | None, verdict: str = "promoted") -> Judged:
-    return Judged(time=0.0, trial=trial, rung=rung, step=rung + 1, value=value, verdict=verdict, why="")
+def judged(trial: int, rung: int, value: float | None, verdict: str = "promoted", **values: Any) -> Judged:
+    given = {"time": 0.0, "step": rung + 1, "why": ""} | values
+    return Judged(trial=trial, rung=rung, value=value, verdict=verdict, **given)
 
 
 def left(trial: int, state: str, **values: Any) -> Left:

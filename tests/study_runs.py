@@ -103,6 +103,10 @@ def run_trials(
             return False
         (own.folder.job_dir(trial).path).mkdir(exist_ok=True)
         note(trial, "start", trial.step)
+        if trial.lineage is not None and trial.runs == 1:
+            note(
+                trial, own.goal.kind, trial.begun_at, secs=0.1, **{own.goal.metric: 0.987}
+            )  # of its parent's checkpoint
         heapq.heappush(events, (clock[0] + noise.uniform(5, 15), trial.number, trial.step + last // evaluations))
         return True
 
@@ -132,8 +136,9 @@ def run_trials(
             note(trial, own.goal.kind, step, secs=0.1, **{own.goal.metric: value})
             stays = True
             for rung, at in enumerate(own.rule.rungs if own.rule is not None else ()):
-                if stays and at <= step and rung not in trial.judged:
-                    judged = own.judge(trial, rung, step, best(trial))
+                if stays and trial.begun_at < at <= step and rung not in trial.judged:
+                    compared = value if own.job.tune.population is not None else best(trial)
+                    judged = own.judge(trial, rung, step, compared)
                     stays = judged is None or judged.verdict == "promoted"
             if step >= last:
                 own.leave(trial, driver, Leaving("completed", step, best(trial)))

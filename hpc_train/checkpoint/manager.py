@@ -17,10 +17,10 @@ from hpc_train.checkpoint import names
 from hpc_train.checkpoint.best import Best, best_in
 from hpc_train.checkpoint.disk_io import Moved, idle, retried, sync_to_disk
 from hpc_train.checkpoint.format import Snapshot, read_progress, read_settings, read_snapshot, write_checkpoint
-from hpc_train.checkpoint.manifest import MANIFEST_FILE, DamagedError, Manifest, check, read_manifest
+from hpc_train.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, DamagedError, Manifest, check, read_manifest
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataOrder, DataProgress
-from hpc_train.files import open_regular, replace_text
+from hpc_train.files import link_new, open_regular, replace_text
 from hpc_train.folders import make_folder, remove, remove_tree, rename
 from hpc_train.jobdir.paths import checkpoint_name, checkpoint_steps
 from hpc_train.telemetry.json_files import load_json
@@ -201,6 +201,27 @@ class CheckpointManager:
             remove_tree(temporary)
             raise
         return final
+
+    def adopt(self, other: CheckpointManager, step: int) -> None:
+        """Has the checkpoint of `step` of another job-dir here, too: the same files by links. Without effect twice.
+
+        Raises:
+            FileNotFoundError: The other has none, or it is being removed.
+            OSError: It cannot be linked.
+        """
+        if self.path(step).is_dir():
+            return
+        with other.reading(step) as folder:
+            temporary = self._folder / names.passing_name(step, _owner(), "tmp")
+            make_folder(temporary, 0o700)
+            try:
+                for name in (STATE_FILE, MANIFEST_FILE):
+                    link_new(folder / name, temporary / name)
+                sync_to_disk(temporary)
+                rename(temporary, self.path(step))
+                sync_to_disk(self._folder)
+            finally:
+                remove_tree(temporary)
 
     def thin_out(self) -> None:
         """Removes the checkpoints that neither number, period nor merit keeps, except those that are being read."""

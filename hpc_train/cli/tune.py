@@ -108,13 +108,15 @@ def _given(study: Path | None, ranks: int | None, settings: list[str] | None) ->
 def _say_best(study: Study) -> None:
     from hpc_train.jobdir.paths import CODE
     from hpc_train.tuning.search.folder import BEST_FILE
-    from hpc_train.tuning.search.words import shown
+    from hpc_train.tuning.search.words import shown, story
 
     best = study.state.best
     if best is None or best.value is None:
         return
     point = ", ".join(f"{key}={shown(value)}" for key, value in best.point.items())
     say(f"best: trial {best.name}, {study.goal.metric} {best.value:.6g}: {point}")
+    for line in story(study.state, best):
+        say(line)
     say(f"its job-dir:  {_near(study.folder.job_dir(best).path)}")
     say(f"its job file: {_near(study.folder.path / CODE / BEST_FILE)}")
 

@@ -6,7 +6,8 @@ from hpc_train.ensembles.begin import Ensemble
 from hpc_train.errors import UserError
 from hpc_train.outcome import EXIT_FAILED
 from hpc_train.tuning.drive import DriveRequest, drive
-from hpc_train.tuning.execution.driver import GoalError, Listeners
+from hpc_train.tuning.execution.driver import Listeners
+from hpc_train.tuning.execution.first_look import GoalError
 
 
 def train_members(ensemble: Ensemble, request: DriveRequest, listeners: Listeners) -> int:

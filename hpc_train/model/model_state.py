@@ -96,10 +96,13 @@ class ModelState:
         own = {id(variable) for variable in self.per_rank}
         return [variable for variable in self._all.values() if id(variable) not in own and is_floating(variable)]
 
+    def signatures(self) -> list[str]:
+        """Path, type and shape of each variable, without the numbers that Keras gives the layers of a process."""
+        return [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
+
     def check_ranks(self) -> None:
         """UserError where ranks have built different models. Collective."""
-        signatures = [_without_counters(_signature(p, v)) for p, v in [*self._model.items(), *self._optimizer.items()]]
-        digest = hashlib.sha256("\n".join(signatures).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join(self.signatures()).encode()).hexdigest()
         on_chief = self.world.broadcast(digest)
         differing = self.world.first(self.world.rank if digest != on_chief else None)
         if differing is not None:

@@ -17,7 +17,8 @@ from hpc_train.processes import home_folder
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.strategies import strategy_of
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.execution.driver import Driver, GoalError, Listeners
+from hpc_train.tuning.execution.driver import Driver, Listeners
+from hpc_train.tuning.execution.first_look import GoalError
 from hpc_train.tuning.execution.machine import slots_here, wanted_by
 from hpc_train.tuning.execution.place import Place
 from hpc_train.tuning.search.folder import JOBS, StudySettings

@@ -18,7 +18,7 @@ from hpc_train.text import visible
 from hpc_train.tuning.execution.driver import Listeners, Running
 from hpc_train.tuning.overview import in_words
 from hpc_train.tuning.search.study import Study
-from hpc_train.tuning.search.words import point_in_words
+from hpc_train.tuning.search.words import lineage, point_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,7 +76,7 @@ class StudyTable:
             status = sound(one.job_dir.status())
             step, last, value = status.get("step", 0), status.get("max_steps"), one.watch.look().best()
             at = f"{step}/{last}" if last is not None else str(step)
-            point = point_in_words(one.trial.point)
+            point = f"{lineage(one.trial)} {point_in_words(one.trial.point)}".lstrip()
             rows.append((str(one.slot.number), one.trial.name, at, "–" if value is None else f"{value:.5g}", point))
         titles = ("slot", self._study.nouns.trial, "step", goal.metric, "")
         columns = [

@@ -16,6 +16,7 @@ from hpc_train.tuning.report.course import Course, courses_of
 from hpc_train.tuning.search.optuna_sampler import distributions_of, encoded, optuna_for
 from hpc_train.tuning.search.state import State
 from hpc_train.tuning.search.study import Study
+from hpc_train.tuning.search.words import lineage
 
 STATES: Mapping[State, str] = {
     "completed": "COMPLETE",
@@ -80,9 +81,10 @@ def _frozen(optuna: Any, study: Study, course: Course, distributions: Mapping[st
             "state": trial.state,
             "why": trial.why,
             "source": trial.source,
+            "lineage": lineage(trial),
             "job_dir": str(study.folder.job_dir(trial).path),
         },
-        intermediate_values={each.step: each.value for each in course.evaluations if each.value is not None},
+        intermediate_values={each.step: each.value for each in course.own if each.value is not None},
     )
     made.datetime_start = datetime.fromtimestamp(course.periods[0][0])
     if made.state.is_finished():

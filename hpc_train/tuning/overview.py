@@ -28,6 +28,8 @@ def as_objects(study: Study) -> Iterator[dict[str, Any]]:
             "step": step,
             "point": dict(trial.point),
             "source": trial.source,
+            "parent": trial.lineage.parent if trial.lineage is not None else None,
+            "from_step": trial.begun_at,
             "runs": trial.runs,
             "why": trial.why,
             "job_dir": str(study.folder.job_dir(trial).path),
@@ -40,22 +42,32 @@ def overview(study: Study, width: int) -> Iterator[RenderableType]:
 
     from hpc_train.jobs.layout import Column, text_table
     from hpc_train.text import visible
-    from hpc_train.tuning.search.words import by_reason, shown
+    from hpc_train.tuning.search.words import by_reason, lineage, shown
 
     goal, state, nouns = study.goal, study.state, study.nouns
     looks_for = f"{goal.mode} {goal.kind} {goal.metric}"
     yield Text(visible(f"{nouns.study} {study.folder.path}: {in_words(study)}; goal: {looks_for}"))
     keys, numbers = list(study.job.tune.space), (goal.metric, "step")
-    titles = (nouns.trial, "state", *numbers, *(key.removeprefix("params.") for key in keys))
+    forks = any(trial.lineage is not None for trial in state.trials)
+    own = (nouns.trial, *(("",) if forks else ()), "state")
+    titles = (*own, *numbers, *(key.removeprefix("params.") for key in keys))
     rows, alive = [], living(study)
     for trial, found, step in _trials(study):
         best = found.best()
         values = [shown(trial.point[key]) if key in trial.point else "–" for key in keys]
-        rows.append((trial.name, state_now(trial, alive), "–" if best is None else f"{best:.5g}", str(step), *values))
+        row = (
+            trial.name,
+            *((lineage(trial),) if forks else ()),
+            state_now(trial, alive),
+            "–" if best is None else f"{best:.5g}",
+            str(step),
+            *values,
+        )
+        rows.append(row)
     if rows:
         yield text_table(
             [
-                Column(title, tuple(Text(visible(row[place])) for row in rows), place > 1)
+                Column(title, tuple(Text(visible(row[place])) for row in rows), place > 1 + forks)
                 for place, title in enumerate(titles)
             ],
             width,
@@ -89,7 +101,8 @@ def _trials(study: Study) -> list[tuple[Trial, Measurements, int]]:
     found = []
     for trial in study.state.trials:
         job_dir = study.folder.job_dir(trial)
-        found.append((trial, Measurements.of(job_dir, study.goal), max(job_dir.checkpoints(), default=0)))
+        step = max(job_dir.checkpoints(), default=trial.begun_at)
+        found.append((trial, Measurements.of(job_dir, study.goal, trial.begun_at), step))
     sign = -1.0 if study.goal.mode == "max" else 1.0
 
     def order(one: tuple[Trial, Measurements, int]) -> tuple[bool, float, int]:

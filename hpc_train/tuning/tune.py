@@ -33,6 +33,7 @@ class TrialResult:
         point: The values of the space's keys that matter for it.
         value: The best of the goal; None: it was never a finite number.
         step: Of the evaluation that gave it.
+        parent, from_step: Of a fork in a population: the trial whose checkpoint it began with, and its step.
         job_dir: Where it keeps all, as any job does.
     """
 
@@ -42,6 +43,8 @@ class TrialResult:
     value: float | None
     step: int | None
     job_dir: Path
+    parent: int | None = None
+    from_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def tune(
 
     Returns:
         `folder`; `trials`, by number, each with `number`, `state`, `point` (values by key), `value` (the best of the
-        goal, or None), `step` and `job_dir`; `best`, the one with the best value, or None; and `best_job_file`, which
-        can be submitted as it is.
+        goal, or None), `step`, `job_dir`, `parent` and `from_step`; `best`, the one with the best value, or None; and
+        `best_job_file`, which can be submitted as it is.
 
     Writes, in the folder: study.json, a copy of the code, the decisions, a job-dir for each trial in trials/, and
     code/best_trial.yaml.
@@ -141,9 +144,10 @@ def result_of(study: Study) -> StudyResult:
     trials = []
     for trial in study.state.trials:
         job_dir = study.folder.job_dir(trial)
-        found = Measurements.of(job_dir, study.goal)
-        step = found.best_step()
-        trials.append(TrialResult(trial.number, trial.state, trial.point, found.best(), step, job_dir.path))
+        found = Measurements.of(job_dir, study.goal, trial.begun_at)
+        parent = trial.lineage.parent if trial.lineage is not None else None
+        known = (trial.number, trial.state, trial.point, found.best(), found.best_step(), job_dir.path)
+        trials.append(TrialResult(*known, parent, trial.begun_at))
     best = study.state.best
     return StudyResult(study.folder.path, tuple(trials), trials[best.number] if best is not None else None)
 

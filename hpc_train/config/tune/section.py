@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, Vali
 from pydantic.dataclasses import dataclass
 
 from hpc_train.config.tune.parameter import Parameter, Value
+from hpc_train.config.tune.population import Population, multiples
 from hpc_train.config.tune.space import MOST_OF_A_GRID, Space
 from hpc_train.config.types import STRICT, Count, Name
 from hpc_train.config.validation import wrong_at
@@ -94,8 +95,7 @@ class Median:
 
     def rungs(self, max_steps: int) -> tuple[int, ...]:
         """The steps at which trials are compared, below `max_steps`, lowest first."""
-        every = self.every_steps or max(1, max_steps // 10)
-        return tuple(step for step in range(every, max_steps, every) if step >= self.first_step)
+        return tuple(step for step in multiples(self.every_steps, max_steps) if step >= self.first_step)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -139,7 +139,8 @@ class TuneSection:
     Args:
         goal: What it looks for.
         space: Keys of the job file, such as params.learning_rate, and which values each may have.
-        max_trials: How many points of the space are tried; None, of a grid: all.
+        population: Trials that are forked from each other while they train; None: each trains by itself.
+        max_trials: How many points of the space are tried; None, of a grid: all, of a population: as many as it forks.
         parallel_trials: How many trials run at once; None: as many as there is room for.
         max_failed_trials: The study ends once more trials than that have failed.
         max_hours: The study ends after so many hours in which trials have run.
@@ -160,6 +161,7 @@ class TuneSection:
 
     goal: Goal
     space: dict[str, Parameter]
+    population: Population | None = None
     sampler: Literal["random", "grid", "tpe", "cmaes"] = "random"
     max_trials: Annotated[Annotated[Count, Field(le=MOST_TRIALS)] | None, Field(validate_default=True)] = None
     parallel_trials: Annotated[Count, Field(le=10_000)] | None = None
@@ -181,6 +183,8 @@ class TuneSection:
     @classmethod
     def _goes_with_the_space(cls, sampler: str, info: ValidationInfo) -> str:
         space = info.data.get("space", {})
+        if sampler != "random" and info.data.get("population") is not None:
+            raise ValueError("a `population` draws its first trials at random, and forks the others; leave this out")
         if sampler == "cmaes" and len(space) == 1:
             raise ValueError("`cmaes` is for two keys and more; take tpe or random")
         for key, parameter in space.items() if sampler == "cmaes" else ():
@@ -197,6 +201,14 @@ class TuneSection:
     @field_validator("max_trials")
     @classmethod
     def _ends(cls, max_trials: int | None, info: ValidationInfo) -> int | None:
+        if "population" not in info.data:
+            return max_trials  # what is wrong with it has been told
+        population = info.data["population"]
+        if population is not None:
+            if max_trials is not None and max_trials < population.size:
+                text = f"the population has {population.size} trials from the beginning; allow as many, or leave this"
+                raise ValueError(f"{text} out")
+            return max_trials
         if max_trials is None and info.data.get("sampler", "grid") != "grid":
             raise ValueError("`max_trials` is missing, and without it the study would never end")
         if max_trials is None and "space" in info.data:
@@ -205,14 +217,29 @@ class TuneSection:
                     raise ValueError(f"the grid has more than {MOST_OF_A_GRID:,} points; give `max_trials`")
         return max_trials
 
+    @field_validator("early_stopping")
+    @classmethod
+    def _is_the_only_rule(cls, stopping: EarlyStopping | None, info: ValidationInfo) -> EarlyStopping | None:
+        if stopping is not None and info.data.get("population") is not None:
+            raise ValueError("a `population` ends its worst trials by itself; leave one of the two out")
+        return stopping
+
     @field_validator("first")
     @classmethod
     def _are_points(cls, first: tuple[dict[str, Value], ...], info: ValidationInfo) -> tuple[dict[str, Value], ...]:
+        population = info.data.get("population")
+        if population is not None and len(first) > population.size:
+            raise ValueError(f"{len(first)} points are more than the population has trials ({population.size})")
         space = Space(info.data["space"]) if "space" in info.data else None
         for number, point in enumerate(first):
             if space is not None and (wrong := space.mistake_in(point)) is not None:
                 raise wrong_at((number, wrong[0]), point.get(wrong[0]), wrong[1])
         return first
+
+    @property
+    def rule(self) -> Asha | Median | Population | None:
+        """By which trials are compared while they train."""
+        return self.early_stopping.rule if self.early_stopping is not None else self.population
 
     @cached_property
     def points(self) -> Space:

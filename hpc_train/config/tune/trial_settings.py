@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from hpc_train.config.builtin_model import GBDTModel
 from hpc_train.config.diagnostics import Mistake, mistake_at, refuse
 from hpc_train.config.job import JobConfig, job_in
 from hpc_train.config.overrides import KEY, overridden
+from hpc_train.config.settings import NO_EFFECT
 from hpc_train.config.tune.parameter import key_of
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.tune.space import Point
@@ -33,9 +35,14 @@ FIXED = {
 }
 """Keys that no space can have, nor what is below them, and why."""
 FIXED_BY_RUNGS = {
-    "train.max_steps": "`early_stopping` compares trials at steps of one length",
-    "run.save_checkpoints_steps": "`early_stopping` compares trials at the same steps",
-    "run.save_checkpoints_secs": "`early_stopping` compares trials at the same steps",
+    "train.max_steps": "`{rule}` compares trials at steps of one length",
+    "run.save_checkpoints_steps": "`{rule}` compares trials at the same steps",
+    "run.save_checkpoints_secs": "`{rule}` compares trials at the same steps",
+}
+FIXED_BY_FORKS = {
+    "run.keep_checkpoint_max": "the study keeps the checkpoints that forks go on from",
+    "run.keep_checkpoint_every_n_hours": "the study keeps the checkpoints that forks go on from",
+    **{key: f"a fork does not follow it: {why}" for key, why in NO_EFFECT.items()},
 }
 
 FILES, MOST_OF_FILES = ("model", "data", "warm_start_from"), 20
@@ -55,7 +62,9 @@ def trial_settings(job: JobConfig, point: Point, name: str | None = None) -> lis
         settings.append(f"name={name}")
     if goal.eval in (None, job.eval.name):
         settings += [f"run.best_metric={key_of(goal.metric)}", f"run.best_mode={goal.mode}"]
-    if job.tune.early_stopping is not None:
+    if job.tune.population is not None:
+        settings.append("run.keep_checkpoint_max=0")
+    if job.tune.rule is not None:
         section = f"evals.{goal.eval}" if goal.eval in job.evals else "eval"
         settings += [f"{section}.eval_every_checkpoint=true", f"{section}.start_delay_secs=0"]
         settings += [f"{section}.throttle_secs=0"]
@@ -67,10 +76,10 @@ def trial_settings(job: JobConfig, point: Point, name: str | None = None) -> lis
 def rungs_of(job: JobConfig) -> tuple[int, ...]:
     """The steps at which the trials of the study are compared: of its rule, each at the next checkpoint."""
     assert job.tune is not None, "a study"
-    if job.tune.early_stopping is None or job.train.max_steps is None:
+    if job.tune.rule is None or job.train.max_steps is None:
         return ()
     every = job.run.save_checkpoints_steps
-    steps = job.tune.early_stopping.rule.rungs(job.train.max_steps)
+    steps = job.tune.rule.rungs(job.train.max_steps)
     placed = [step if every is None else -(-step // every) * every for step in steps]
     return tuple(dict.fromkeys(step for step in placed if step < job.train.max_steps))
 
@@ -87,7 +96,7 @@ def check_study(document: Document, job: JobConfig, data_root: Path | None = Non
     if job.tune is None:
         raise UserError(f"{document.path}: has no `tune`, which says what to vary and by which metric to choose")
     mistakes = [*_of_keys(document, job, job.tune), *_of_goal(document, job, job.tune)]
-    mistakes += _of_early_stopping(document, job, job.tune)
+    mistakes += _of_rungs(document, job, job.tune)
     if not mistakes:  # else each of them would come again
         mistakes += _of_values(document, job, job.tune, data_root)
     if mistakes:
@@ -95,7 +104,11 @@ def check_study(document: Document, job: JobConfig, data_root: Path | None = Non
 
 
 def _of_keys(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[Mistake]:
-    fixed = FIXED | (FIXED_BY_RUNGS if tune.early_stopping is not None else {})
+    fixed = dict(FIXED)
+    if tune.rule is not None:
+        fixed |= {key: why.format(rule=_section_of_rule(tune)) for key, why in FIXED_BY_RUNGS.items()}
+    if tune.population is not None:
+        fixed |= FIXED_BY_FORKS
     for key in tune.space:
         at = (*SPACE, key)
         if not KEY.fullmatch(key):
@@ -135,20 +148,26 @@ def _of_goal(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[
         yield mistake_at(document, ("tune", "goal", "eval"), f"tune.goal.eval: {text}")
 
 
-def _of_early_stopping(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[Mistake]:
-    if tune.early_stopping is None:
+def _section_of_rule(tune: TuneSection) -> str:
+    return "early_stopping" if tune.population is None else "population"
+
+
+def _of_rungs(document: Document, job: JobConfig, tune: TuneSection) -> Iterator[Mistake]:
+    if tune.rule is None:
         return
-    at: Location = ("tune", "early_stopping")
+    at: Location = ("tune", name := _section_of_rule(tune))
+    if tune.population is not None and isinstance(job.model, GBDTModel):
+        yield mistake_at(document, at, "tune.population: trees are not forked; take `early_stopping`, or neither")
     if job.train.max_steps is None:
-        yield mistake_at(document, at, "tune.early_stopping: it counts steps; give `train.max_steps`, also with epochs")
+        yield mistake_at(document, at, f"tune.{name}: it counts steps; give `train.max_steps`, also with epochs")
     elif not rungs_of(job):
         text = f"no step below train.max_steps ({job.train.max_steps}) is left to compare trials at; begin earlier"
         if job.run.save_checkpoints_steps is not None:
             text += f", or save more often than every {job.run.save_checkpoints_steps} steps"
-        yield mistake_at(document, at, f"tune.early_stopping: {text}")
+        yield mistake_at(document, at, f"tune.{name}: {text}")
     if job.run.save_checkpoints_secs is not None:
         text = "trials are compared at checkpoints; give `run.save_checkpoints_steps` in place of seconds, or neither"
-        yield mistake_at(document, at, f"tune.early_stopping: {text}")
+        yield mistake_at(document, at, f"tune.{name}: {text}")
 
 
 def _of_values(document: Document, job: JobConfig, tune: TuneSection, data_root: Path | None) -> Iterator[Mistake]:

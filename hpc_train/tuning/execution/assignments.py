@@ -32,7 +32,7 @@ class Assignment:
         data_root: The folder that shards are relative to.
         log: To which the ranks append what they print.
         settings: `KEY=VALUE` each, laid over the job file.
-        only_names: Whether nothing is trained, and the names of what its evaluations report are to be found out.
+        only_facts: Whether nothing is trained, and what the model is like is to be found out (ModelFacts).
         assigned: When, in seconds since 1970.
     """
 
@@ -42,7 +42,20 @@ class Assignment:
     log: str
     settings: tuple[str, ...]
     assigned: float
-    only_names: bool = False
+    only_facts: bool = False
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the model of a job is like.
+
+    Attributes:
+        names: The metrics of each evaluation, by its kind.
+        variables: Path, type and shape of each, of the model and of its optimizer, but for learning rates.
+    """
+
+    names: dict[str, list[str]] = field(default_factory=dict)
+    variables: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,11 +64,11 @@ class AssignmentEnd:
 
     Attributes:
         code: The exit code that the processes of a job of its own would have had.
-        names: Metrics by the kind of their evaluation, where they were asked for.
+        facts: Where they were asked for.
     """
 
     code: Annotated[int, Field(ge=0, le=255)]
-    names: dict[str, list[str]] = field(default_factory=dict)
+    facts: ModelFacts = ModelFacts()
 
 
 _ASSIGNMENT, _END = TypeAdapter(Assignment), TypeAdapter(AssignmentEnd)

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_train.errors import UserError, did_you_mean
-from hpc_train.folders import remove_tree
+from hpc_train.errors import UserError
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.outcome import (
@@ -28,6 +27,8 @@ from hpc_train.outcome import (
 )
 from hpc_train.resilience.job_lock import holder_of
 from hpc_train.resilience.signals import StopSignals
+from hpc_train.tuning.execution.first_look import FirstLook
+from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, put_in_place
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
 from hpc_train.tuning.execution.place import Place
@@ -37,9 +38,10 @@ from hpc_train.tuning.search.decisions import LeftState
 from hpc_train.tuning.search.driver_lock import DriverLock
 from hpc_train.tuning.search.folder import StudySettings
 from hpc_train.tuning.search.measurements import Measurements, Watch
+from hpc_train.tuning.search.rules import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Answer, Leaving, Study
-from hpc_train.tuning.search.words import OF_STUDY, because, failures, point_in_words
+from hpc_train.tuning.search.words import OF_STUDY, because, failures, lineage, point_in_words
 
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
@@ -48,10 +50,6 @@ TRIES_OF_A_SLOT = 2
 """Starts of ranks in a row that have failed, after which a slot is left out: its node may be lost."""
 TRIES_WITHOUT_PROGRESS = 2
 """Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
-
-
-class GoalError(UserError):
-    """The model cannot be built, or its evaluation does not report what the study looks for."""
 
 
 @dataclass
@@ -107,6 +105,7 @@ class Driver:
         self._starters: dict[int, RankStarter] = {}
         self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
         self._came_up, self._is_full = False, False
+        self._keeper = CheckpointKeeper(study, study.rule) if isinstance(study.rule, PopulationRule) else None
         self._looked, self._refreshed, self._answer = float("-inf"), float("-inf"), Answer("wait", "")
         self._stopping = ""
 
@@ -114,7 +113,7 @@ class Driver:
         """Runs trials to the end of the study; the exit code.
 
         Raises:
-            GoalError: Before the first trial.
+            GoalError: Before the first trial (FirstLook).
             UserError: A decision or a trial cannot be written. The trials that run have been asked to stop then.
         """
         with self._lock, ExitStack() as stack:
@@ -124,54 +123,31 @@ class Driver:
                 self._starters[slot.number] = stack.enter_context(self._place.starter(slot, self._lock))
             try:
                 if not self._study.state.trials:
-                    self._check_goal()
+                    self._look_first()
                 return self._loop()
             finally:
                 self._end_all()
 
-    def _check_goal(self) -> None:
-        """Builds the model once, before the first trial, to see that its evaluation reports the goal.
-
-        Raises:
-            GoalError: It does not, or the job cannot be started.
-        """
-        study, known = self._study, self._settings
-        slot, where = self._place.slots[0], self._lock.folder / "goal"
-        command = self._command(where, [*known.settings, "tune=null"])
+    def _look_first(self) -> None:
+        """Builds the model, before the first trial; GoalError where the study could not come to its goal."""
+        slot = self._place.slots[0]
         with ExitStack() as stack:
-            stack.callback(remove_tree, where)
             kept = self._starters[slot.number]
             if not isinstance(kept, KeptRanks):
                 kept = stack.enter_context(self._place.kept_ranks(slot, self._lock))
-            run = kept.names(command)
-            while (code := run.code()) is None:
-                if self._signals.received is not None:
-                    run.end_at_once()
-                time.sleep(POLL_SECS)
-            if self._signals.received is not None:
-                return
-            if signal_name(code) is not None or code == EXIT_LOST_NODE or run.never_began():
-                return  # which says nothing of the job; the trials will
-            if code != 0:
-                raise GoalError(f"{known.job_file}: the job cannot be started: {run.failure(code)}")
-            names = run.names()
-        goal, document = study.goal, study.job.document
-        reported = names.get(goal.kind, names[next(iter(names))])
-        if goal.metric not in reported:
-            place = document.where(("tune", "goal", "metric")).replace(str(document.path), known.job_file)
-            raise GoalError(
-                f"{place}: tune.goal.metric: no evaluation reports {goal.metric!r}; "
-                f"{did_you_mean(goal.metric, reported)}allowed: {', '.join(reported)}"
+            look = FirstLook(
+                self._study, self._settings, kept, self._command, lambda: self._signals.received is not None
             )
+            look.check(self._lock.folder / "goal")
 
     def _loop(self) -> int:
         while True:
             self._reap()
-            self._look()
             if self._signals.received is not None:
                 self._stop(f"{self._signals.received}: {self._saving}")
             if not self._stopping:
                 self._fill()
+            self._look()  # with no slot free, so that no trial makes room for one that has a slot already
             if not self._running and (self._stopping or self._answer.what == "over"):
                 return self._end()
             time.sleep(POLL_SECS)
@@ -208,8 +184,8 @@ class Driver:
         end_orphans(dead)
         for trial in study.orphans(self._lock.lives):
             job_dir = study.folder.job_dir(trial)
-            found = Measurements.of(job_dir, study.goal)
-            study.leave(trial, trial.driver, Leaving("waiting", _step(job_dir), found.best(), "its driver died"))
+            found = Measurements.of(job_dir, study.goal, trial.begun_at)
+            study.leave(trial, trial.driver, Leaving("waiting", _step(trial, job_dir), found.best(), "its driver died"))
 
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
@@ -217,12 +193,17 @@ class Driver:
         settings = [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)]
         command = self._command(job_dir.path, settings)
         try:
+            put_in_place(study.folder, trial)
             run = self._starters[slot.number].begin(command)
+        except ParentGoneError as error:
+            study.leave(trial, self._lock.name, Leaving("failed", trial.step, None, str(error)))
+            self._listeners.report(f"trial {trial.name} failed: {error}")
+            return
         except OSError as error:
             study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
-        self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal)))
-        begins = "begins" if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
+        self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal, trial.begun_at)))
+        begins = f"begins {lineage(trial)}".rstrip() if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
         self._listeners.report(f"{study.nouns.trial} {trial.name} {begins}: {point_in_words(trial.point)}")
 
     def _command(self, job_dir: Path, settings: Sequence[str]) -> TrialCommand:
@@ -233,23 +214,32 @@ class Driver:
 
     def _look(self) -> None:
         """Compares the trials that have come to a rung, and has those stop that are not to go on."""
-        study, rule = self._study, self._study.rule
+        study = self._study
         for running in self._running:
-            if rule is None or running.verdict is not None:
-                continue
-            found = running.watch.look()
-            for rung, step in enumerate(rule.rungs):
-                if running.verdict is not None or rung in running.trial.judged or (at := found.at(step)) is None:
-                    continue
-                judged = study.judge(running.trial, rung, at, found.best(at))
-                if judged is not None and judged.verdict != "promoted":
-                    running.verdict = "paused" if judged.verdict == "paused" else "stopped"
-                    running.run.ask_to_stop()
+            if self._compare(running):
+                running.run.ask_to_stop()
         if self._running and study.hours_left() == 0:
             self._stop(f"max_hours ({study.state.max_hours:g}) are over: {self._saving}")
         if self._running and self._halted():
             self._stop(f"{study.state.halted}: {self._saving}")
         self._listeners.look(self._running)
+
+    def _compare(self, running: Running) -> bool:
+        """Compares a trial at the rungs that it has come to; whether it is not to go on, which it was until now."""
+        study, trial = self._study, running.trial
+        if study.rule is None or running.verdict is not None:
+            return False
+        found = running.watch.look()
+        for rung, step in enumerate(study.rule.rungs):
+            if step <= trial.begun_at or rung in trial.judged or (at := found.at(step)) is None:
+                continue
+            judged = study.judge(trial, rung, at, study.rule.value_of(found, at))
+            if self._keeper is not None:
+                self._keeper.thin_out()
+            if judged is not None and judged.verdict != "promoted":
+                running.verdict = "paused" if judged.verdict == "paused" else "stopped"
+                return True
+        return False
 
     def _halted(self) -> bool:
         if time.monotonic() - self._refreshed > LOOK_SECS:
@@ -287,9 +277,12 @@ class Driver:
             self._give_up_slot(running, code)
             return
         self._tries[running.slot.number], self._came_up = 0, True
+        self._compare(running)  # it may have come further than was seen
         before = study.state.best
         left = self._leaving(running, code)
         study.leave(trial, self._lock.name, left)
+        if self._keeper is not None:
+            self._keeper.thin_out()
         words = f"{study.goal.metric} {left.value:.4g}" if left.value is not None else f"no {study.goal.metric}"
         best = ", the best so far" if study.state.best is trial and before is not trial else ""
         if code == EXIT_NOT_SAVED:
@@ -320,10 +313,10 @@ class Driver:
     def _leaving(self, running: Running, code: int) -> Leaving:
         """How a trial is whose ranks have left with `code`."""
         trial, goal = running.trial, self._study.goal
-        step, value = _step(running.job_dir), Measurements.of(running.job_dir, goal).best()
-        if code == 0:
+        step, value = _step(trial, running.job_dir), Measurements.of(running.job_dir, goal, trial.begun_at).best()
+        if code == 0 and (self._keeper is None or running.verdict is None):
             return Leaving("completed", step, value, "" if value is not None else f"{goal.metric} was no finite number")
-        if code in STOP_CODES.values():
+        if code in (0, *STOP_CODES.values()):  # of a population, also one that came to the end before it had stopped
             if running.verdict is not None:
                 return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
             return Leaving("waiting", step, value, self._stopping or "it was stopped")
@@ -373,6 +366,6 @@ class Driver:
             running.run.end_at_once()
 
 
-def _step(job_dir: JobDir) -> int:
-    """Of the newest checkpoint; 0: there is none."""
-    return max(job_dir.checkpoints(), default=0)
+def _step(trial: Trial, job_dir: JobDir) -> int:
+    """Of the newest checkpoint; where there is none, that from which the trial begins."""
+    return max(job_dir.checkpoints(), default=trial.begun_at)

@@ -25,7 +25,7 @@ from hpc_train.jobs.launch.mpirun import (
 )
 from hpc_train.outcome import EXIT_AT_ONCE, EXIT_FAILED, EXIT_LOST_NODE, STOP_CODES
 from hpc_train.telemetry.status import mark_ended, sound
-from hpc_train.tuning.execution.assignments import Assignment, AssignmentFolder
+from hpc_train.tuning.execution.assignments import Assignment, AssignmentFolder, ModelFacts
 from hpc_train.tuning.execution.orphans import session_folder
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.execution.trial_run import (
@@ -67,17 +67,17 @@ class KeptRanks(RankStarter):
         return self
 
     def begin(self, command: TrialCommand) -> TrialRun:
-        return self._begun(command, only_names=False)
+        return self._begun(command, only_facts=False)
 
-    def names(self, command: TrialCommand) -> KeptRun:
-        """Begins to find out what the evaluations of a job report, without training it."""
-        return self._begun(command, only_names=True)
+    def facts(self, command: TrialCommand) -> KeptRun:
+        """Begins to find out what the model of a job is like, without training it."""
+        return self._begun(command, only_facts=True)
 
-    def _begun(self, command: TrialCommand, only_names: bool) -> KeptRun:
+    def _begun(self, command: TrialCommand, only_facts: bool) -> KeptRun:
         begin = begin_log(command.log)
         if self._started is None or self._started.has_left():
             self._started = self._start()
-        return self._started.begin(command, begin, only_names)
+        return self._started.begin(command, begin, only_facts)
 
     def _start(self) -> _Ranks:
         self._close()
@@ -124,12 +124,12 @@ class _Ranks:
         self._life: int | None = None
         self._heard = time.monotonic()
 
-    def begin(self, command: TrialCommand, begin: int, only_names: bool) -> KeptRun:
+    def begin(self, command: TrialCommand, begin: int, only_facts: bool) -> KeptRun:
         """Gives them their next run; `begin` is how long its log is."""
         number, self._given, self._heard = self._given, self._given + 1, time.monotonic()
         run = KeptRun(self, number, command, begin)
         files = (str(command.job_file), str(command.data_root), str(command.job_dir), str(command.log))
-        self.assignments.assign(number, Assignment(*files, tuple(command.settings), time.time(), only_names))
+        self.assignments.assign(number, Assignment(*files, tuple(command.settings), time.time(), only_facts))
         return run
 
     def has_left(self) -> bool:
@@ -204,10 +204,10 @@ class KeptRun(TrialRun):
         """What mpirun has said of the ranks, and what they have printed."""
         return last_words(RunOutput(self._ranks.log)), last_words(RunOutput(self._command.log, self._begin))
 
-    def names(self) -> dict[str, list[str]]:
-        """The metrics by the kind of their evaluation, once it has ended."""
+    def facts(self) -> ModelFacts:
+        """What was to be found out, once it has ended."""
         end = self._ranks.assignments.end(self._number)
-        return end.names if end is not None else {}
+        return end.facts if end is not None else ModelFacts()
 
     def ask_to_stop(self) -> None:
         if not self._asked:

@@ -43,8 +43,8 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
         from hpc_train.jobs.train import train
         from hpc_train.outcome import STOP_CODES
         from hpc_train.telemetry.status import COMMAND_VARIABLE, OUTPUT_VARIABLE
-        from hpc_train.tuning.execution.assignments import AssignmentEnd, AssignmentFolder
-        from hpc_train.tuning.execution.metric_names import metric_names
+        from hpc_train.tuning.execution.assignments import AssignmentEnd, AssignmentFolder, ModelFacts
+        from hpc_train.tuning.execution.model_facts import facts_of
         from hpc_train.tuning.execution.supervision import Supervision
 
     assignments, driver = AssignmentFolder(folder), Supervision(folder.parent.parent)
@@ -58,7 +58,7 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
         assigned = assignments.await_assignment(number, driver.has_ended)
         if assigned is None:
             break
-        names: dict[str, list[str]] = {}
+        facts = ModelFacts()
         signals.received = None  # what came before was meant for the trial before
         job_file, job_dir, settings = Path(assigned.job_file), Path(assigned.job_dir), assigned.settings
         with _printing_to(Path(assigned.log)):
@@ -70,8 +70,8 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
                     lambda: load_job(job_file, settings, assigned.data_root).masked().model_dump(mode="json")  # noqa: B023
                 )
                 job = JobConfig.model_validate(described)
-                if assigned.only_names:
-                    names = metric_names(world, job, job_file.parent) if world.is_chief else {}
+                if assigned.only_facts:
+                    facts = facts_of(world, job, job_file.parent) if world.is_chief else facts
                 else:
                     train(world, job, job_dir, job_file.parent, signals)
                 code = 0
@@ -80,7 +80,7 @@ def serve(folder: Path, threads: Threads, signals: StopSignals) -> int:
             except Exception as error:
                 code = report_error(world, error)
         if world.is_chief:
-            assignments.report_end(number, AssignmentEnd(code, names))
+            assignments.report_end(number, AssignmentEnd(code, facts))
         if code not in (0, *STOP_CODES.values()):
             break
         _forget(job_file.parent)

@@ -26,8 +26,8 @@ class Course:
     """A trial, and how it went.
 
     Attributes:
-        evaluations: That hold, by step.
-        best: The first of those with the best value; None: there is no number.
+        evaluations: That hold, by step; of a fork, first that of the checkpoint which it began with.
+        best: The first of its own with the best value; None: there is no number.
         step: The last one that is known to be done.
         periods: When it ran, in seconds since 1970.
         state: The trial's; "waiting", too, where its driver has died.
@@ -39,6 +39,17 @@ class Course:
     best: Evaluation | None = None
     step: int = 0
     periods: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def own(self) -> tuple[Evaluation, ...]:
+        """The evaluations of what it has trained itself."""
+        begun_at = self.trial.begun_at
+        return tuple(evaluation for evaluation in self.evaluations if evaluation.step > begun_at or not begun_at)
+
+    @property
+    def trained(self) -> int:
+        """The steps that it has trained itself."""
+        return max(0, self.step - self.trial.begun_at)
 
     @property
     def value(self) -> float | None:
@@ -63,7 +74,7 @@ def _course(study: Study, trial: Trial, now: float | None) -> Course:
     records = [r for r in with_runs(study.folder.job_dir(trial).records(kinds.__contains__))[0] if not r.superseded]
     by_step = {r.step: Evaluation(r.step, r.time, r.number(goal.metric)) for r in records if r.kind == goal.kind}
     best: Evaluation | None = None
-    for step in sorted(by_step):
+    for step in sorted(step for step in by_step if step > trial.begun_at or not trial.begun_at):
         value = by_step[step].value
         if value is not None and goal.is_better(value, best.value if best is not None else None):
             best = by_step[step]
@@ -89,7 +100,10 @@ def state_of(study: Study, most: int | None) -> StudyWord:
         return "running"
     if len(list(state.of("failed"))) > tune.max_failed_trials:
         return "failed"
-    left = most is None or len(state.trials) < most or any(state.of("running", "waiting"))
+    if tune.population is not None:
+        left = not study.is_done()
+    else:
+        left = most is None or len(state.trials) < most or any(state.of("running", "waiting"))
     if state.halted is not None or (left and study.hours_left() != 0):
         return "stopped"
     return "succeeded" if any(state.of("completed")) else "failed"

@@ -45,7 +45,7 @@ class Moment:
 def moments(courses: Sequence[Course], goal: Goal) -> list[Moment]:
     """All evaluations in the order of their times."""
     found = sorted(
-        ((evaluation, course) for course in courses for evaluation in course.evaluations),
+        ((evaluation, course) for course in courses for evaluation in course.own),
         key=lambda one: (one[0].time, one[1].trial.number, one[0].step),
     )
     times = [evaluation.time for evaluation, _ in found]
@@ -54,7 +54,7 @@ def moments(courses: Sequence[Course], goal: Goal) -> list[Moment]:
     reached: dict[int, int] = {}
     steps, best, out = 0, None, []
     for (evaluation, course), secs, trial_secs in zip(found, clock, together, strict=True):
-        before = reached.get(course.trial.number, 0)
+        before = reached.get(course.trial.number, course.trial.begun_at)
         reached[course.trial.number] = max(before, evaluation.step)
         steps += max(0, evaluation.step - before)
         value = evaluation.value
@@ -245,7 +245,7 @@ def saving(courses: Sequence[Course], max_steps: int) -> Saving:
     """What early stopping has saved."""
     early = [course for course in courses if course.state in ("paused", "stopped")]
     return Saving(
-        sum(course.step for course in courses),
+        sum(course.trained for course in courses),
         len(courses) * max_steps,
         len(early),
         sum(max(0, max_steps - course.step) for course in early),

@@ -19,7 +19,7 @@ from hpc_train.tuning.report.numbers import ENOUGH, comparable, importance, rank
 from hpc_train.tuning.search.folder import BEST_FILE, TRIALS
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
-from hpc_train.tuning.search.words import failures
+from hpc_train.tuning.search.words import failures, story
 
 NARROW = SIZES[:1]
 
@@ -77,6 +77,7 @@ def study_page(study: Study, name: str, now: float) -> str:
         enough=ENOUGH,
         metric=words.label(goal.metric),
         saved=tables.saved(courses, max_steps) if study.rule is not None and max_steps is not None else "",
+        compared_by="Early stopping" if tune.population is None else "Population",
         rungs=tables.rungs(rung_counts(courses, rungs, goal), goal),
         trials=table,
         count=len(courses),
@@ -117,6 +118,7 @@ def _target(study: Study, trial: Trial) -> str:
 def _best(study: Study, best: Course) -> dict[str, object]:
     """The best trial: its point, where it is, and its job file."""
     listed = [(key, charts.shown(value)) for key, value in best.trial.point.items()]
+    listed += [("", line) for line in story(study.state, best.trial)]
     listed.append(("job-dir", Link(str(study.folder.job_dir(best.trial).path), _target(study, best.trial))))
     if study.state.best is best.trial:
         listed.append(("to train it alone", f"hpc-train submit {study.folder.path / CODE / BEST_FILE}"))

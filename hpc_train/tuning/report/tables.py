@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hpc_train.config.tune.section import Goal, TuneSection
+from hpc_train.config.tune.section import Asha, Goal, Median, TuneSection
 from hpc_train.report import words
 from hpc_train.report.tables import Fact, Link, Table
 from hpc_train.tuning.report.charts import shown
 from hpc_train.tuning.report.course import Course
 from hpc_train.tuning.report.numbers import RungCount, merged, saving
 from hpc_train.tuning.search.state import State
+from hpc_train.tuning.search.words import lineage
 
 STATES: tuple[State, ...] = ("completed", "stopped", "paused", "failed", "running", "waiting")
 MOST_CELLS = 20_000
@@ -30,8 +31,9 @@ def key_numbers(courses: Sequence[Course], best: Course | None, most: int | None
     periods = [period for course in courses for period in course.periods]
     clock, together = (sum(end - begin for begin, end in parts) for parts in (merged(periods), periods))
     top = best.best if best is not None else None
-    stopping = tune.early_stopping
-    rule = "none" if stopping is None else "ASHA" if stopping.asha is not None else "median"
+    rule = {Asha: "early stopping: ASHA", Median: "early stopping: median"}.get(type(tune.rule), "early stopping: none")
+    if tune.population is not None:
+        rule = f"a population of {tune.population.size:,}"
     return [
         Fact("trials", f"{len(courses):,}" + (f" of {most:,}" if most is not None else ""), listed),
         Fact(
@@ -43,8 +45,8 @@ def key_numbers(courses: Sequence[Course], best: Course | None, most: int | None
         ),
         Fact("goal", f"{'highest' if goal.mode == 'max' else 'lowest'} {words.label(goal.metric)}", goal.kind),
         Fact("time with trials", words.duration(clock), f"{words.duration(together)} of all together"),
-        Fact("steps", f"{sum(course.step for course in courses):,}", "of all trials together"),
-        Fact("sampler", tune.sampler, f"early stopping: {rule}"),
+        Fact("steps", f"{sum(course.trained for course in courses):,}", "of all trials together"),
+        Fact("sampler", tune.sampler, rule),
     ]
 
 
@@ -53,6 +55,11 @@ def saved(courses: Sequence[Course], max_steps: int) -> str:
     found = saving(courses, max_steps)
     if not found.whole:
         return ""
+    if forks := sum(course.trial.lineage is not None for course in courses):
+        return (
+            f"{found.trained:,} steps were trained, as many as by {words.number(found.trained / max_steps)} whole "
+            f"trials. {words.count(forks, 'trial')} went on from the checkpoint of another one."
+        )
     text = (
         f"{found.trained:,} steps were trained; {words.count(len(courses), 'trial')} of {max_steps:,} steps each are "
         f"{found.whole:,}."
@@ -92,12 +99,15 @@ def trials(
     Args:
         targets: Where the names of trials lead to, by number.
     """
-    header = ("trial", "state", "why it ended", goal.metric, "at step", "steps", *keys)
+    forks = any(course.trial.lineage is not None for course in courses)
+    begins = ("begins",) if forks else ()
+    header = ("trial", *begins, "state", "why it ended", goal.metric, "at step", "steps", *keys)
     ordered = {course.trial.number for course in order}
     rest = [course for course in courses if course.trial.number not in ordered]
     rows = [
         (
             Link(course.trial.name, targets.get(course.trial.number, "")),
+            *((lineage(course.trial),) if forks else ()),
             course.state,
             _why(course),
             words.number(course.value, 5),
@@ -107,7 +117,7 @@ def trials(
         )
         for course in [*order, *rest][: MOST_CELLS // len(header)]
     ]
-    return Table(tuple(words.label(name) for name in header), rows, 3)
+    return Table(tuple(words.label(name) for name in header), rows, 3 + forks)
 
 
 def _why(course: Course) -> str:

@@ -25,12 +25,27 @@ LeftState = Literal["waiting", "paused", "stopped", "completed", "failed"]
 
 
 @checked(frozen=True, kw_only=True, config=_IGNORING)
+class Lineage:
+    """Where a fork goes on from, in a population.
+
+    Attributes:
+        parent: The trial whose checkpoint of `step` it begins with.
+        replaces: The trial in whose place it is.
+    """
+
+    parent: Number
+    step: Step
+    replaces: Number
+
+
+@checked(frozen=True, kw_only=True, config=_IGNORING)
 class Suggested:
     """A new trial, which `driver` is about to run.
 
     Attributes:
         point: The values of the space's keys.
-        source: Who has chosen them: "first", or the sampler.
+        source: Who has chosen them: "first", the sampler, or "fork".
+        lineage: Of a fork; None: it begins with step 0.
     """
 
     kind: Literal["suggested"] = "suggested"
@@ -39,6 +54,7 @@ class Suggested:
     driver: DriverName
     point: dict[str, Any]
     source: Text
+    lineage: Lineage | None = None
 
 
 @checked(frozen=True, kw_only=True, config=_IGNORING)
@@ -63,7 +79,8 @@ class Judged:
 
     Attributes:
         rung: Counted from 0.
-        step, value: Of the evaluation, and the best of the goal so far; None where there is none that is a number.
+        step, value: Of the evaluation, and what was compared; None where there is none that is a number.
+        parent: The trial of which a fork takes this one's place; None: none does.
     """
 
     kind: Literal["judged"] = "judged"
@@ -74,6 +91,7 @@ class Judged:
     value: GoalValue
     verdict: Verdict
     why: Text
+    parent: Number | None = None
 
 
 @checked(frozen=True, kw_only=True, config=_IGNORING)

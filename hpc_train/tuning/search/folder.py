@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from hpc_train.jobdir.paths import CODE, STUDY_FILE
 from hpc_train.jobs.snapshot.snapshot import Plan, copy_snapshot
 from hpc_train.telemetry.disk_space import shortage
 from hpc_train.telemetry.json_files import UnreadableError, load_json, write_json
+from hpc_train.text import visible
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.words import OF_ENSEMBLE, OF_STUDY, Nouns
 
@@ -221,10 +222,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{key}: {text[1]} (was {text[0]})" for key, text in texts.items() if set(text) != {"not there", "null"}]
 
 
-def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float) -> Path:
-    """Replaces BEST_FILE by the job file of `trial`; its path. UserError where it cannot be written."""
+def write_best(folder: StudyFolder, job: StudyJob, trial: Trial, value: float, story: Sequence[str] = ()) -> Path:
+    """Replaces BEST_FILE by the job file of `trial`, below its `story`; its path. UserError: it cannot be written."""
     goal, path = job.goal, folder.path / CODE / BEST_FILE
-    about = f"# Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.\n"
+    lines = [f"Trial {trial.name}: {goal.kind} {goal.metric} {value:.6g}.", *story]
+    about = "".join(f"# {visible(line)}\n" for line in lines)
     try:
         replace_text(path, about + job.file_of(trial), to_disk=False)
     except OSError as error:

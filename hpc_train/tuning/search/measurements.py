@@ -22,10 +22,11 @@ class Measurements:
     values: tuple[tuple[int, float | None], ...]
 
     @classmethod
-    def of(cls, job_dir: JobDir, goal: Goal) -> Measurements:
-        """Those in a job-dir."""
+    def of(cls, job_dir: JobDir, goal: Goal, after: int = 0) -> Measurements:
+        """Those in a job-dir; of a fork, those `after` the step that it began from, where it was another trial."""
         found = job_dir.evaluations().get(goal.kind, {})
-        return cls(goal, tuple((step, _finite(found[step].get(goal.metric))) for step in sorted(found)))
+        steps = sorted(step for step in found if step > after or not after)
+        return cls(goal, tuple((step, _finite(found[step].get(goal.metric))) for step in steps))
 
     def best(self, until: int | None = None) -> float | None:
         """The best value so far, or of evaluations up to the step `until`; None: there is no number."""
@@ -40,6 +41,10 @@ class Measurements:
         best = self.best()
         return next((step for step, value in self.values if best is not None and value == best), None)
 
+    def value_at(self, step: int) -> float | None:
+        """The value of a step; None: there is no number."""
+        return dict(self.values).get(step)
+
     def at(self, rung_step: int) -> int | None:
         """The step of the evaluation by which a trial is compared at a rung: the first one there; None: none yet."""
         return next((step for step, _ in self.values if step >= rung_step), None)
@@ -48,8 +53,8 @@ class Measurements:
 class Watch:
     """Reads the measurements of a running trial again when there may be more."""
 
-    def __init__(self, job_dir: JobDir, goal: Goal) -> None:
-        self._job_dir, self._goal = job_dir, goal
+    def __init__(self, job_dir: JobDir, goal: Goal, after: int = 0) -> None:
+        self._job_dir, self._goal, self._after = job_dir, goal, after
         self._seen: tuple[int, int] | None = None
         self._found = Measurements(goal, ())
 
@@ -61,7 +66,7 @@ class Watch:
             return self._found
         seen = (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
-            self._seen, self._found = seen, Measurements.of(self._job_dir, self._goal)
+            self._seen, self._found = seen, Measurements.of(self._job_dir, self._goal, self._after)
         return self._found
 
 

@@ -1,17 +1,28 @@
-"""How trials are compared at a rung, and which one goes on from there: successive halving, and the median. Pure."""
+"""How trials are compared at a rung, and which one goes on from there: halving, the median, and populations. Pure."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
-from hpc_train.config.tune.section import Asha, Goal, Median
+from hpc_train.config.tune.population import Population
+from hpc_train.config.tune.section import MOST_TRIALS, Asha, Goal, Median, TuneSection
+from hpc_train.config.tune.space import share
+from hpc_train.telemetry.units import counted
 from hpc_train.tuning.search.decisions import Verdict
+from hpc_train.tuning.search.measurements import Measurements
 from hpc_train.tuning.search.state import StudyState, Trial
 
-Finding = tuple[Verdict, str]
-"""What is decided, and why in words."""
+
+class Finding(NamedTuple):
+    """What is decided, and why in words; `parent`: the number of the trial of which a fork takes this one's place."""
+
+    verdict: Verdict
+    why: str
+    parent: int | None = None
 
 
 class Rule(ABC):
@@ -22,18 +33,30 @@ class Rule(ABC):
 
     @abstractmethod
     def judge(self, state: StudyState, trial: Trial, rung: int, value: float | None) -> Finding:
-        """What becomes of a trial that has come to `rung` (counted from 0) with `value`, the best of its goal so far.
+        """What becomes of a trial that has come to `rung` (counted from 0) with `value`, as `value_of` gives it.
 
         None is worse than all numbers: the goal was none.
         """
+
+    def value_of(self, found: Measurements, step: int) -> float | None:
+        """By what a trial is compared at `step`: its best value so far."""
+        return found.best(step)
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
         """A paused trial that may go on now, and why; the one that has come farthest first."""
         return None
 
+    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
+        """A paused trial that others have turned out to be better than at its rung, and what becomes of it."""
+        return None
+
     def last_of_all(self, state: StudyState) -> tuple[Trial, str] | None:
         """A paused trial that goes on because nothing else is left to be done, and why."""
         return None
+
+    def _values(self, state: StudyState, rung: int) -> dict[int, float | None]:
+        """Of the trials that have come to a rung, by number."""
+        return {trial.number: trial.judged[rung].value for trial in state.trials if rung in trial.judged}
 
     def _order(self, value: float | None) -> float:
         """Smaller is better."""
@@ -57,8 +80,8 @@ class HalvingRule(Rule):
         values = {**self._values(state, rung), trial.number: value}
         best = self._best(values)
         if trial.number in best:
-            return "promoted", f"among the best {len(best)} of {len(values)} at step {self.rungs[rung]}"
-        return "paused", f"not among the best {len(best)} of {len(values)} at step {self.rungs[rung]}"
+            return Finding("promoted", f"among the best {len(best)} of {len(values)} at step {self.rungs[rung]}")
+        return Finding("paused", f"not among the best {len(best)} of {len(values)} at step {self.rungs[rung]}")
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
         paused = list(state.of("paused"))
@@ -79,9 +102,6 @@ class HalvingRule(Rule):
         trial = min(there, key=lambda trial: (self._order(trial.judged[top].value), trial.number))
         return trial, f"the best at step {self.rungs[top]}, and no trial has come to the end"
 
-    def _values(self, state: StudyState, rung: int) -> dict[int, float | None]:
-        return {trial.number: trial.judged[rung].value for trial in state.trials if rung in trial.judged}
-
     def _best(self, values: dict[int, float | None]) -> set[int]:
         ranked = sorted((n for n in values if values[n] is not None), key=lambda n: (self._order(values[n]), n))
         return set(ranked[: len(values) // self._factor])
@@ -98,17 +118,102 @@ class MedianRule(Rule):
         others = [t.judged[rung].value for t in state.trials if rung in t.judged and t.number != trial.number]
         at = f"at step {self.rungs[rung]}"
         if len(others) < self._least:
-            return "promoted", f"{len(others)} others have come so far {at}, and {self._least} are to be compared with"
+            text = f"{len(others)} others have come so far {at}, and {self._least} are to be compared with"
+            return Finding("promoted", text)
         middle = median(map(self._order, others))
         if self._order(value) > middle:
-            return "stopped", f"worse than the median of {len(others)} others {at} ({self._shown(middle)})"
-        return "promoted", f"not worse than the median of {len(others)} others {at} ({self._shown(middle)})"
+            return Finding("stopped", f"worse than the median of {len(others)} others {at} ({self._shown(middle)})")
+        return Finding("promoted", f"not worse than the median of {len(others)} others {at} ({self._shown(middle)})")
 
     def _shown(self, order: float) -> str:
         return "no number" if order == float("inf") else f"{-order if self._goal.mode == 'max' else order:.4g}"
 
 
-def rule_of(settings: Asha | Median, rungs: Sequence[int], goal: Goal) -> Rule:
-    """The rule of an `early_stopping`."""
-    made: type[HalvingRule] | type[MedianRule] = HalvingRule if isinstance(settings, Asha) else MedianRule
-    return made(settings, rungs, goal)  # type: ignore[arg-type]
+class PopulationRule(Rule):
+    """See config.tune.population.Population.
+
+    A trial is compared with all that have come to the rung so far, by the value of that very checkpoint, from which
+    others may go on. Nobody waits for those that are behind where there are slots for all; else the one that is
+    furthest behind goes on first, and a trial that has come to a rung makes room for it. Of those that are equally far
+    the best goes first, and before one goes on it is compared again, with those that have come by now.
+
+    Args:
+        seed: By which a parent is drawn among the best.
+    """
+
+    def __init__(self, settings: Population, rungs: Sequence[int], goal: Goal, seed: int) -> None:
+        super().__init__(rungs, goal)
+        self._settings, self._seed = settings, seed
+
+    def value_of(self, found: Measurements, step: int) -> float | None:
+        return found.value_at(step)
+
+    def judge(self, state: StudyState, trial: Trial, rung: int, value: float | None) -> Finding:
+        found = self._compared(state, trial, rung, value)
+        if found.verdict == "promoted" and (behind := self._not_run_behind(state, self.rungs[rung])):
+            return Finding("paused", f"{found.why}; {counted(behind, 'trial')} behind it first")
+        return found
+
+    def _compared(self, state: StudyState, trial: Trial, rung: int, value: float | None) -> Finding:
+        """Whether a trial goes on, or is replaced, by the values that are known at `rung`."""
+        values, step = {**self._values(state, rung), trial.number: value}, self.rungs[rung]
+        count, few = len(values), self._settings.worst_of(len(values))
+        ranked = sorted(values, key=lambda number: (self._order(values[number]), number))
+        among = f"not among the worst {few} of {count} at step {step}"
+        if trial.number in ranked[count - few :]:
+            among = f"among the worst {few} of {count} at step {step}"
+            parents = [n for n in ranked[:few] if self._order(values[n]) < self._order(value)]
+            parents = [n for n in parents if state.trials[n].replaced is None and state.trials[n].state != "failed"]
+            if not self._may_fork(state):
+                among += ", and no further trial is allowed"
+            elif parents:
+                parent = parents[math.floor(share(self._seed, trial.number, f"parent at {rung}") * len(parents))]
+                text = f"{among}; a fork of {state.trials[parent].name} takes its place"
+                return Finding("stopped", text, parent)
+        return Finding("promoted", among)
+
+    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
+        if (next_one := self.promotable(state)) is None:
+            return None
+        trial, _ = next_one
+        rung = max(trial.judged)
+        found = self._compared(state, trial, rung, trial.judged[rung].value)
+        return (trial, found) if found.verdict == "stopped" else None
+
+    def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
+        def place(trial: Trial) -> tuple[int, float, int]:
+            return trial.position, self._order(trial.judged[max(trial.judged)].value), trial.number
+
+        paused = sorted((trial for trial in state.of("paused") if trial.judged), key=place)
+        if not paused or any(position < paused[0].position for position in self._new(state)):
+            return None
+        return paused[0], "the furthest behind of those that nobody runs"
+
+    def oldest_needed(self, state: StudyState) -> int | None:
+        """The lowest step whose checkpoints may become those of forks; None: no fork will begin any more."""
+        going_on = [trial for trial in state.of("running", "waiting", "paused") if trial.replaced is None]
+        return min([*(trial.position for trial in going_on), *self._new(state)], default=None)
+
+    def _may_fork(self, state: StudyState) -> bool:
+        return len(state.trials) + len(self._new(state)) < (state.max_trials or MOST_TRIALS)
+
+    def _not_run_behind(self, state: StudyState, step: int) -> int:
+        """How many trials before `step` have no slot, beyond those for which one is about to become free."""
+        waiting = [*(trial.position for trial in state.of("waiting", "paused")), *self._new(state)]
+        freed = sum(trial.verdict is not None for trial in state.of("running"))
+        return max(0, sum(position < step for position in waiting) - freed)
+
+    def _new(self, state: StudyState) -> list[int]:
+        """The steps from which trials are to begin that have not begun yet."""
+        founders = sum(trial.lineage is None for trial in state.trials)
+        return [0] * (self._settings.size - founders) + [lineage.step for lineage in state.forks_to_come()]
+
+
+def rule_of(tune: TuneSection, rungs: Sequence[int], goal: Goal) -> Rule | None:
+    """The rule by which the trials of a study are compared."""
+    settings = tune.rule
+    if isinstance(settings, Population):
+        return PopulationRule(settings, rungs, goal, tune.seed)
+    if isinstance(settings, Asha):
+        return HalvingRule(settings, rungs, goal)
+    return MedianRule(settings, rungs, goal) if settings is not None else None

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from itertools import islice
+from typing import NamedTuple
 
+from hpc_train.config.tune.exploration import explored
+from hpc_train.config.tune.population import Population
 from hpc_train.config.tune.section import TuneSection
 from hpc_train.config.tune.space import Point
+from hpc_train.tuning.search.decisions import Lineage
 from hpc_train.tuning.search.state import StudyState
 
-FIRST = "first"
-"""The source of a point that the job file gives."""
+FIRST, FORK = "first", "fork"
+"""The source of a point that the job file gives, and of one that was its parent's."""
+
+
+class Suggestion(NamedTuple):
+    """What a new trial tries, and who has chosen it; `lineage`: of a fork."""
+
+    point: Point
+    source: str
+    lineage: Lineage | None = None
 
 
 class Sampler(ABC):
@@ -24,14 +36,14 @@ class Sampler(ABC):
         self._settings = settings
         self.name = settings.sampler
 
-    def suggest(self, state: StudyState) -> tuple[Point, str] | None:
-        """The point of the next trial, and who has chosen it; None where there is none left."""
+    def suggest(self, state: StudyState) -> Suggestion | None:
+        """What the next trial tries; None where there is none left."""
         number = len(state.trials)
         if number < len(self._settings.first):
             given = self._settings.first[number]
-            return self._settings.points.drawn(self._settings.seed, number, given), FIRST
+            return Suggestion(self._settings.points.drawn(self._settings.seed, number, given), FIRST)
         point = self._suggested(state, number)
-        return None if point is None else (point, self.name)
+        return None if point is None else Suggestion(point, self.name)
 
     @abstractmethod
     def _suggested(self, state: StudyState, number: int) -> Point | None:
@@ -43,6 +55,24 @@ class RandomSampler(Sampler):
 
     def _suggested(self, state: StudyState, number: int) -> Point | None:
         return self._settings.points.drawn(self._settings.seed, number)
+
+
+class PopulationSampler(RandomSampler):
+    """Draws the first trials, and then forks others, each in the place of one that was among the worst."""
+
+    def __init__(self, settings: TuneSection, population: Population) -> None:
+        super().__init__(settings)
+        self._population = population
+
+    def suggest(self, state: StudyState) -> Suggestion | None:
+        if len(state.trials) < self._population.size:
+            return super().suggest(state)
+        lineage = next(iter(state.forks_to_come()), None)
+        if lineage is None:
+            return None
+        parent, settings = state.trials[lineage.parent], self._settings
+        point = explored(settings.points, parent.point, self._population, settings.seed, len(state.trials))
+        return Suggestion(point, FORK, lineage)
 
 
 class GridSampler(Sampler):
@@ -63,4 +93,6 @@ def sampler_of(settings: TuneSection) -> Sampler:
         from hpc_train.tuning.search.optuna_sampler import OptunaSampler
 
         return OptunaSampler(settings)
+    if settings.population is not None:
+        return PopulationSampler(settings, settings.population)
     return GridSampler(settings) if settings.sampler == "grid" else RandomSampler(settings)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hpc_train.config.tune.section import Goal
 from hpc_train.config.tune.space import Point
-from hpc_train.tuning.search.decisions import Changed, Decision, Halted, Judged, Left, Suggested, Taken
+from hpc_train.tuning.search.decisions import Changed, Decision, Halted, Judged, Left, Lineage, Suggested, Taken
 
 State = Literal["running", "waiting", "paused", "stopped", "completed", "failed"]
 
@@ -29,6 +29,7 @@ class Trial:
         to_the_end: It is not compared with others any more.
         runs: How often it was begun.
         crashes: Of runs in a row that have left no newer checkpoint.
+        lineage: Of a fork; None: it began with step 0.
         periods: When it ran, in seconds since 1970; the last one has no end while it runs.
     """
 
@@ -46,11 +47,27 @@ class Trial:
     runs: int = 1
     crashes: int = 0
     periods: list[tuple[float, float | None]] = field(default_factory=list)
+    lineage: Lineage | None = None
 
     @property
     def name(self) -> str:
         """Of its job-dir, in the folder of trials."""
         return f"{self.number:04d}"
+
+    @property
+    def begun_at(self) -> int:
+        """The step that it began from."""
+        return self.lineage.step if self.lineage is not None else 0
+
+    @property
+    def position(self) -> int:
+        """The step at which it was compared last, or that it began from."""
+        return max((judged.step for judged in self.judged.values()), default=self.begun_at)
+
+    @property
+    def replaced(self) -> Judged | None:
+        """The comparison by which a fork of another trial takes its place; None: none does."""
+        return next((judged for judged in self.judged.values() if judged.parent is not None), None)
 
 
 class StudyState:
@@ -80,7 +97,10 @@ class StudyState:
         elif isinstance(decision, Suggested):
             if decision.trial != len(self.trials):
                 raise ValueError("trials are numbered in order")
-            trial = Trial(decision.trial, decision.point, decision.source, decision.driver)
+            if (lineage := decision.lineage) is not None and max(lineage.parent, lineage.replaces) >= decision.trial:
+                raise ValueError("a fork of a trial that there is not")
+            trial = Trial(decision.trial, decision.point, decision.source, decision.driver, lineage=lineage)
+            trial.step = trial.begun_at
             trial.periods.append((decision.time, None))
             self.trials.append(trial)
         elif decision.trial < len(self.trials):
@@ -90,8 +110,13 @@ class StudyState:
 
     def _hear_of(self, trial: Trial, decision: Taken | Judged | Left) -> None:
         if isinstance(decision, Judged):
+            parent = decision.parent
+            if parent is not None and (parent >= len(self.trials) or decision.rung not in self.trials[parent].judged):
+                raise ValueError("a fork of a trial that has not come to that rung")
             trial.judged[decision.rung] = decision
             trial.verdict = decision if decision.verdict != "promoted" else None
+            if trial.state == "paused" and decision.verdict == "stopped":
+                trial.state, trial.why = "stopped", decision.why
         elif isinstance(decision, Taken):
             trial.state, trial.driver, trial.why = "running", decision.driver, decision.why
             trial.runs, trial.verdict = trial.runs + 1, None
@@ -107,6 +132,25 @@ class StudyState:
     def of(self, *states: State) -> Iterator[Trial]:
         """The trials in one of these states, by number."""
         return (trial for trial in self.trials if trial.state in states)
+
+    def forks_to_come(self) -> list[Lineage]:
+        """The forks that are to begin, from the lowest step first."""
+        begun = {trial.lineage.replaces for trial in self.trials if trial.lineage is not None}
+        found = []
+        for trial in self.trials:
+            judged = trial.replaced
+            if judged is not None and judged.parent is not None and trial.number not in begun:
+                step = self.trials[judged.parent].judged[judged.rung].step
+                found.append(Lineage(parent=judged.parent, step=step, replaces=trial.number))
+        return sorted(found, key=lambda lineage: (lineage.step, lineage.replaces))
+
+    def ancestors(self, trial: Trial) -> list[Trial]:
+        """Those from whose checkpoints a trial comes, the first one first."""
+        found: list[Trial] = []
+        while trial.lineage is not None:
+            trial = self.trials[trial.lineage.parent]
+            found.insert(0, trial)
+        return found
 
     @property
     def best(self) -> Trial | None:

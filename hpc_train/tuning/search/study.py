@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -27,12 +27,14 @@ from hpc_train.tuning.search.decisions import (
 from hpc_train.tuning.search.driver_lock import lives
 from hpc_train.tuning.search.folder import StudyFolder, StudyJob, write_best
 from hpc_train.tuning.search.journal import Journal
-from hpc_train.tuning.search.rules import Rule, rule_of
+from hpc_train.tuning.search.rules import Finding, rule_of
 from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
-from hpc_train.tuning.search.words import OF_STUDY, Nouns
+from hpc_train.tuning.search.words import OF_STUDY, Nouns, story
 
 NOTHING_LEFT = "all trials have been tried"
+NOBODY = "0" * 16
+"""No driver."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,7 @@ class Study:
     def __init__(self, folder: StudyFolder, job: StudyJob, clock: Callable[[], float] = time.time) -> None:
         self.folder, self.job, self.goal = folder, job, job.goal
         self.state = StudyState(self.goal, job.tune.max_trials, job.tune.max_hours)
-        self.rule: Rule | None = None
-        if job.tune.early_stopping is not None:
-            self.rule = rule_of(job.tune.early_stopping.rule, rungs_of(job.job), self.goal)
+        self.rule = rule_of(job.tune, rungs_of(job.job), self.goal)
         self._clock = clock
         self._noted: float | None = None
         self._journal = Journal(folder.decisions, self.state.hear)
@@ -110,7 +110,8 @@ class Study:
             answers.append(answer)
             return decision
 
-        decision = self._journal.append(decide)
+        while isinstance(decision := self._journal.append(decide), Judged):
+            pass  # a paused trial will not go on; what will?
         answer = answers[-1]
         if decision is None:
             return answer
@@ -122,6 +123,8 @@ class Study:
         if (over := self._is_over(now)) is not None:
             return None, Answer("over", over)
         found = next(state.of("waiting"), None)
+        if found is None and self.rule is not None and (overtaken := self.rule.overtaken(state)) is not None:
+            return _judged_again(*overtaken, now), Answer("wait", overtaken[1].why)
         again = (found, "it was interrupted") if found is not None else self._promotable()
         if again is not None:
             trial, why = again
@@ -131,8 +134,8 @@ class Study:
         if state.max_trials is None or number < state.max_trials:
             suggested = self._sampler.suggest(state)
         if suggested is not None:
-            point, source = suggested
-            made = Suggested(time=now, trial=number, driver=driver, point=dict(point), source=source)
+            point, source, lineage = suggested
+            made = Suggested(time=now, trial=number, driver=driver, point=dict(point), source=source, lineage=lineage)
             return made, Answer("run", source)
         if running := len(list(state.of("running"))):
             return None, Answer("wait", f"{counted(running, self.nouns.trial)} may make room for others")
@@ -141,6 +144,10 @@ class Study:
             taken = Taken(time=now, trial=trial.number, driver=driver, why=why, to_the_end=True)
             return taken, Answer("run", why)
         return None, Answer("over", NOTHING_LEFT.replace("trial", self.nouns.trial))
+
+    def is_done(self) -> bool:
+        """Whether no trial is to begin or to go on any more."""
+        return self._next(NOBODY)[1].what == "over"
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -172,7 +179,7 @@ class Study:
         """Compares a trial that has come to `rung`, counted from 0, with the others.
 
         Args:
-            step, value: Of its evaluation there, and the best of the goal so far; None: it was no number.
+            step, value: Of its evaluation there, and what is compared (Rule.value_of); None: it was no number.
 
         Returns:
             What was decided, now or before; None where no rule compares trials.
@@ -184,9 +191,16 @@ class Study:
         def decide() -> Decision | None:
             if rung in trial.judged:
                 return None
-            verdict, why = rule.judge(self.state, trial, rung, value)
+            verdict, why, parent = rule.judge(self.state, trial, rung, value)
             return Judged(
-                time=self._clock(), trial=trial.number, rung=rung, step=step, value=value, verdict=verdict, why=why
+                time=self._clock(),
+                trial=trial.number,
+                rung=rung,
+                step=step,
+                value=value,
+                verdict=verdict,
+                why=why,
+                parent=parent,
             )
 
         self._journal.append(decide)
@@ -242,6 +256,8 @@ class Study:
             if self.nouns is not OF_STUDY:
                 raise UserError("it is an ensemble, which has as many members as its job file says")
             if self.state.max_trials is None:
+                if self.job.tune.population is not None:
+                    raise UserError("a population without `max_trials` forks as many trials as it replaces")
                 raise UserError("the study tries all points of a grid, of which there are no more")
             if (trials := self.state.max_trials + count) > MOST_TRIALS:
                 raise UserError(f"{trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
@@ -280,7 +296,7 @@ class Study:
     def _note_best(self) -> None:
         """Writes down the best trial again until it is that of all processes, one of which may write meanwhile."""
         while (best := self.state.best) is not None and best.value is not None and best.value != self._noted:
-            write_best(self.folder, self.job, best, best.value)
+            write_best(self.folder, self.job, best, best.value, story(self.state, best))
             self._noted = best.value
             self.refresh()
 
@@ -294,6 +310,12 @@ def living(study: Study) -> frozenset[str]:
 def state_now(trial: Trial, alive: Collection[str]) -> State:
     """The state of a trial, where those `alive` are the drivers that are."""
     return "waiting" if trial.state == "running" and trial.driver not in alive else trial.state
+
+
+def _judged_again(trial: Trial, found: Finding, now: float) -> Judged:
+    """The comparison of a paused trial at its rung, with those that have come there since."""
+    before = trial.judged[max(trial.judged)]
+    return replace(before, time=now, verdict=found.verdict, why=f"{found.why} by now", parent=found.parent)
 
 
 def _state_after(judged: Judged) -> LeftState:

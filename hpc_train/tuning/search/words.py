@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from hpc_train.config.tune.space import Point
 from hpc_train.telemetry.units import counted
-from hpc_train.tuning.search.state import Trial
+from hpc_train.tuning.search.state import StudyState, Trial
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,25 @@ def shown(value: object) -> str:
 def point_in_words(point: Point) -> str:
     """The values of a point, by keys without `params.`."""
     return ", ".join(f"{key.removeprefix('params.')}={shown(value)}" for key, value in point.items())
+
+
+def lineage(trial: Trial) -> str:
+    """Where a fork has come from; empty for another trial."""
+    return f"from {trial.lineage.parent:04d} at step {trial.lineage.step}" if trial.lineage is not None else ""
+
+
+def story(state: StudyState, trial: Trial) -> list[str]:
+    """What is to be known of the result of a fork, in lines: which values it was trained with, and until when."""
+    line = [*state.ancestors(trial), trial]
+    if len(line) == 1:
+        return []
+    told = [
+        f"  to step {child.begun_at}, as trial {parent.name}: {point_in_words(parent.point)}"
+        for parent, child in pairwise(line)
+    ]
+    return [
+        "It is a fork, and has come to this by values that changed while it trained:",
+        *told,
+        f"  from there on, as trial {trial.name}: {point_in_words(trial.point)}",
+        "A job that trains with its last values from the beginning is another one, and may come to something else.",
+    ]

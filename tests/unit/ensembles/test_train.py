@@ -15,7 +15,8 @@ from hpc_train.ensembles.begin import Ensemble
 from hpc_train.ensembles.train import train_members
 from hpc_train.outcome import EXIT_FAILED, EXIT_TERMINATED
 from hpc_train.tuning.drive import DriveRequest
-from hpc_train.tuning.execution.driver import GoalError, Listeners
+from hpc_train.tuning.execution.driver import Listeners
+from hpc_train.tuning.execution.first_look import GoalError
 from hpc_train.tuning.search.study import Leaving
 from tests.studies import DRIVER, opened, study_in
 

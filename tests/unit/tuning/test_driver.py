@@ -22,6 +22,7 @@ from hpc_train.outcome import (
 )
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
+from hpc_train.tuning.execution.assignments import ModelFacts
 from hpc_train.tuning.execution.driver import Driver, Listeners
 from hpc_train.tuning.execution.place import Place
 from hpc_train.tuning.execution.slots import Slot
@@ -67,8 +68,8 @@ class Run:
     def never_began(self) -> bool:
         return False
 
-    def names(self) -> dict[str, list[str]]:
-        return {"eval": ["loss", "accuracy"]}
+    def facts(self) -> ModelFacts:
+        return ModelFacts({"eval": ["loss", "accuracy"]})
 
 
 class Starter:
@@ -84,7 +85,7 @@ class Starter:
     def begin(self, command: Any) -> Run:
         return self._begin(command.job_dir)
 
-    names = begin
+    facts = begin
 
 
 class FakePlace(Place):
@@ -243,3 +244,19 @@ def test_a_full_disk_stops_the_study_and_fails_no_trial(
     assert [trial.state for trial in study.state.trials] == ["waiting", "waiting"]
     assert said.count("no space left: the trials save and stop") == 1
     assert said[-1].startswith("the study goes on with: ")
+
+
+def test_of_a_population_with_a_slot_for_each_nobody_waits_and_a_fork_without_a_checkpoint_has_failed(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Trial 2 is the worst of three, and a fork of trial 0 takes its place, whose checkpoint is not there."""
+    folder = study_in(tmp_path / "study", SPACE, "population: {size: 3, every_steps: 3, quantile: 0.34}")
+    study = opened(folder, clock.monotonic)
+    code, said = drive(study, clock, 3, {"0000": (1, 0.9), "0001": (2, 0.8), "0002": (3, 0.1)})
+    assert code == 0
+    assert not any(judged.verdict == "paused" for trial in study.state.trials for judged in trial.judged.values())
+    assert [trial.state for trial in study.state.trials] == ["completed", "completed", "stopped", "failed"]
+    fork = study.state.trials[3]
+    assert fork.lineage is not None
+    assert (fork.lineage.parent, fork.lineage.step, fork.lineage.replaces) == (0, 3, 2)
+    assert any("trial 0003 failed: it is to go on from 0000 at step 3, and there is no" in line for line in said)

@@ -51,6 +51,19 @@ def test_optuna_reads_what_the_study_knows(tmp_path):
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
 
 
+def test_forks_are_trials_of_their_own(tmp_path):
+    pytest.importorskip("optuna")
+    study = run_trials(make_study(tmp_path, population={"size": 8}, max_trials=None))
+    assert export(study, tmp_path / "journal").exit_code == 0
+    found = load(tmp_path / "journal").trials
+    assert len(found) == len(study.state.trials)
+    for trial, read in zip(study.state.trials, found, strict=True):
+        assert (read.user_attrs["lineage"] != "") == (trial.lineage is not None)
+        assert read.state.name == {"stopped": "PRUNED", "completed": "COMPLETE"}[trial.state]
+        assert max(read.intermediate_values.values()) == trial.value
+        assert min(read.intermediate_values) > trial.begun_at
+
+
 def test_trials_that_run_or_gave_no_number(tmp_path):
     pytest.importorskip("optuna")
     study = run_trials(make_study(tmp_path), most=5)

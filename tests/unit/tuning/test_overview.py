@@ -11,6 +11,7 @@ from hpc_train.tuning.overview import as_objects, in_words, overview
 from hpc_train.tuning.search.study import Leaving, Study
 from tests.job_dirs import record, write_job
 from tests.studies import DRIVER, SPACE, opened, study_in
+from tests.study_runs import make_study, run_trials
 
 
 def a_study(path: Path) -> Study:
@@ -72,6 +73,20 @@ def test_trials_as_json(tmp_path: Path) -> None:
     assert found[1]["point"] == study.state.trials[0].point
     assert (found[1]["source"], found[0]["source"]) == ("first", "random")
     assert found[0]["job_dir"] == str(tmp_path / "study" / "trials" / "0001")
+
+
+def test_a_fork_is_shown_with_its_parent(tmp_path: Path) -> None:
+    study = run_trials(make_study(tmp_path, population={"size": 8}, max_trials=None))
+    forks = {trial.number: trial.lineage for trial in study.state.trials if trial.lineage is not None}
+    for each in as_objects(study):
+        lineage = forks.get(each["trial"])
+        assert each["parent"] == (lineage.parent if lineage is not None else None)
+        assert each["from_step"] == (lineage.step if lineage is not None else 0)
+    text = shown(study)
+    for number, lineage in forks.items():
+        (row,) = (line for line in text.splitlines() if line.startswith(f"{number:04d}"))
+        assert f"from {lineage.parent:04d} at step {lineage.step}" in row
+    assert in_words(study).startswith(f"{len(study.state.trials)} trials (")
 
 
 def test_a_study_without_trials(tmp_path: Path) -> None:

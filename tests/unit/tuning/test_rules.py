@@ -6,13 +6,15 @@ import math
 import random
 from collections.abc import Sequence
 from statistics import median
+from types import NoneType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_train.config.tune.section import Asha, Goal, Median
-from hpc_train.tuning.search.rules import HalvingRule, MedianRule, Rule, rule_of
+from hpc_train.config.tune.section import Asha, Goal, Median, TuneSection
+from hpc_train.tuning.search.rules import HalvingRule, MedianRule, PopulationRule, Rule, rule_of
 from hpc_train.tuning.search.state import StudyState
 from tests.studies import judged, left, state_of, suggested, taken
 
@@ -58,7 +60,7 @@ class Halving:
             self.state.hear(left(number, "completed", step=27, value=0.0))
             return
         value = self.values[number][rung]
-        verdict, why = self.rule.judge(self.state, trial, rung, value)
+        verdict, why, _ = self.rule.judge(self.state, trial, rung, value)
         self.state.hear(judged(number, rung, value, verdict))
         assert f"step {RUNGS[rung]}" in why
         assert (verdict == "promoted") == self.among_best(number, rung)
@@ -186,7 +188,7 @@ def test_the_median_rule_is_that_of_the_median(
     for number, other in enumerate(others):
         state.hear(judged(number, 1, other))
         state.hear(judged(number, 0, 0.0))
-    verdict, why = rule.judge(state, state.trials[-1], 1, value)
+    verdict, why, _ = rule.judge(state, state.trials[-1], 1, value)
     worst = -math.inf if mode == "max" else math.inf
     numbers = [worst if other is None else other for other in others]
     mine = worst if value is None else value
@@ -201,10 +203,20 @@ def test_the_median_rule_is_that_of_the_median(
     assert rule.last_of_all(state) is None
 
 
-def test_the_rule_is_as_asked_for() -> None:
-    assert isinstance(rule_of(Asha(), RUNGS, goal("max")), HalvingRule)
-    assert isinstance(rule_of(Median(), RUNGS, goal("max")), MedianRule)
-    assert rule_of(Median(), list(RUNGS), goal("max")).rungs == RUNGS
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ({"early_stopping": "asha"}, HalvingRule),
+        ({"early_stopping": "median"}, MedianRule),
+        ({"population": {}}, PopulationRule),
+        ({}, NoneType),
+    ],
+)
+def test_the_rule_is_as_asked_for(asked: dict[str, Any], made: type) -> None:
+    tune = TuneSection(goal=goal("max"), space={"params.rate": {"log": [0.1, 1]}}, max_trials=9, **asked)
+    found = rule_of(tune, list(RUNGS), goal("max"))
+    assert isinstance(found, made)
+    assert found is None or found.rungs == RUNGS
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

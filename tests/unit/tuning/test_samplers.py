@@ -57,7 +57,7 @@ def test_a_random_point_is_one_of_seed_and_number_alone(seed: int, number: int) 
     state = StudyState(tune.goal, None, None)
     for trial in range(number):
         state.hear(suggested(trial, point={}))
-    assert sampler_of(tune).suggest(state) == (tune.points.drawn(seed, number), "random")
+    assert sampler_of(tune).suggest(state) == (tune.points.drawn(seed, number), "random", None)
 
 
 def test_a_grid_is_tried_in_order_and_ends() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -35,12 +37,14 @@ from tests.support import REPOSITORY, SOAK, run_program
 
 OTHER = "f" * 16
 ASHA, MEDIAN = "early_stopping: {asha: {factor: 3}}", "early_stopping: {median: {least_trials: 2}}"
+POPULATION = "population: {size: 4, every_steps: 3}"
 STUDIES = {
     "random": (SPACE, "max_trials: 12"),
     "grid": ("space: {params.learning_rate: {choice: [1, 0.1, 0.01]}, params.width: {int: [1, 3]}}", "sampler: grid"),
     "halving": (SPACE, "max_trials: 14", ASHA),
     "median": (SPACE, "max_trials: 14", MEDIAN),
     "tpe": (SPACE, "max_trials: 16", "sampler: tpe", ASHA),
+    "population": (SPACE, POPULATION),
     "cmaes": (SPACE, "max_trials: 12", "sampler: cmaes"),
 }
 
@@ -51,10 +55,11 @@ def summary(study: Study) -> list[tuple[object, ...]]:
         (
             trial.point,
             trial.source,
+            trial.lineage,
             trial.state,
             trial.step,
             trial.value,
-            [(r, j.value, j.verdict) for r, j in trial.judged.items()],
+            [(r, j.value, j.verdict, j.parent) for r, j in trial.judged.items()],
         )
         for trial in study.state.trials
     ]
@@ -239,6 +244,57 @@ def test_more_trials(tmp_path: Path) -> None:
         study.add_trials(99_998)
 
 
+def test_a_population_has_as_many_trials_as_are_allowed(tmp_path: Path) -> None:
+    free = opened(study_in(tmp_path / "free", *STUDIES["population"]))
+    assert run(free) == NOTHING_LEFT
+    assert len(free.state.trials) > 6
+    with pytest.raises(UserError, match="a population without `max_trials` forks as many trials as it replaces"):
+        free.add_trials(1)
+    study = opened(study_in(tmp_path / "study", *STUDIES["population"], "max_trials: 5"))
+    assert not study.is_done()
+    assert run(study) == NOTHING_LEFT
+    assert study.is_done()
+    assert len(study.state.trials) == 5
+    states = Counter(trial.state for trial in study.state.trials)
+    assert states == {"completed": 4, "stopped": 1}, "nobody is replaced any more"
+    assert any("no further trial is allowed" in j.why for t in study.state.trials for j in t.judged.values())
+
+
+def test_the_job_file_of_a_fork_says_how_its_result_came(tmp_path: Path) -> None:
+    kinds = 'params.kind: {choice: [a, "b\\nparams: {}", c]}'
+    space = SPACE.replace("params.width", kinds + ", params.width")
+    study = opened(study_in(tmp_path / "study", space, "population: {size: 2, every_steps: 9, quantile: 0.5}"))
+    first, second = study.ask(DRIVER).trial, study.ask(DRIVER).trial
+    assert first is not None
+    assert second is not None
+    study.judge(first, 0, 9, 0.5)
+    study.judge(second, 0, 9, 0.4)
+    study.leave(second, DRIVER, Leaving("stopped", 9, 0.4, ""))
+    fork = study.ask(DRIVER).trial
+    assert fork is not None
+    assert fork.lineage is not None
+    assert (fork.lineage.parent, fork.lineage.step, fork.lineage.replaces, fork.source) == (0, 9, 1, "fork")
+    study.leave(fork, DRIVER, Leaving("completed", MAX_STEPS, 0.9, ""))
+    text = (study.folder.path / CODE / BEST_FILE).read_text()
+    about = [line for line in text.splitlines() if line.startswith("#")]
+    assert about[0] == "# Trial 0002: eval accuracy 0.9."
+    assert "#   to step 9, as trial 0000: learning_rate=" in about[2]
+    assert len(about) == 5
+    assert "tune" not in read_yaml(study.folder.path / CODE / BEST_FILE).value
+
+
+@pytest.mark.parametrize("number", ["parent", "replaces"])
+def test_a_fork_of_a_trial_that_there_is_not_is_no_decision(tmp_path: Path, number: str) -> None:
+    study = opened(study_in(tmp_path / "study", *STUDIES["population"]))
+    run(study)
+    path = next(p for p in sorted(study.folder.decisions.iterdir()) if '"replaces"' in p.read_text())
+    decision = json.loads(path.read_text())
+    decision["lineage"][number] = decision["trial"]
+    path.write_text(json.dumps(decision))
+    with pytest.raises(UserError, match=r"is no decision of a study"):
+        opened(study.folder)
+
+
 def test_trials_of_drivers_that_live_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = opened(study_in(tmp_path / "study"))
     mine, lost = study.ask(DRIVER).trial, study.ask(OTHER).trial
@@ -295,7 +351,7 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         study.leave(trial, DRIVER, Leaving("completed", MAX_STEPS, 0.5, ""))
 
 
-@given(st.integers(0, 2**20), st.sampled_from([ASHA, MEDIAN, ""]), st.integers(1, 4))
+@given(st.integers(0, 2**20), st.sampled_from([ASHA, MEDIAN, POPULATION, ""]), st.integers(1, 4))
 def test_several_drivers_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, stopping: str, drivers: int
 ) -> None:
@@ -315,7 +371,9 @@ def test_several_drivers_in_any_order(
             steps[number] = lambda study=study, answer=answer, driver=driver: train(study, answer, driver)
         elif answer.what == "over":
             over.add(number)
-    check_history(folder, 9)
+    trials = len(opened(folder).state.trials)
+    assert trials <= 9 if "population" in stopping else trials == 9
+    check_history(folder, trials)
     assert not list(opened(folder).state.of("running", "waiting"))
     shutil.rmtree(folder.path)
 

@@ -90,6 +90,29 @@ def test_a_page_has_all_that_is_known(tmp_path, rule):
     assert ("steps were trained" in text) == bool(stops)
 
 
+def test_a_population_has_its_lineage(tmp_path):
+    study = run_trials(make_study(tmp_path, population={"size": 8}, max_trials=None))
+    found, text = page_of(study), " ".join(page_of(study).texts)
+    assert found.sections == [*SECTIONS[:-1], "early-stopping", "trials"]
+    rows = {row["trial"]: row for row in found.trials}
+    forks = [trial for trial in study.state.trials if trial.lineage is not None]
+    assert len(forks) > 3
+    for trial in study.state.trials:
+        lineage = trial.lineage
+        begins = f"from {lineage.parent:04d} at step {lineage.step}" if lineage is not None else ""
+        assert rows[trial.name]["begins"] == begins
+        assert pytest.approx(float(rows[trial.name]["accuracy"])) != 0.987, "what its parent had come to"
+    trained = sum(trial.step - trial.begun_at for trial in study.state.trials)
+    assert f"{trained:,} steps were trained" in text and "a population of 8" in text
+    assert f"{len(forks)} trials went on from the checkpoint of another one." in text
+    assert "succeeded" in found.texts and not any("Early stopping" in part for part in found.texts)
+
+
+def test_a_population_that_was_interrupted_is_not_over(tmp_path):
+    found = page_of(run_trials(make_study(tmp_path, population={"size": 8}, max_trials=100), most=9))
+    assert "stopped" in found.texts and "succeeded" not in found.texts
+
+
 @pytest.mark.parametrize(
     ("trials", "measure", "sections"),
     [(0, None, []), (1, None, SECTIONS), (11, lambda *_: None, ["trials"]), (4, lambda *_: 0.5, SECTIONS)],

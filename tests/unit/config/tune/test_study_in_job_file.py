@@ -168,6 +168,18 @@ WRONG = [
     ("early_stopping: {asha: {}, median: {}}", "early_stopping: asha and median exclude each other"),
     ("early_stopping: {asha: {factor: 1}}", "early_stopping.asha.factor: 1 is not allowed"),
     ("early_stopping: {asha: {first_rung: 270}}", "no step below train.max_steps (270) is left to compare trials at"),
+    # Populations.
+    ("population: 8", "population: 8 is not allowed; it should be a mapping"),
+    ("population: {every_steps: 270}", "no step below train.max_steps (270) is left to compare trials at"),
+    ("population: {size: 1}", "population.size: 1 is not allowed; it should be greater than or equal to 2"),
+    ("population: {size: 3}", "none would ever be replaced; give a larger `size`, or a `quantile` of 0.3334"),
+    ("population: {quantile: 0.6}", "population.quantile: 0.6 is not allowed"),
+    ("population: {factors: [1, 1.0]}", "population.factors: factors of 1 change no value"),
+    ("population: {factors: [0, 2]}", "population.factors: 0.0 is not allowed; allowed: numbers above 0"),
+    ("population: {factors: []}", "population.factors: "),
+    ("population: {resample: 2}", "population.resample: 2"),
+    ("population: {every_step: 3}", "population.every_step: unknown key; did you mean `every_steps`?"),
+    ("population: {perturbation_interval: 3}", "`every_steps` says how often trials are compared"),
     # The first points.
     ("first: [{params.width: 9}]", "first.0.params.width: 9 is not allowed; allowed: a whole number from 1 to 8"),
     (
@@ -181,6 +193,8 @@ WRONG = [
 @pytest.mark.parametrize(("line", "words"), WRONG, ids=[line[:60] for line, _ in WRONG])
 def test_a_mistake_is_told_once_with_its_line(tmp_path: Path, line: str, words: str) -> None:
     given = {text.partition(":")[0]: text for text in (GOAL, SPACE, TRIALS)} | {line.partition(":")[0]: line}
+    if line.startswith("population"):
+        given["max_trials"] = "max_trials: null"
     (told,) = mistakes(tmp_path, *given.values())
     assert told.startswith(f"job.yaml:{LINE + list(given.values()).index(line)}: tune.")
     assert words in told
@@ -226,6 +240,44 @@ def test_a_key_that_early_stopping_compares_by_cannot_vary_then(tmp_path: Path) 
         "`early_stopping` compares trials at the same steps",
         "job.yaml:11: tune.space: train.max_steps cannot vary: `early_stopping` compares trials at steps of one length",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("early_stopping: asha", "tune.early_stopping: a `population` ends its worst trials by itself"),
+        ("sampler: tpe", "tune.sampler: a `population` draws its first trials at random"),
+        ("max_trials: 3", "tune.max_trials: the population has 4 trials from the beginning"),
+        (f"first: [{', '.join(['{}'] * 5)}]", "tune.first: 5 points are more than the population has trials (4)"),
+    ],
+)
+def test_what_does_not_go_with_a_population(tmp_path: Path, line: str, words: str) -> None:
+    (told,) = mistakes(tmp_path, GOAL, SPACE, "population: {size: 4}", line)
+    assert told.startswith(f"job.yaml:{LINE + 3}: ")
+    assert words in told
+
+
+def test_keys_that_a_fork_would_not_follow_cannot_vary_in_a_population(tmp_path: Path) -> None:
+    keys = ("run.tf_random_seed", "run.keep_checkpoint_max", "train.max_steps")
+    space = f"space: {{{', '.join(f'{key}: {{int: [1, 9]}}' for key in keys)}}}"
+    told = mistakes(tmp_path, GOAL, space, "population: {size: 4}")
+    assert [line.partition("tune.space: ")[2] for line in told] == [
+        "run.keep_checkpoint_max cannot vary: the study keeps the checkpoints that forks go on from",
+        "run.tf_random_seed cannot vary: a fork does not follow it: "
+        "the model's random states are those of the checkpoint",
+        "train.max_steps cannot vary: `population` compares trials at steps of one length",
+    ]
+
+
+def test_the_trials_of_a_population_keep_what_forks_may_need(tmp_path: Path) -> None:
+    job = study(tmp_path, GOAL, SPACE, "population: {every_steps: 100, size: 4}")
+    assert job.tune is not None
+    assert job.tune.max_trials is None
+    assert rungs_of(job) == (100, 200)
+    settings = trial_settings(job, {})
+    assert "run.keep_checkpoint_max=0" in settings
+    assert "run.save_checkpoints_steps=100" in settings
+    assert "eval.eval_every_checkpoint=true" in settings
 
 
 def test_early_stopping_counts_steps(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the evaluations of a job report, found out before its first trial: by building its model once."""
+"""What the model of a job is like, found out before the first trial: by building it once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.world import World
 from hpc_train.evaluation.evaluator import Evaluator
 from hpc_train.model.job_model import JobModel
+from hpc_train.model.learning_rate import is_rate
+from hpc_train.model.model_state import ModelState
 from hpc_train.models.heads import head_of
+from hpc_train.tuning.execution.assignments import ModelFacts
 
 
-def metric_names(world: World, job: JobConfig, code_folder: Path) -> dict[str, list[str]]:
-    """The metrics of each evaluation, by its kind. Local, for one rank of `world`; writes nothing.
+def facts_of(world: World, job: JobConfig, code_folder: Path) -> ModelFacts:
+    """The facts of a job. Local, for one rank of `world`; writes nothing.
 
     Raises:
         UserError: The model or the data cannot be used. Whatever the model raises.
@@ -28,17 +31,18 @@ def metric_names(world: World, job: JobConfig, code_folder: Path) -> dict[str, l
     if isinstance(job.model, GBDTModel):
         schema = schema_of(job.model)
         assert schema is not None, "read with the job"
-        return {spec.kind: ["loss", *(metric.name for metric in head_of(schema).metrics())] for spec in specs}
+        return ModelFacts({s.kind: ["loss", *(metric.name for metric in head_of(schema).metrics())] for s in specs})
     set_up_tensorflow(world)
     alone = World.alone()
     model_of, resources = JobModel.of_job(job, code_folder, code_folder), share_of_node(world.cores, 1)
     shards = [find_shards(spec.input_fn) if isinstance(spec.input_fn, HDF5Input) else None for spec in specs]
     contexts = [context_for(0, 1, spec.input_fn, job.run.tf_random_seed) for spec in specs]
-    model, _, _ = model_of.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, resources)
+    model, _, updates = model_of.build(specs[0].input_fn, shards[0], contexts[0], specs[0].steps, resources)
     found = {}
     for spec, own, context in zip(specs, shards, contexts, strict=True):
         evaluator = Evaluator(model, spec, own, context, resources, model_of.load, alone)
         evaluator.check()
         evaluator.agree()
         found[spec.kind] = evaluator.metric_names()
-    return found
+    signatures = ModelState(model, alone, updates).signatures()
+    return ModelFacts(found, [one for one in signatures if not is_rate(one.partition(" ")[0])])
