@@ -349,9 +349,10 @@ class Driver:
                 return EXIT_LOST_NODE if self._came_up else EXIT_FAILED
             return STOP_CODES.get(self._signals.received or "", EXIT_TERMINATED)
         report(f"the {study.nouns.study} is over: {self._answer.why}")
-        if len(failed) > study.job.tune.max_failed_trials or not any(state.of("completed")):
+        if not any(state.of("completed")):
+            report(f"no {study.nouns.trial} has come to its end")
             return EXIT_FAILED
-        return 0
+        return EXIT_FAILED if len(failed) > study.job.tune.max_failed_trials else 0
 
     def _end_all(self) -> None:
         """Where something was raised: has the trials stop, and waits for them, so that none is left alone."""

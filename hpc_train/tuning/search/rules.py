@@ -81,6 +81,9 @@ class HalvingRule(Rule):
         best = self._best(values)
         if trial.number in best:
             return Finding("promoted", f"among the best {len(best)} of {len(values)} at step {self.rungs[rung]}")
+        if not best:
+            come = f"{counted(len(values), 'trial')} came to step {self.rungs[rung]} so far"
+            return Finding("paused", f"{come}, and one in {self._factor} goes on")
         return Finding("paused", f"not among the best {len(best)} of {len(values)} at step {self.rungs[rung]}")
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
