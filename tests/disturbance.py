@@ -176,20 +176,32 @@ def _begin_secs(study: Study) -> float:
 
 
 def _disturb(place: Place, chance: random.Random, pause: float, end: float, tally: Tally) -> None:
-    """Runs a study to its end, which is disturbed every `pause` seconds on average until the time `end`."""
-    draw = lambda: time.monotonic() + chance.uniform(0, 2 * pause)
-    names, strike = sorted(place.kinds), draw()
+    """Runs a study to its end, which is disturbed every `pause` seconds or so until the time `end`.
+
+    Every other time its trials have to get on first, as they would not where it takes longer than that to begin.
+    """
+    names, seen = sorted(place.kinds), 0
+    strike: float | None = time.monotonic() + chance.uniform(0, pause)
     while place.go_on(tally):
-        assert time.monotonic() < end + LIMIT_SECS, "the study does not come to its end"
-        if strike < time.monotonic() < end:
+        now = time.monotonic()
+        assert now < end + LIMIT_SECS, "the study does not come to its end"
+        if strike is None and _measured(place.study) > seen:
+            strike = now + chance.uniform(0, pause)
+        if strike is not None and strike < now < end:
             for name in chance.sample(names, len(names)):  # until there is something to do that to
                 if name in place.crashes and _is_at_stake(place.study):
                     tally.spared += 1
                 elif place.kinds[name]():
                     tally.kills[name] += 1
                     break
-            strike = draw()
+            seen = _measured(place.study)
+            strike = now + chance.uniform(0, 2 * pause) if chance.random() < 0.5 else None
         time.sleep(place.poll_secs)
+
+
+def _measured(folder: StudyFolder) -> int:
+    """How much there is of what trials have measured, in bytes."""
+    return sum(path.stat().st_size for path in folder.trials.glob("*/metrics.jsonl"))
 
 
 def _sweep(place: Place) -> None:
