@@ -99,7 +99,8 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 def test_a_fork_is_what_a_job_resumed_by_hand_would_be(folder: Path, whole: Path) -> None:
     completed = [number for number, state in last_of(whole).items() if state == "completed"]
-    fork = next(fork for fork in forks(whole) if fork["trial"] in completed)
+    founders = [one["trial"] for one in decisions(whole, "suggested") if one["lineage"] is None]
+    fork = next(f for f in forks(whole) if f["trial"] in completed and f["lineage"]["parent"] in founders)
     parent, step, trial = fork["lineage"]["parent"], fork["lineage"]["step"], f"{fork['trial']:04d}"
     by_hand = folder / "runs/by_hand"
     name = f"step-{step:08d}"
