@@ -192,10 +192,18 @@ class PopulationRule(Rule):
             return None
         return paused[0], "the furthest behind of those that nobody runs"
 
-    def oldest_needed(self, state: StudyState) -> int | None:
-        """The lowest step whose checkpoints may become those of forks; None: no fork will begin any more."""
+    def needed(self, state: StudyState) -> dict[int, set[int]]:
+        """The steps of checkpoints with which forks may begin, by the number of the trial that has them."""
         going_on = [trial for trial in state.of("running", "waiting", "paused") if trial.replaced is None]
-        return min([*(trial.position for trial in going_on), *self._new(state)], default=None)
+        oldest = min([*(trial.position for trial in going_on), *self._new(state)], default=float("inf"))
+        found = {
+            trial.number: {judged.step for judged in trial.judged.values() if judged.step >= oldest}
+            for trial in state.trials
+            if trial.replaced is None and trial.state != "failed"
+        }
+        for fork in state.forks_under_way():
+            found.setdefault(fork.parent, set()).add(fork.step)
+        return found
 
     def _may_fork(self, state: StudyState) -> bool:
         return len(state.trials) + len(self._new(state)) < (state.max_trials or MOST_TRIALS)

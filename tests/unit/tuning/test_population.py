@@ -39,7 +39,7 @@ class Members:
     def fill(self) -> None:
         """As Study does for a driver."""
         while len(self.running()) < self.slots:
-            oldest = self.rule.oldest_needed(self.state)
+            needed = self.rule.needed(self.state)
             if (overtaken := self.rule.overtaken(self.state)) is not None:
                 trial, (verdict, _, parent) = overtaken
                 assert trial.state == "paused"
@@ -60,8 +60,7 @@ class Members:
             if new.lineage is not None:
                 parent = self.state.trials[new.lineage.parent]
                 assert parent.replaced is None or parent.replaced.step >= new.lineage.step
-                assert oldest is not None
-                assert new.lineage.step >= oldest, "whose checkpoint is there still"
+                assert new.lineage.step in needed[new.lineage.parent], "whose checkpoint is there still"
             self.state.hear(suggested(number, point=dict(new.point), source=new.source, lineage=new.lineage))
 
     def come(self) -> None:
@@ -128,7 +127,7 @@ def test_a_population_in_any_order(
     assert all(count <= size for count in came.values())
     for trial in state.trials:
         assert all(RUNGS[rung] > trial.begun_at for rung in trial.judged), "not where it began"
-    assert members.rule.oldest_needed(state) is None
+    assert not any(members.rule.needed(state).values())
 
 
 def test_the_one_that_is_furthest_behind_goes_on_first_and_of_equals_the_best() -> None:
@@ -147,7 +146,7 @@ def test_the_one_that_is_furthest_behind_goes_on_first_and_of_equals_the_best() 
         order.append(found[0].number)
         state.hear(taken(found[0].number))
     assert order == [3, 1, 2, 0]
-    assert rule.oldest_needed(state) == 10
+    assert rule.needed(state) == dict.fromkeys(range(4), {10})
 
 
 def test_what_is_compared_is_the_value_of_the_checkpoint_that_others_may_go_on_from() -> None:
