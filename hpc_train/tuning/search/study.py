@@ -264,18 +264,27 @@ class Study:
         """Allows `count` trials more.
 
         Raises:
-            UserError: That is more trials than a study can have, or all of a grid are tried anyway.
+            UserError: That is more trials than a study can have, or there would be no use of them.
         """
+        where, is_population = self.folder.path, self.job.tune.population is not None
 
         def decide() -> Decision:
             if self.nouns is not OF_STUDY:
-                raise UserError("it is an ensemble, which has as many members as its job file says")
+                raise UserError(f"{where}: is an ensemble, which has as many members as its job file says")
             if self.state.max_trials is None:
-                if self.job.tune.population is not None:
-                    raise UserError("a population without `max_trials` forks as many trials as it replaces")
-                raise UserError("the study tries all points of a grid, of which there are no more")
+                if is_population:
+                    raise UserError(
+                        f"{where}: a population without `max_trials` forks as many trials as it replaces; hpc-train "
+                        f"tune {where} goes on with it"
+                    )
+                raise UserError(f"{where}: the study tries all points of a grid, of which there are no more")
+            if is_population and self._is_over(self._clock()) is None and self.is_done():
+                raise UserError(
+                    f"{where}: all of the population have come to their ends, so there is none to be replaced; begin "
+                    "another study, with a larger `max_trials`"
+                )
             if (trials := self.state.max_trials + count) > MOST_TRIALS:
-                raise UserError(f"{trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
+                raise UserError(f"{where}: {trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
             return Changed(time=self._clock(), max_trials=trials)
 
         self._journal.append(decide)
