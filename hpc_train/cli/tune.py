@@ -114,7 +114,7 @@ def _say_best(study: Study) -> None:
     if best is None or best.value is None:
         return
     point = ", ".join(f"{key}={shown(value)}" for key, value in best.point.items())
-    say(f"best: trial {best.name}, {study.goal.metric} {best.value:.6g}: {point}")
+    say(f"best: {study.nouns.trial} {best.name}, {study.goal.metric} {best.value:.6g}: {point}")
     for line in story(study.state, best):
         say(line)
     say(f"its job-dir:  {_near(study.folder.job_dir(best).path)}")
@@ -134,9 +134,10 @@ def stop(study: StudyPath) -> None:
     with errors():
         found = _open(study)
         if found.halt("hpc-train tune stop"):
-            say("the drivers of the study will see it within seconds; its trials save and stop")
+            nouns = found.nouns
+            say(f"the drivers of the {nouns.study} will see it within seconds; its {nouns.trial}s save and stop")
         else:
-            say("the study is stopped already")
+            say(f"the {found.nouns.study} is stopped already")
 
 
 @tune.command("resume", epilog=examples("hpc-train tune resume runs/mine_study"))

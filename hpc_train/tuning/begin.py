@@ -72,14 +72,15 @@ def begin_study(request: StudyRequest) -> tuple[StudyFolder, bool]:
         version=__version__,
         job=described(job),
     )
+    noun = settings.nouns.study
     if folder.is_one():
         _check_same(folder, settings, request)
         return folder, False
     if os.path.lexists(folder.path) and not (folder.path.is_dir() and not any(folder.path.iterdir())):
-        raise UserError(f"{folder.path}: is there already, and is no study; --study names another folder")
+        raise UserError(f"{folder.path}: is there already, and is no {noun}; --{noun} names another folder")
     if not str(folder.path).isprintable():
         raise UserError(
-            f"{visible(str(folder.path))}: a study cannot be in a folder of this name; --study names another"
+            f"{visible(str(folder.path))}: no {noun} can be in a folder of this name; --{noun} names another"
         )
     sampler_of(job.tune)
     problems = Problems()

@@ -268,7 +268,6 @@ class Driver:
             if (code := running.run.code()) is not None:
                 self._running.remove(running)
                 self._left(running, code)
-                self._looked = float("-inf")  # others may go on now
 
     def _left(self, running: Running, code: int) -> None:
         study, trial = self._study, running.trial
@@ -327,13 +326,18 @@ class Driver:
             return Leaving("waiting", step, value, why)  # another one runs it: ranks of a node that was taken for lost
         if code == EXIT_NOT_SAVED:  # for which no trial is to blame
             return Leaving("waiting", step, value, why)
-        if code == EXIT_NOT_FINITE and self._study.nouns is OF_STUDY and self._study.state.best is not None:
-            return Leaving("stopped", step, value, why)  # its point is a bad one, since others do train
+        if code == EXIT_NOT_FINITE and self._may_diverge():
+            return Leaving("stopped", step, value, why)
         if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
             crashes = trial.crashes + 1 if step <= trial.step else 0
             if crashes < TRIES_WITHOUT_PROGRESS:
                 return Leaving("waiting", step, value, why, crashed=True)
         return Leaving("failed", step, value, why, crashed=True)
+
+    def _may_diverge(self) -> bool:
+        """Whether a trial that diverges has a bad point, since others do train, or others may take its place."""
+        study = self._study
+        return study.nouns is OF_STUDY and (self._keeper is not None or study.state.best is not None)
 
     def _end(self) -> int:
         """The exit code, and the last lines."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.config.specs import RunConfig
@@ -50,15 +52,13 @@ class CheckpointKeeper:
 
     def thin_out(self) -> None:
         """To be called when a trial has been compared, or has left."""
-        oldest = self._rule.oldest_needed(self._study.state)
+        needed = self._rule.needed(self._study.state)
         for trial in self._study.state.trials:
             if trial.number not in self._done:
-                self._thin_out(trial, oldest)
+                self._thin_out(trial, needed.get(trial.number, set()))
 
-    def _thin_out(self, trial: Trial, oldest: int | None) -> None:
+    def _thin_out(self, trial: Trial, needed: Set[int]) -> None:
         is_over = trial.state in ("stopped", "completed", "failed")
-        compared = {judged.step for judged in trial.judged.values()}
-        needed = {step for step in compared if oldest is not None and step >= oldest and trial.replaced is None}
         manager = _manager(self._study.folder.job_dir(trial), self._retention)
         manager.wanted = lambda: [
             step for step in manager.steps() if step in needed or (step > trial.position and not is_over)

@@ -78,6 +78,11 @@ class StudySettings:
         key, _, text = self.settings[-2].partition("=")
         return text if key == "ensemble" else None
 
+    @property
+    def nouns(self) -> Nouns:
+        """What the study and its trials are called."""
+        return OF_STUDY if self.ensemble is None else OF_ENSEMBLE
+
 
 _SETTINGS = TypeAdapter(StudySettings)
 
@@ -181,7 +186,7 @@ class StudyJob:
         job = job_in(document, root)
         if job.tune is None:
             raise UserError(f"{document.path}: has no `tune` any more; the study in {folder.path} cannot go on")
-        return cls(document, job, root, OF_STUDY if settings.ensemble is None else OF_ENSEMBLE)
+        return cls(document, job, root, settings.nouns)
 
     @property
     def tune(self) -> TuneSection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -15,6 +15,9 @@ from hpc_train.telemetry.units import counted
 from hpc_train.tuning.search.decisions import Verdict
 from hpc_train.tuning.search.measurements import Measurements
 from hpc_train.tuning.search.state import StudyState, Trial
+
+_BAD = ("stopped", "failed")
+"""States of trials that are not forked."""
 
 
 class Finding(NamedTuple):
@@ -46,8 +49,8 @@ class Rule(ABC):
         """A paused trial that may go on now, and why; the one that has come farthest first."""
         return None
 
-    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
-        """A paused trial that others have turned out to be better than at its rung, and what becomes of it."""
+    def overtaken(self, state: StudyState) -> tuple[Trial, int, Finding] | None:
+        """One that nobody runs and that turns out to be worse than others; at which rung, and what becomes of it."""
         return None
 
     def last_of_all(self, state: StudyState) -> tuple[Trial, str] | None:
@@ -138,7 +141,8 @@ class PopulationRule(Rule):
     A trial is compared with all that have come to the rung so far, by the value of that very checkpoint, from which
     others may go on. Nobody waits for those that are behind where there are slots for all; else the one that is
     furthest behind goes on first, and a trial that has come to a rung makes room for it. Of those that are equally far
-    the best goes first, and before one goes on it is compared again, with those that have come by now.
+    the best goes first, and before one goes on it is compared again, with those that have come by now. One that has
+    diverged is replaced by a fork of one that has come to the rung ahead of it, as soon as there is one.
 
     Args:
         seed: By which a parent is drawn among the best.
@@ -165,23 +169,46 @@ class PopulationRule(Rule):
         among = f"not among the worst {few} of {count} at step {step}"
         if trial.number in ranked[count - few :]:
             among = f"among the worst {few} of {count} at step {step}"
-            parents = [n for n in ranked[:few] if self._order(values[n]) < self._order(value)]
-            parents = [n for n in parents if state.trials[n].replaced is None and state.trials[n].state != "failed"]
+            parents = self._able(state, [n for n in ranked[:few] if self._order(values[n]) < self._order(value)])
             if not self._may_fork(state):
                 among += ", and no further trial is allowed"
             elif parents:
-                parent = parents[math.floor(share(self._seed, trial.number, f"parent at {rung}") * len(parents))]
-                text = f"{among}; a fork of {state.trials[parent].name} takes its place"
-                return Finding("stopped", text, parent)
+                return self._replaced(state, trial, rung, parents, among)
         return Finding("promoted", among)
 
-    def overtaken(self, state: StudyState) -> tuple[Trial, Finding] | None:
+    def overtaken(self, state: StudyState) -> tuple[Trial, int, Finding] | None:
+        for trial, rung in self._diverged(state):
+            few = max(1, self._settings.worst_of(len(self._values(state, rung)) + 1))
+            if parents := self._able(state, self._with_numbers(state, rung))[:few]:
+                why = f"diverged before step {self.rungs[rung]}"
+                return trial, rung, self._replaced(state, trial, rung, parents, why)
         if (next_one := self.promotable(state)) is None:
             return None
         trial, _ = next_one
         rung = max(trial.judged)
         found = self._compared(state, trial, rung, trial.judged[rung].value)
-        return (trial, found) if found.verdict == "stopped" else None
+        return (trial, rung, found) if found.verdict == "stopped" else None
+
+    def _diverged(self, state: StudyState) -> Iterator[tuple[Trial, int]]:
+        """Those that have ended though no other one was better, and are to be replaced; with the rung ahead of each."""
+        for trial in state.of("stopped") if self._may_fork(state) else ():
+            ahead = next((rung for rung, step in enumerate(self.rungs) if step > trial.position), None)
+            if trial.replaced is None and ahead is not None:
+                yield trial, ahead
+
+    def _with_numbers(self, state: StudyState, rung: int) -> list[int]:
+        """The trials that have come to a rung with a number, best first."""
+        values = self._values(state, rung)
+        return sorted((n for n in values if values[n] is not None), key=lambda n: (self._order(values[n]), n))
+
+    def _able(self, state: StudyState, numbers: Sequence[int]) -> list[int]:
+        """Those of trials that may be forked: they have neither ended before their time, nor are they to."""
+        trials = (state.trials[number] for number in numbers)
+        return [trial.number for trial in trials if trial.state not in _BAD and trial.replaced is None]
+
+    def _replaced(self, state: StudyState, trial: Trial, rung: int, parents: Sequence[int], why: str) -> Finding:
+        parent = parents[math.floor(share(self._seed, trial.number, f"parent at {rung}") * len(parents))]
+        return Finding("stopped", f"{why}; a fork of {state.trials[parent].name} takes its place", parent)
 
     def promotable(self, state: StudyState) -> tuple[Trial, str] | None:
         def place(trial: Trial) -> tuple[int, float, int]:
@@ -192,10 +219,23 @@ class PopulationRule(Rule):
             return None
         return paused[0], "the furthest behind of those that nobody runs"
 
-    def oldest_needed(self, state: StudyState) -> int | None:
-        """The lowest step whose checkpoints may become those of forks; None: no fork will begin any more."""
+    def needed(self, state: StudyState) -> dict[int, set[int]]:
+        """The steps of checkpoints with which forks may begin, by the number of the trial that has them."""
         going_on = [trial for trial in state.of("running", "waiting", "paused") if trial.replaced is None]
-        return min([*(trial.position for trial in going_on), *self._new(state)], default=None)
+        positions = [*(trial.position for trial in going_on), *self._new(state)]
+        for _, rung in self._diverged(state):
+            step = self.rungs[rung]
+            if self._able(state, self._with_numbers(state, rung)) or any(place < step for place in positions):
+                positions.append(step)
+        oldest = min(positions, default=float("inf"))
+        found = {
+            trial.number: {judged.step for judged in trial.judged.values() if judged.step >= oldest}
+            for trial in state.trials
+            if trial.replaced is None and trial.state not in _BAD
+        }
+        for fork in state.forks_under_way():
+            found.setdefault(fork.parent, set()).add(fork.step)
+        return found
 
     def _may_fork(self, state: StudyState) -> bool:
         return len(state.trials) + len(self._new(state)) < (state.max_trials or MOST_TRIALS)

@@ -144,6 +144,11 @@ class StudyState:
                 found.append(Lineage(parent=judged.parent, step=step, replaces=trial.number))
         return sorted(found, key=lambda lineage: (lineage.step, lineage.replaces))
 
+    def forks_under_way(self) -> list[Lineage]:
+        """The forks that are to begin, and those that may have no checkpoint of their own yet."""
+        young = [trial for trial in self.of("running", "waiting") if not trial.judged]
+        return [*self.forks_to_come(), *(trial.lineage for trial in young if trial.lineage is not None)]
+
     def ancestors(self, trial: Trial) -> list[Trial]:
         """Those from whose checkpoints a trial comes, the first one first."""
         found: list[Trial] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -124,7 +124,7 @@ class Study:
             return None, Answer("over", over)
         found = next(state.of("waiting"), None)
         if found is None and self.rule is not None and (overtaken := self.rule.overtaken(state)) is not None:
-            return _judged_again(*overtaken, now), Answer("wait", overtaken[1].why)
+            return self._judged_later(*overtaken, now), Answer("wait", overtaken[-1].why)
         again = (found, "it was interrupted") if found is not None else self._promotable()
         if again is not None:
             trial, why = again
@@ -206,6 +206,21 @@ class Study:
         self._journal.append(decide)
         return trial.judged[rung]
 
+    def _judged_later(self, trial: Trial, rung: int, found: Finding, now: float) -> Judged:
+        """The comparison of a trial that nobody runs, with those that have come by now to its rung."""
+        assert self.rule is not None, "which has compared it"
+        before = trial.judged.get(rung)
+        return Judged(
+            time=now,
+            trial=trial.number,
+            rung=rung,
+            step=self.rule.rungs[rung] if before is None else before.step,
+            value=None if before is None else before.value,
+            verdict=found.verdict,
+            why=f"{found.why} by now",
+            parent=found.parent,
+        )
+
     def leave(self, trial: Trial, driver: str, left: Leaving) -> None:
         """Notes that `driver` runs a trial no more.
 
@@ -249,18 +264,27 @@ class Study:
         """Allows `count` trials more.
 
         Raises:
-            UserError: That is more trials than a study can have, or all of a grid are tried anyway.
+            UserError: That is more trials than a study can have, or there would be no use of them.
         """
+        where, is_population = self.folder.path, self.job.tune.population is not None
 
         def decide() -> Decision:
             if self.nouns is not OF_STUDY:
-                raise UserError("it is an ensemble, which has as many members as its job file says")
+                raise UserError(f"{where}: is an ensemble, which has as many members as its job file says")
             if self.state.max_trials is None:
-                if self.job.tune.population is not None:
-                    raise UserError("a population without `max_trials` forks as many trials as it replaces")
-                raise UserError("the study tries all points of a grid, of which there are no more")
+                if is_population:
+                    raise UserError(
+                        f"{where}: a population without `max_trials` forks as many trials as it replaces; hpc-train "
+                        f"tune {where} goes on with it"
+                    )
+                raise UserError(f"{where}: the study tries all points of a grid, of which there are no more")
+            if is_population and self._is_over(self._clock()) is None and self.is_done():
+                raise UserError(
+                    f"{where}: all of the population have come to their ends, so there is none to be replaced; begin "
+                    "another study, with a larger `max_trials`"
+                )
             if (trials := self.state.max_trials + count) > MOST_TRIALS:
-                raise UserError(f"{trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
+                raise UserError(f"{where}: {trials:,} trials are not allowed; allowed: {MOST_TRIALS:,} in all")
             return Changed(time=self._clock(), max_trials=trials)
 
         self._journal.append(decide)
@@ -310,12 +334,6 @@ def living(study: Study) -> frozenset[str]:
 def state_now(trial: Trial, alive: Collection[str]) -> State:
     """The state of a trial, where those `alive` are the drivers that are."""
     return "waiting" if trial.state == "running" and trial.driver not in alive else trial.state
-
-
-def _judged_again(trial: Trial, found: Finding, now: float) -> Judged:
-    """The comparison of a paused trial at its rung, with those that have come there since."""
-    before = trial.judged[max(trial.judged)]
-    return replace(before, time=now, verdict=found.verdict, why=f"{found.why} by now", parent=found.parent)
 
 
 def _state_after(judged: Judged) -> LeftState:

@@ -144,6 +144,12 @@ def test_an_ensemble_stays_what_it_was_when_its_study_goes_on(job_file: Path) ->
     assert open_ensemble(folder).study.job.tune == before
 
 
+def test_a_folder_of_something_else_is_refused_in_the_words_of_ensembles(job_file: Path) -> None:
+    (job_file.parent / "made").write_text("")
+    with pytest.raises(UserError, match="made: is there already, and is no ensemble; --ensemble names another folder"):
+        begin_ensemble(StudyRequest(job_file, job_file.parent / "made", ("ensemble.members=2",), 1))
+
+
 @pytest.mark.parametrize(("given", "every"), [("null", 9), ("3", 3), ("4", 9)])
 def test_members_of_one_run_have_their_checkpoints_kept(job_file: Path, given: str, every: int) -> None:
     settings = ("ensemble.members=3", "ensemble.combine=snapshot", f"run.save_checkpoints_steps={given}")

@@ -105,7 +105,7 @@ def test_a_folder_of_something_else_is_refused(make_job: Callable[..., Job], tmp
     (tmp_path / "study").write_text("")
     assert refusal(request) == [f"{tmp_path}/study: is there already, and is no study; --study names another folder"]
     (told,) = refusal(replace(request, folder=tmp_path / "a\nstudy"))
-    assert r"a\nstudy: a study cannot be in a folder of this name" in told
+    assert r"a\nstudy: no study can be in a folder of this name" in told
     (tmp_path / "study").unlink()
     (tmp_path / "study").mkdir()
     assert begin_study(request)[1], "an empty one is none"

@@ -234,6 +234,18 @@ def test_a_trial_that_diverges_has_failed_only_while_no_other_has_a_value(
     assert [trial.state for trial in study.state.trials] == ["failed", "failed", *["stopped"] * 7]
 
 
+def test_trials_of_a_population_that_diverge_are_stopped_whoever_has_a_value(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    population = "population: {size: 3, every_steps: 9, quantile: 0.34}"
+    study = opened(study_in(tmp_path / "study", SPACE, population, "max_failed_trials: 0"), clock.monotonic)
+    end_with(EXIT_NOT_FINITE, "loss is not finite", monkeypatch)
+    code, said = drive(study, clock, 3, {})
+    assert code == EXIT_FAILED, "none has come to its end"
+    assert [trial.state for trial in study.state.trials] == ["stopped"] * 3
+    assert said[-1] == "no trial has come to its end"
+
+
 def test_a_full_disk_stops_the_study_and_fails_no_trial(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, 
 from hpc_train.tuning.search.rules import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Leaving, Study
-from tests.studies import DRIVER, SPACE, opened, study_in
+from tests.studies import DRIVER, SPACE, judged, left, opened, study_in, suggested
 
 STEPS = (9, 18, 27)
 
@@ -139,3 +139,24 @@ def test_checkpoints_stay_until_no_fork_can_begin_with_them(study: Study, fork: 
     study.leave(fork, DRIVER, Leaving("completed", 27, 0.9))
     keeper.thin_out()
     assert [steps_of(study, trial) for trial in study.state.trials] == [[27], [9], [27]]
+
+
+def test_the_checkpoint_of_a_parent_that_is_replaced_before_its_fork_begins_stays(study: Study) -> None:
+    assert isinstance(study.rule, PopulationRule)
+    keeper, first, second = CheckpointKeeper(study, study.rule), asked(study), asked(study)
+    save(study, first, 9, 18)
+    save(study, second, 9)
+    for trial, value in ((first, 0.5), (second, 0.4)):
+        study.judge(trial, 0, 9, value)
+    study.leave(second, DRIVER, Leaving("stopped", 9, 0.4))
+    other = suggested(2)  # it comes to the second rung, and is better there
+    for decision in (other, judged(2, 1, 0.9, step=18), judged(0, 1, 0.1, "stopped", step=18, parent=2)):
+        study.state.hear(decision)
+    study.state.hear(left(0, "stopped", step=18))
+    keeper.thin_out()
+    assert steps_of(study, first) == [9, 18]
+    study.state.hear(suggested(3, source="fork", lineage=study.state.forks_to_come()[0]))
+    keeper.thin_out()
+    fork = study.state.trials[3]
+    put_in_place(study.folder, fork)
+    assert steps_of(study, fork) == [9]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +20,22 @@ GOAL = Goal(metric="accuracy", mode="max")
 
 
 class Members:
-    """The trials of a population in `slots` slots, each of which comes to its next rung when `come` is called."""
+    """The trials of a population in `slots` slots, each of which comes to its next rung when `come` is called.
 
-    def __init__(self, size: int, slots: int, quantile: float, max_trials: int | None, chance: random.Random) -> None:
+    Args:
+        divergence: How likely it is that one ends in place of that.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        slots: int,
+        quantile: float,
+        max_trials: int | None,
+        chance: random.Random,
+        divergence: float = 0.0,
+    ) -> None:
+        self.divergence = divergence
         given = {"population": {"size": size, "quantile": quantile}, "max_trials": max_trials}
         space = {"params.rate": {"log": [0.1, 1]}}
         self.tune = TuneSection(goal=GOAL, space=space, **given)
@@ -39,13 +51,17 @@ class Members:
     def fill(self) -> None:
         """As Study does for a driver."""
         while len(self.running()) < self.slots:
-            oldest = self.rule.oldest_needed(self.state)
+            needed = self.rule.needed(self.state)
             if (overtaken := self.rule.overtaken(self.state)) is not None:
-                trial, (verdict, _, parent) = overtaken
-                assert trial.state == "paused"
+                trial, rung, (verdict, why, parent) = overtaken
+                assert trial.state == "paused" or "diverged" in why
                 assert verdict == "stopped"
-                before = trial.judged[max(trial.judged)]
-                self.state.hear(replace(before, verdict="stopped", parent=parent))
+                assert trial.state == "stopped" or rung == max(trial.judged)
+                before = trial.judged.get(rung)
+                value, step = (None, RUNGS[rung]) if before is None else (before.value, before.step)
+                assert parent in self.rule.needed(self.state)
+                assert self.state.trials[parent].state not in ("stopped", "failed"), "which may be as bad"
+                self.state.hear(judged(trial.number, rung, value, "stopped", step=step, parent=parent))
                 assert self.state.trials[trial.number].state == "stopped"
                 continue
             if (found := self.rule.promotable(self.state)) is not None:
@@ -60,8 +76,7 @@ class Members:
             if new.lineage is not None:
                 parent = self.state.trials[new.lineage.parent]
                 assert parent.replaced is None or parent.replaced.step >= new.lineage.step
-                assert oldest is not None
-                assert new.lineage.step >= oldest, "whose checkpoint is there still"
+                assert new.lineage.step in needed[new.lineage.parent], "whose checkpoint is there still"
             self.state.hear(suggested(number, point=dict(new.point), source=new.source, lineage=new.lineage))
 
     def come(self) -> None:
@@ -72,6 +87,9 @@ class Members:
             self.state.hear(left(trial.number, state, step=trial.position))
             return
         rung = next((rung for rung, step in enumerate(RUNGS) if step > trial.position), None)
+        if self.chance.random() < self.divergence:
+            self.state.hear(left(trial.number, "stopped", step=trial.position))
+            return
         if rung is None:
             self.state.hear(left(trial.number, "completed", step=50, value=0.0))
             return
@@ -102,14 +120,15 @@ class Members:
     st.integers(1, 10),
     st.sampled_from([0.25, 0.4, 0.5]),
     st.none() | st.integers(0, 20),
+    st.sampled_from([0.0, 0.1, 0.4]),
     st.randoms(use_true_random=False),
 )
 def test_a_population_in_any_order(
-    size: int, slots: int, quantile: float, more: int | None, chance: random.Random
+    size: int, slots: int, quantile: float, more: int | None, divergence: float, chance: random.Random
 ) -> None:
     if size * quantile < 1:
         quantile = 0.5
-    members = Members(size, slots, quantile, None if more is None else size + more, chance)
+    members = Members(size, slots, quantile, None if more is None else size + more, chance, divergence)
     members.fill()
     while members.running():
         members.come()
@@ -119,16 +138,21 @@ def test_a_population_in_any_order(
         assert len(begun) - len(replaced) + len(members.state.forks_to_come()) <= size, "never more go on"
     state = members.state
     assert {trial.state for trial in state.trials} <= {"completed", "stopped"}
-    assert [trial.state == "stopped" for trial in state.trials] == [t.replaced is not None for t in state.trials]
-    assert sum(trial.state == "completed" for trial in state.trials) == size, "each that ends is replaced"
+    lost = [trial for trial in state.trials if trial.state == "stopped" and trial.replaced is None]
+    assert not lost or divergence
+    for trial in lost if more is None else ():
+        ahead = next((rung for rung, step in enumerate(RUNGS) if step > trial.position), len(RUNGS))
+        there = [t for t in state.trials if ahead in t.judged and t.judged[ahead].value is not None]
+        assert all(t.state == "stopped" for t in there), "nobody is there to be forked"
+    assert sum(trial.state == "completed" for trial in state.trials) == size - len(lost), "each that ends is replaced"
     places = [trial.lineage.replaces for trial in state.trials if trial.lineage is not None]
     assert len(set(places)) == len(places) == len(state.trials) - size
     assert more is None or len(state.trials) <= size + more
     came = Counter(rung for trial in state.trials for rung in trial.judged)
-    assert all(count <= size for count in came.values())
+    assert divergence or all(count <= size for count in came.values())
     for trial in state.trials:
         assert all(RUNGS[rung] > trial.begun_at for rung in trial.judged), "not where it began"
-    assert members.rule.oldest_needed(state) is None
+    assert not any(members.rule.needed(state).values())
 
 
 def test_the_one_that_is_furthest_behind_goes_on_first_and_of_equals_the_best() -> None:
@@ -147,7 +171,7 @@ def test_the_one_that_is_furthest_behind_goes_on_first_and_of_equals_the_best() 
         order.append(found[0].number)
         state.hear(taken(found[0].number))
     assert order == [3, 1, 2, 0]
-    assert rule.oldest_needed(state) == 10
+    assert rule.needed(state) == {number: {10} for number in range(4)}
 
 
 def test_what_is_compared_is_the_value_of_the_checkpoint_that_others_may_go_on_from() -> None:
@@ -180,3 +204,20 @@ def test_one_that_was_first_at_a_rung_is_compared_again_before_it_goes_on() -> N
     assert first.state == "stopped"
     assert first.replaced is not None
     assert first.replaced.parent == 3
+
+
+def test_one_that_has_diverged_is_replaced_as_soon_as_another_one_comes_to_the_rung_ahead() -> None:
+    members = Members(4, 4, 0.25, None, random.Random(0))
+    members.fill()
+    state = members.state
+    for number in (0, 1):
+        state.hear(left(number, "stopped"))
+    members.fill()
+    assert len(state.trials) == 4
+    state.hear(judged(2, 0, None, step=10))
+    assert members.rule.overtaken(state) is None, "it may be as bad"
+    state.hear(judged(3, 0, 0.5, step=10))
+    members.fill()
+    lineages = [trial.lineage for trial in state.trials[4:]]
+    assert [(one.parent, one.step, one.replaces) for one in lineages if one is not None] == [(3, 10, 0), (3, 10, 1)]
+    assert [trial.state for trial in state.trials[:2]] == ["stopped", "stopped"]

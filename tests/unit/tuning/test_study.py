@@ -254,6 +254,8 @@ def test_a_population_has_as_many_trials_as_are_allowed(tmp_path: Path) -> None:
     assert not study.is_done()
     assert run(study) == NOTHING_LEFT
     assert study.is_done()
+    with pytest.raises(UserError, match="study: all of the population have come to their ends, so there is none to be"):
+        study.add_trials(1)
     assert len(study.state.trials) == 5
     states = Counter(trial.state for trial in study.state.trials)
     assert states == {"completed": 4, "stopped": 1}, "nobody is replaced any more"
