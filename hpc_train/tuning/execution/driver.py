@@ -197,6 +197,8 @@ class Driver:
             run = self._starters[slot.number].begin(command)
         except ParentGoneError as error:
             study.leave(trial, self._lock.name, Leaving("failed", trial.step, None, str(error)))
+            if self._keeper is not None:
+                self._keeper.thin_out()
             self._listeners.report(f"trial {trial.name} failed: {error}")
             return
         except OSError as error:

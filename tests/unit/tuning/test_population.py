@@ -44,6 +44,14 @@ class Members:
         self.rule = PopulationRule(self.population, RUNGS, GOAL, 0)
         self.sampler = sampler_of(self.tune)
         self.state = StudyState(GOAL, max_trials, None)
+        self.there: dict[int, set[int]] = {}
+
+    def thin_out(self) -> None:
+        """Checkpoints at rungs that are not needed go, and must never be needed again."""
+        needed = self.rule.needed(self.state)
+        for trial in self.state.trials:
+            there = self.there.setdefault(trial.number, set())
+            there &= needed.get(trial.number, set())
 
     def running(self) -> list[Trial]:
         return list(self.state.of("running"))
@@ -51,7 +59,7 @@ class Members:
     def fill(self) -> None:
         """As Study does for a driver."""
         while len(self.running()) < self.slots:
-            needed = self.rule.needed(self.state)
+            self.thin_out()
             if (overtaken := self.rule.overtaken(self.state)) is not None:
                 trial, rung, (verdict, why, parent) = overtaken
                 assert trial.state == "paused" or "diverged" in why
@@ -76,7 +84,7 @@ class Members:
             if new.lineage is not None:
                 parent = self.state.trials[new.lineage.parent]
                 assert parent.replaced is None or parent.replaced.step >= new.lineage.step
-                assert new.lineage.step in needed[new.lineage.parent], "whose checkpoint is there still"
+                assert new.lineage.step in self.there[parent.number], "its checkpoint is there still"
             self.state.hear(suggested(number, point=dict(new.point), source=new.source, lineage=new.lineage))
 
     def come(self) -> None:
@@ -113,6 +121,8 @@ class Members:
         if verdict == "paused":
             assert self.slots < self.population.size, "with room for all, nobody waits"
         state.hear(judged(trial.number, rung, value, verdict, step=RUNGS[rung], parent=parent))
+        self.there.setdefault(trial.number, set()).add(RUNGS[rung])
+        self.thin_out()
 
 
 @given(
@@ -214,9 +224,9 @@ def test_one_that_has_diverged_is_replaced_as_soon_as_another_one_comes_to_the_r
         state.hear(left(number, "stopped"))
     members.fill()
     assert len(state.trials) == 4
-    state.hear(judged(2, 0, None, step=10))
+    members.judge(state.trials[2], 0, None)
     assert members.rule.overtaken(state) is None, "it may be as bad"
-    state.hear(judged(3, 0, 0.5, step=10))
+    members.judge(state.trials[3], 0, 0.5)
     members.fill()
     lineages = [trial.lineage for trial in state.trials[4:]]
     assert [(one.parent, one.step, one.replaces) for one in lineages if one is not None] == [(3, 10, 0), (3, 10, 1)]
