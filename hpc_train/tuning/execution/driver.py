@@ -38,7 +38,7 @@ from hpc_train.tuning.search.decisions import LeftState
 from hpc_train.tuning.search.driver_lock import DriverLock
 from hpc_train.tuning.search.folder import StudySettings
 from hpc_train.tuning.search.measurements import Measurements, Watch
-from hpc_train.tuning.search.rules import PopulationRule
+from hpc_train.tuning.search.population_rule import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Answer, Leaving, Study
 from hpc_train.tuning.search.words import OF_STUDY, because, failures, lineage, point_in_words

@@ -10,7 +10,7 @@ from hpc_train.config.specs import RunConfig
 from hpc_train.folders import make_folder
 from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.tuning.search.folder import StudyFolder
-from hpc_train.tuning.search.rules import PopulationRule
+from hpc_train.tuning.search.population_rule import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Study
 from hpc_train.tuning.search.words import lineage

@@ -27,7 +27,8 @@ from hpc_train.tuning.search.decisions import (
 from hpc_train.tuning.search.driver_lock import lives
 from hpc_train.tuning.search.folder import StudyFolder, StudyJob, write_best
 from hpc_train.tuning.search.journal import Journal
-from hpc_train.tuning.search.rules import Finding, rule_of
+from hpc_train.tuning.search.rule import Finding
+from hpc_train.tuning.search.rules import rule_of
 from hpc_train.tuning.search.samplers import Sampler, sampler_of
 from hpc_train.tuning.search.state import State, StudyState, Trial
 from hpc_train.tuning.search.words import OF_STUDY, Nouns, story

@@ -15,7 +15,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.checkpoint.names import Retention
 from hpc_train.data.sampling.sampler import DataProgress
 from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, put_in_place
-from hpc_train.tuning.search.rules import PopulationRule
+from hpc_train.tuning.search.population_rule import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Leaving, Study
 from tests.studies import DRIVER, SPACE, judged, left, opened, study_in, suggested

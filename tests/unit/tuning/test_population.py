@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc_train.config.tune.section import Goal, TuneSection
 from hpc_train.tuning.search.measurements import Measurements
-from hpc_train.tuning.search.rules import PopulationRule
+from hpc_train.tuning.search.population_rule import PopulationRule
 from hpc_train.tuning.search.samplers import sampler_of
 from hpc_train.tuning.search.state import StudyState, Trial
 from tests.studies import judged, left, state_of, suggested, taken

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_train.config.tune.section import Asha, Goal, Median, TuneSection
-from hpc_train.tuning.search.rules import HalvingRule, MedianRule, PopulationRule, Rule, rule_of
+from hpc_train.tuning.search.population_rule import PopulationRule
+from hpc_train.tuning.search.rule import Rule
+from hpc_train.tuning.search.rules import HalvingRule, MedianRule, rule_of
 from hpc_train.tuning.search.state import StudyState
 from tests.studies import judged, left, state_of, suggested, taken
 
