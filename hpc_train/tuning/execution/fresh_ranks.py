@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
 from hpc_train.files import open_to_append
+from hpc_train.folders import make_new_folder, remove_tree
 from hpc_train.jobs.launch.error_excerpt import LastWords, RunOutput, last_words
+from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES
 from hpc_train.processes import kill, with_variable
 from hpc_train.telemetry.status import SUPERVISOR_VARIABLE
+from hpc_train.tuning.execution.orphans import session_folder
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.execution.trial_run import (
     DRIVER_VARIABLE,
@@ -38,6 +43,11 @@ class FreshRanks(RankStarter):
 
     def begin(self, command: TrialCommand) -> TrialRun:
         begin = begin_log(command.log)
+        settings = rank_settings(self._slot, self._driver, command.ranks)
+        session = session_folder(self._driver, secrets.token_hex(4))  # known also where the launcher is killed
+        if self._slot.node is None and not SESSION_VARIABLES & os.environ.keys():
+            make_new_folder(session, 0o700)
+            settings[SESSION_VARIABLE] = str(session)
         with open_to_append(command.log, 0o600) as log, bound_to(self._slot):
             process = subprocess.Popen(
                 [*self._slot.prefix, sys.executable, "-m", *command.words()],
@@ -45,15 +55,17 @@ class FreshRanks(RankStarter):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **rank_settings(self._slot, self._driver, command.ranks)},
+                env={**os.environ, **settings},
             )
-        return _LaunchedRun(command, process, begin, self._driver)
+        return _LaunchedRun(command, process, begin, self._driver, session)
 
 
 class _LaunchedRun(TrialRun):
-    def __init__(self, command: TrialCommand, process: subprocess.Popen[bytes], begin: int, driver: str) -> None:
+    def __init__(
+        self, command: TrialCommand, process: subprocess.Popen[bytes], begin: int, driver: str, session: Path
+    ) -> None:
         self._command, self._process, self._begin, self._driver = command, process, begin, driver
-        self._asked = False
+        self._session, self._asked = session, False
 
     def code(self) -> int | None:
         code = self._process.poll()
@@ -61,6 +73,7 @@ class _LaunchedRun(TrialRun):
             return None
         if code < 0:
             self._end_ranks()
+        remove_tree(self._session)
         return code_in_truth(code, self._words()) if code >= 0 else 128 - code
 
     def _end_ranks(self) -> None:
