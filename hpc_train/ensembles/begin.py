@@ -169,7 +169,12 @@ def _study_of(document: Document, section: EnsembleSection) -> tuple[Study, list
             "from" if section.best is None else "best",
             f"{has}, fewer than {section.trials}; let it go on, or take fewer",
         )
-    return study, found[: section.trials]
+    best = found[: section.trials]
+    for trial in best:
+        if trial.lineage is not None:
+            text = f"trial {trial.name} of {section.study} is a fork: its values changed while it trained, and a member"
+            wrong("from", f"{text} has one point; take a study without `population`")
+    return study, best
 
 
 def _study_section(

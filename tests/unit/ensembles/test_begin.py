@@ -267,6 +267,16 @@ def test_studies_that_do_not_fit_are_refused(job_file: Path) -> None:
     )
 
 
+def test_values_that_changed_while_a_trial_trained_are_no_members(job_file: Path) -> None:
+    population = "population: {size: 4, every_steps: 9, quantile: 0.5}"
+    job_file.write_text(JOB + TUNE.replace("max_trials: 6", population))
+    study = open_study(begin_study(StudyRequest(job_file, job_file.parent / "runs/study", (), 1))[0])[0]
+    run(study)
+    forks = {trial.name for trial in study.state.of("completed") if trial.lineage is not None}
+    told = refused(job_file, "ensemble.members=4", "ensemble.from=runs/study", "ensemble.vary=params")
+    assert any(f"trial {name} of runs/study is a fork: its values changed while it trained" in told for name in forks)
+
+
 def test_trees_are_refused_by_name(job_file: Path) -> None:
     columns = "{x: {type: number, role: numeric}, y: {type: boolean, role: label, vocabulary: [false, true]}}"
     model = f"model={{builtin: gbdt, schema: {{task: binary, columns: {columns}}}}}"
