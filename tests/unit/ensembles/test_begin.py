@@ -16,6 +16,7 @@ from hpc_train.tuning.overview import overview
 from hpc_train.tuning.search.folder import StudyFolder
 from hpc_train.tuning.search.study import Leaving, Study
 from tests.studies import DRIVER, quality
+from tests.studies import run as judged
 from tests.support import write_rows
 
 JOB = """\
@@ -271,7 +272,7 @@ def test_values_that_changed_while_a_trial_trained_are_no_members(job_file: Path
     population = "population: {size: 4, every_steps: 9, quantile: 0.5}"
     job_file.write_text(JOB + TUNE.replace("max_trials: 6", population))
     study = open_study(begin_study(StudyRequest(job_file, job_file.parent / "runs/study", (), 1))[0])[0]
-    run(study)
+    judged(study)
     forks = {trial.name for trial in study.state.of("completed") if trial.lineage is not None}
     told = refused(job_file, "ensemble.members=4", "ensemble.from=runs/study", "ensemble.vary=params")
     assert any(f"trial {name} of runs/study is a fork: its values changed while it trained" in told for name in forks)
