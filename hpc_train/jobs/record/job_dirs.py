@@ -126,8 +126,9 @@ def find_job(given: str, root: Path, in_queue: Callable[[str], Path | None] = la
     for place in (root / given, in_full(Path(given))):
         if is_job_dir(place):
             return place.absolute()
-        if (place / STUDY_FILE).is_file():
-            raise UserError(f"{place}: is a study; its jobs are in {place}/trials; see hpc-train tune --help")
+        with suppress(OSError):  # of a name that is too long
+            if (place / STUDY_FILE).is_file():
+                raise UserError(f"{place}: is a study; its jobs are in {place}/trials; see hpc-train tune --help")
     number = "; nor is it the number of one" if given.isdigit() else ""
     raise UserError(
         f"{given}: no such job: there is no job-dir {root / given}{number}; `hpc-train list` names those in {root} "
