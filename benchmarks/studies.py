@@ -55,7 +55,7 @@ class Settings:
     asks: int = 50
     short_trials: int = 40
     short_secs: float = 3.0
-    passes: int = 1
+    passes: int = 2
     pairs: int = 8
     long_secs: float = 12.0
     seeds: int = 5
