@@ -108,7 +108,7 @@ def _given(study: Path | None, ranks: int | None, settings: list[str] | None) ->
 def _say_best(study: Study) -> None:
     from hpc_train.jobdir.paths import CODE
     from hpc_train.tuning.search.folder import BEST_FILE
-    from hpc_train.tuning.search.words import shown, story
+    from hpc_train.tuning.search.words import OF_ENSEMBLE, shown, story
 
     best = study.state.best
     if best is None or best.value is None:
@@ -119,6 +119,8 @@ def _say_best(study: Study) -> None:
         say(line)
     say(f"its job-dir:  {_near(study.folder.job_dir(best).path)}")
     say(f"its job file: {_near(study.folder.path / CODE / BEST_FILE)}")
+    if study.nouns is OF_ENSEMBLE:
+        say(f"to combine them: hpc-train {study.nouns.command} {_near(study.folder.path)}")
 
 
 def _near(path: Path) -> str:

@@ -98,5 +98,6 @@ def test_jobs_train_the_members_of_an_ensemble_and_one_combines_them(slurm_clust
     wait_for(slurm_cluster._nodes_are_idle, "two idle nodes")
     again = run_program([str(BIN / "hpc-train"), "tune", "runs/tiny_ensemble"], folder)
     assert again.returncode == 0 and "the ensemble is over: all members have been tried" in again.stdout, again.stderr
+    assert "to combine them: hpc-train ensemble runs/tiny_ensemble" in again.stdout
     again = run_program([str(BIN / "hpc-train"), "ensemble", "runs/tiny_ensemble"], folder)
     assert again.returncode == 0 and "combining" not in again.stdout, again.stderr
