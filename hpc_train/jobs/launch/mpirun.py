@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -187,8 +188,7 @@ def run_supervised(
     earlier = int(given) if given.isdecimal() else 0
 
     def run(restarts: int) -> RunEnd:
-        with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
-            session = {} if SESSION_VARIABLES & os.environ.keys() else {SESSION_VARIABLE: own}
+        with _session() as session:
             launched = time.time() if began is None or restarts else began
             counted = {RESTARTS_VARIABLE: str(earlier + restarts), LAUNCHED_VARIABLE: f"{launched:.3f}"}
             settings = {**start.settings, **session, **counted}
@@ -201,6 +201,16 @@ def run_supervised(
         return signals.received is None
 
     return supervise(run, lambda: newest_step(job_dir), max_restarts, wait, report)
+
+
+@contextmanager
+def _session() -> Iterator[dict[str, str]]:
+    """The variable with a new folder for what mpirun keeps while it runs; none where whoever started this gave one."""
+    if SESSION_VARIABLES & os.environ.keys():
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="ompi-", ignore_cleanup_errors=True) as own:
+        yield {SESSION_VARIABLE: own}
 
 
 def _run(start: Start, job_dir: Path, signals: StopSignals, at_once: threading.Event) -> RunEnd:

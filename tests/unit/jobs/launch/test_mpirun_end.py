@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from hpc_train.jobs.launch.mpirun import Start, run_supervised
+from hpc_train.jobs.launch.mpirun import SESSION_VARIABLE, SESSION_VARIABLES, Start, run_supervised
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.telemetry.status import read_status
 
@@ -34,3 +35,19 @@ def test_a_job_has_not_failed_where_mpirun_was_told_to_end(state: str, says: str
     start = Start(("bash", "-c", script), {}, tmp_path)
     assert run_supervised(start, tmp_path, 0, StopSignals(), threading.Event()) == code
     assert read_status(tmp_path)["state"] == "failed"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_mpirun_has_a_folder_that_goes_unless_one_was_given(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in SESSION_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(SESSION_VARIABLE, "given")
+    start = Start(("bash", "-c", f"echo ompi-* >seen; echo ${SESSION_VARIABLE} >>seen"), {}, tmp_path)
+    run_supervised(start, tmp_path, 0, StopSignals(), threading.Event())
+    there, told = (tmp_path / "seen").read_text().split()
+    assert (there, told) == ("ompi-*", "given") if given else told == str(tmp_path / there)
+    assert not list(tmp_path.glob("ompi-*"))
