@@ -16,8 +16,7 @@ from hpc_train.errors import JobEndedError
 from hpc_train.outcome import EXIT_FAILED
 from hpc_train.tuning.drive import DriveRequest
 from hpc_train.tuning.execution.driver import Listeners
-from hpc_train.tuning.search.words import OF_ENSEMBLE, failures
-from hpc_train.tuning.tune import checked_request, print_line
+from hpc_train.tuning.tune import check_end, checked_request, print_line
 
 
 @dataclass(frozen=True)
@@ -92,12 +91,7 @@ def ensemble(
     place, is_new = begin_ensemble(request)
     found = open_ensemble(place)
     code = train_members(found, DriveRequest(parallel, keep_ranks, is_new), Listeners(print_line))
-    if code == EXIT_FAILED:
-        failed = list(found.study.state.of("failed"))
-        why = failures(failed, place.trials, OF_ENSEMBLE) if failed else "no member has come to its end"
-        raise JobEndedError(f"{place.path}: {why}", code)
-    if code != 0:
-        raise SystemExit(code)
+    check_end(found.study, code)
     return _result_of(found)
 
 

@@ -15,7 +15,8 @@ from hpc_train.jobs.layout import Column, text_table
 from hpc_train.telemetry.progress import is_live
 from hpc_train.telemetry.status import sound
 from hpc_train.text import visible
-from hpc_train.tuning.execution.driver import Listeners, Running
+from hpc_train.tuning.execution.driver import Listeners
+from hpc_train.tuning.execution.slot_trial import SlotTrial
 from hpc_train.tuning.overview import in_words
 from hpc_train.tuning.search.study import Study
 from hpc_train.tuning.search.words import lineage, point_in_words
@@ -63,13 +64,13 @@ class StudyTable:
     def _report(self, text: str) -> None:
         self._console.print(visible(text), highlight=False, markup=False, emoji=False)
 
-    def _look(self, running: Sequence[Running]) -> None:
+    def _look(self, running: Sequence[SlotTrial]) -> None:
         if time.monotonic() - self._looked < LOOK_SECS:
             return
         self._looked = time.monotonic()
         self._live.update(self._table(running), refresh=True)
 
-    def _table(self, running: Sequence[Running]) -> RenderableType:
+    def _table(self, running: Sequence[SlotTrial]) -> RenderableType:
         goal, best = self._study.goal, self._study.state.best
         rows = []
         for one in sorted(running, key=lambda one: one.slot.number):

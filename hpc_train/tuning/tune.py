@@ -103,13 +103,18 @@ def tune(
     folder, is_new = begin_study(request)
     found, known = open_study(folder)
     code = drive(found, known, DriveRequest(parallel, keep_ranks, is_new), Listeners(print_line))
+    check_end(found, code)
+    return result_of(found)
+
+
+def check_end(study: Study, code: int) -> None:
+    """Raises what a function of Python does where the driver of a study, or of an ensemble, has ended with `code`."""
     if code == EXIT_FAILED:
-        failed = list(found.state.of("failed"))
-        why = failures(failed, folder.trials) if failed else "no trial has come to its end"
-        raise JobEndedError(f"{folder.path}: {why}", code)
+        failed, nouns = list(study.state.of("failed")), study.nouns
+        why = failures(failed, study.folder.trials, nouns) if failed else f"no {nouns.trial} has come to its end"
+        raise JobEndedError(f"{study.folder.path}: {why}", code)
     if code != 0:
         raise SystemExit(code)
-    return result_of(found)
 
 
 def checked_request(

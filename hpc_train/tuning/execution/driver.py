@@ -11,61 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_train.errors import UserError
-from hpc_train.jobdir.job_dir import JobDir
 from hpc_train.jobdir.paths import CODE
 from hpc_train.outcome import (
-    EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_LOST_NODE,
-    EXIT_NOT_FINITE,
     EXIT_NOT_SAVED,
     EXIT_TERMINATED,
     STOP_CODES,
-    Again,
-    outcome_of,
-    signal_name,
 )
-from hpc_train.resilience.job_lock import holder_of
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution.first_look import FirstLook
 from hpc_train.tuning.execution.forks import CheckpointKeeper, ParentGoneError, put_in_place
 from hpc_train.tuning.execution.kept_ranks import KeptRanks
 from hpc_train.tuning.execution.orphans import end_orphans, remove_sessions
 from hpc_train.tuning.execution.place import Place
+from hpc_train.tuning.execution.slot_trial import SlotTrial, step_of
 from hpc_train.tuning.execution.slots import Slot
-from hpc_train.tuning.execution.trial_run import RankStarter, TrialCommand, TrialRun
-from hpc_train.tuning.search.decisions import LeftState
+from hpc_train.tuning.execution.trial_run import RankStarter, TrialCommand
 from hpc_train.tuning.search.driver_lock import DriverLock
 from hpc_train.tuning.search.folder import StudySettings
 from hpc_train.tuning.search.measurements import Measurements, Watch
 from hpc_train.tuning.search.population_rule import PopulationRule
 from hpc_train.tuning.search.state import Trial
 from hpc_train.tuning.search.study import Answer, Leaving, Study
-from hpc_train.tuning.search.words import OF_STUDY, because, failures, lineage, point_in_words
+from hpc_train.tuning.search.words import because, failures, lineage, point_in_words
 
 POLL_SECS = 0.05
 LOOK_SECS = 2.0
 """Between looks for what other drivers have left or decided, while there is nothing else to do."""
 TRIES_OF_A_SLOT = 2
 """Starts of ranks in a row that have failed, after which a slot is left out: its node may be lost."""
-TRIES_WITHOUT_PROGRESS = 2
-"""Runs of a trial in a row that end by a crash without a newer checkpoint, after which it has failed."""
-
-
-@dataclass
-class Running:
-    """A trial in a slot.
-
-    Attributes:
-        verdict: The state that it goes to once it has left, as decided; None: none is.
-    """
-
-    trial: Trial
-    slot: Slot
-    run: TrialRun
-    job_dir: JobDir
-    watch: Watch
-    verdict: LeftState | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +53,7 @@ class Listeners:
     """
 
     report: Callable[[str], None]
-    look: Callable[[Sequence[Running]], None] = lambda _: None
+    look: Callable[[Sequence[SlotTrial]], None] = lambda _: None
 
 
 class Driver:
@@ -100,7 +75,7 @@ class Driver:
     ) -> None:
         self._study, self._settings, self._place = study, settings, place
         self._signals, self._at_once, self._listeners = signals, at_once, listeners
-        self._running: list[Running] = []
+        self._running: list[SlotTrial] = []
         self._lock = DriverLock(study.folder.drivers)
         self._starters: dict[int, RankStarter] = {}
         self._slots, self._tries, self._lost = list(place.slots), Counter[int](), False
@@ -185,7 +160,9 @@ class Driver:
         for trial in study.orphans(self._lock.lives):
             job_dir = study.folder.job_dir(trial)
             found = Measurements.of(job_dir, study.goal, trial.begun_at)
-            study.leave(trial, trial.driver, Leaving("waiting", _step(trial, job_dir), found.best(), "its driver died"))
+            study.leave(
+                trial, trial.driver, Leaving("waiting", step_of(trial, job_dir), found.best(), "its driver died")
+            )
 
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
@@ -204,7 +181,7 @@ class Driver:
         except OSError as error:
             study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
-        self._running.append(Running(trial, slot, run, job_dir, Watch(job_dir, study.goal, trial.begun_at)))
+        self._running.append(SlotTrial(trial, slot, run, job_dir, Watch(job_dir, study.goal, trial.begun_at)))
         begins = f"begins {lineage(trial)}".rstrip() if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
         self._listeners.report(f"{study.nouns.trial} {trial.name} {begins}: {point_in_words(trial.point)}")
 
@@ -226,7 +203,7 @@ class Driver:
             self._stop(f"{study.state.halted}: {self._saving}")
         self._listeners.look(self._running)
 
-    def _compare(self, running: Running) -> bool:
+    def _compare(self, running: SlotTrial) -> bool:
         """Compares a trial at the rungs that it has come to; whether it is not to go on, which it was until now."""
         study, trial = self._study, running.trial
         if study.rule is None or running.verdict is not None:
@@ -271,7 +248,7 @@ class Driver:
                 self._running.remove(running)
                 self._left(running, code)
 
-    def _left(self, running: Running, code: int) -> None:
+    def _left(self, running: SlotTrial, code: int) -> None:
         study, trial = self._study, running.trial
         self._looked = float("-inf")  # others may go on by what it has left
         if running.run.never_began():
@@ -280,7 +257,7 @@ class Driver:
         self._tries[running.slot.number], self._came_up = 0, True
         self._compare(running)  # it may have come further than was seen
         before = study.state.best
-        left = self._leaving(running, code)
+        left = running.leaving(study, code, self._stopping or self._signals.received or "")
         study.leave(trial, self._lock.name, left)
         if self._keeper is not None:
             self._keeper.thin_out()
@@ -294,7 +271,7 @@ class Driver:
             f"{study.nouns.trial} {trial.name} {trial.state} at step {left.step}: {words}{best}{why}"
         )
 
-    def _give_up_slot(self, running: Running, code: int) -> None:
+    def _give_up_slot(self, running: SlotTrial, code: int) -> None:
         """No ranks have come up in a slot, twice already: it is left out, and its trial runs in another one."""
         trial, slot = running.trial, running.slot
         why = running.run.failure(code)
@@ -310,36 +287,6 @@ class Driver:
         if not self._slots:
             self._stop("no slot is left in which ranks come up")
             self._lost = True
-
-    def _leaving(self, running: Running, code: int) -> Leaving:
-        """How a trial is whose ranks have left with `code`."""
-        trial, goal = running.trial, self._study.goal
-        step, value = _step(trial, running.job_dir), Measurements.of(running.job_dir, goal, trial.begun_at).best()
-        if code == 0 and (self._keeper is None or running.verdict is None):
-            return Leaving("completed", step, value, "" if value is not None else f"{goal.metric} was no finite number")
-        if code in (0, *STOP_CODES.values()):  # of a population, also one that came to the end before it had stopped
-            if running.verdict is not None:
-                return Leaving(running.verdict, step, value, trial.judged[max(trial.judged)].why)
-            return Leaving("waiting", step, value, self._stopping or "it was stopped")
-        if (self._stopping or self._signals.received) and signal_name(code) is not None:
-            return Leaving("waiting", step, value, "ended at once")  # as by a queue, which ends ranks and driver
-        why = running.run.failure(code)
-        if code == EXIT_BAD_INPUT and holder_of(running.job_dir.path) is not None:
-            return Leaving("waiting", step, value, why)  # another one runs it: ranks of a node that was taken for lost
-        if code == EXIT_NOT_SAVED:  # for which no trial is to blame
-            return Leaving("waiting", step, value, why)
-        if code == EXIT_NOT_FINITE and self._may_diverge():
-            return Leaving("stopped", step, value, why)
-        if code != EXIT_FAILED and outcome_of(code).again != Again.FINAL:  # it was killed, lost or hung
-            crashes = trial.crashes + 1 if step <= trial.step else 0
-            if crashes < TRIES_WITHOUT_PROGRESS:
-                return Leaving("waiting", step, value, why, crashed=True)
-        return Leaving("failed", step, value, why, crashed=True)
-
-    def _may_diverge(self) -> bool:
-        """Whether a trial that diverges has a bad point, since others do train, or others may take its place."""
-        study = self._study
-        return study.nouns is OF_STUDY and (self._keeper is not None or study.state.best is not None)
 
     def _end(self) -> int:
         """The exit code, and the last lines."""
@@ -371,8 +318,3 @@ class Driver:
             time.sleep(POLL_SECS)
         for running in self._running:
             running.run.end_at_once()
-
-
-def _step(trial: Trial, job_dir: JobDir) -> int:
-    """Of the newest checkpoint; where there is none, that from which the trial begins."""
-    return max(job_dir.checkpoints(), default=trial.begun_at)

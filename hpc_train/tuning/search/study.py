@@ -111,8 +111,9 @@ class Study:
             answers.append(answer)
             return decision
 
-        while isinstance(decision := self._journal.append(decide), Judged):
-            pass  # a paused trial will not go on; what will?
+        decision = self._journal.append(decide)
+        while isinstance(decision, Judged):  # one that nobody runs will not go on; what will?
+            decision = self._journal.append(decide)
         answer = answers[-1]
         if decision is None:
             return answer

@@ -22,6 +22,7 @@ from hpc_train.outcome import (
 )
 from hpc_train.resilience.signals import StopSignals
 from hpc_train.tuning.execution import driver as module
+from hpc_train.tuning.execution import slot_trial
 from hpc_train.tuning.execution.assignments import ModelFacts
 from hpc_train.tuning.execution.driver import Driver, Listeners
 from hpc_train.tuning.execution.place import Place
@@ -178,7 +179,7 @@ def test_a_trial_whose_job_dir_others_use_is_tried_until_they_have_left(
     code = Run.code
     monkeypatch.setattr(Run, "code", lambda run: EXIT_BAD_INPUT if 0 < clock.now < 10 else code(run))
     monkeypatch.setattr(Run, "failure", lambda self, code: "another job uses this job-dir", raising=False)
-    monkeypatch.setattr(module, "holder_of", lambda _: {"pid": 1} if clock.now < 10 else None)
+    monkeypatch.setattr(slot_trial, "holder_of", lambda _: {"pid": 1} if clock.now < 10 else None)
     study.ask(OTHER)
     study.leave(study.state.trials[0], OTHER, Leaving("waiting", 0, None))
     clock.now = 1.0
