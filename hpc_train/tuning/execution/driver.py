@@ -28,6 +28,7 @@ from hpc_train.tuning.execution.place import Place
 from hpc_train.tuning.execution.slot_trial import SlotTrial, step_of
 from hpc_train.tuning.execution.slots import Slot
 from hpc_train.tuning.execution.trial_run import RankStarter, TrialCommand
+from hpc_train.tuning.search.decisions import LeftState
 from hpc_train.tuning.search.driver_lock import DriverLock
 from hpc_train.tuning.search.folder import StudySettings
 from hpc_train.tuning.search.measurements import Measurements, Watch
@@ -167,6 +168,11 @@ class Driver:
     def _start(self, trial: Trial, slot: Slot, why: str) -> None:
         study = self._study
         job_dir = study.folder.job_dir(trial)
+        watch = Watch(job_dir, study.goal, trial.begun_at)
+        if (state := self._verdict(trial, watch)) is not None:  # its last run went beyond this rung before it heard
+            why = trial.judged[max(trial.judged)].why
+            study.leave(trial, self._lock.name, Leaving(state, trial.step, trial.value, why))
+            return
         settings = [*self._settings.settings, *study.job.settings_of(trial, self._settings.name)]
         command = self._command(job_dir.path, settings)
         try:
@@ -181,7 +187,7 @@ class Driver:
         except OSError as error:
             study.leave(trial, self._lock.name, Leaving("waiting", trial.step, trial.value, "it could not be started"))
             raise UserError(f"{error.filename or job_dir.path}: cannot be written: {error.strerror}") from None
-        self._running.append(SlotTrial(trial, slot, run, job_dir, Watch(job_dir, study.goal, trial.begun_at)))
+        self._running.append(SlotTrial(trial, slot, run, job_dir, watch))
         begins = f"begins {lineage(trial)}".rstrip() if trial.runs == 1 else f"goes on from step {trial.step}, {why}"
         self._listeners.report(f"{study.nouns.trial} {trial.name} {begins}: {point_in_words(trial.point)}")
 
@@ -205,10 +211,17 @@ class Driver:
 
     def _compare(self, running: SlotTrial) -> bool:
         """Compares a trial at the rungs that it has come to; whether it is not to go on, which it was until now."""
-        study, trial = self._study, running.trial
-        if study.rule is None or running.verdict is not None:
+        if running.verdict is not None:
             return False
-        found = running.watch.look()
+        running.verdict = self._verdict(running.trial, running.watch)
+        return running.verdict is not None
+
+    def _verdict(self, trial: Trial, watch: Watch) -> LeftState | None:
+        """The state that a trial goes to, by the rungs that it has come to; None: it goes on."""
+        study = self._study
+        if study.rule is None:
+            return None
+        found = watch.look()
         for rung, step in enumerate(study.rule.rungs):
             if step <= trial.begun_at or rung in trial.judged or (at := found.at(step)) is None:
                 continue
@@ -216,9 +229,8 @@ class Driver:
             if self._keeper is not None:
                 self._keeper.thin_out()
             if judged is not None and judged.verdict != "promoted":
-                running.verdict = "paused" if judged.verdict == "paused" else "stopped"
-                return True
-        return False
+                return "paused" if judged.verdict == "paused" else "stopped"
+        return None
 
     def _halted(self) -> bool:
         if time.monotonic() - self._refreshed > LOOK_SECS:

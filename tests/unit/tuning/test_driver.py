@@ -273,3 +273,16 @@ def test_of_a_population_with_a_slot_for_each_nobody_waits_and_a_fork_without_a_
     assert fork.lineage is not None
     assert (fork.lineage.parent, fork.lineage.step, fork.lineage.replaces) == (0, 3, 2)
     assert any("trial 0003 failed: it is to go on from 0000 at step 3, and there is no" in line for line in said)
+
+
+def test_a_trial_that_went_beyond_its_rung_is_compared_there_before_it_goes_on(tmp_path: Path, clock: Clock) -> None:
+    """Whoever ran trial 0 was killed, and its ranks went on to the second rung."""
+    study = opened(study_in(tmp_path / "study", SPACE, "max_trials: 1", "early_stopping: asha"), clock.monotonic)
+    trial = study.ask(OTHER).trial
+    assert trial is not None and study.rule is not None
+    first, second, *_ = study.rule.rungs
+    write_job(study.folder.job_dir(trial).path, [record("eval", s, 1.0, accuracy=0.5) for s in (first, second)])
+    study.leave(trial, OTHER, Leaving("waiting", second, 0.5))
+    drive(study, clock, 1, {"0000": (5, 0.5)})
+    assert sorted(trial.judged) == [0], "it pauses at the first rung without a run"
+    assert trial.periods[1][1] == trial.periods[1][0]
