@@ -169,7 +169,8 @@ class Driver:
         study = self._study
         job_dir = study.folder.job_dir(trial)
         watch = Watch(job_dir, study.goal, trial.begun_at)
-        if (state := self._verdict(trial, watch)) is not None:  # its last run went beyond this rung before it heard
+        # its last run may have gone beyond this rung before it heard; a fork may need the run that a population's has
+        if self._keeper is None and (state := self._verdict(trial, watch)) is not None:
             why = trial.judged[max(trial.judged)].why
             study.leave(trial, self._lock.name, Leaving(state, trial.step, trial.value, why))
             return
