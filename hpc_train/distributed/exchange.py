@@ -9,21 +9,28 @@ from typing import Any
 
 from hpc_train.arguments import checked_arguments
 from hpc_train.distributed.collectives import Collectives
+from hpc_train.distributed.groups import Groups
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 
-_current: ContextVar[Collectives | str | None] = ContextVar("exchange", default=None)
+_current: ContextVar[Groups | str | None] = ContextVar("exchange", default=None)
 
 
 @contextmanager
-def exchanging(collectives: Collectives) -> Iterator[None]:
+def exchanging(groups: Groups) -> Iterator[None]:
     """A context in which a training step is traced, or run eagerly, whose ranks are these."""
-    token = _current.set(collectives)
+    token = _current.set(groups)
     try:
-        with _synchronized(collectives):
+        with _synchronized(groups.data):
             yield
     finally:
         _current.reset(token)
+
+
+def groups() -> Groups | None:
+    """Those of the step that is traced, or run eagerly; None outside of one."""
+    found = _current.get()
+    return None if isinstance(found, str) else found
 
 
 @contextmanager
@@ -54,9 +61,9 @@ def all_gather(tensor: Any) -> Any:
     found = _current.get()
     if isinstance(found, str):
         raise UserError(f"ht.all_gather: {found}; take strategy: sync")
-    if found is None or found.ranks == 1 or keras.utils.is_keras_tensor(tensor):
+    if found is None or found.data.ranks == 1 or keras.utils.is_keras_tensor(tensor):
         return tensor
-    return found.allgather(tf.convert_to_tensor(tensor))
+    return found.data.allgather(tf.convert_to_tensor(tensor))
 
 
 @contextmanager

@@ -13,7 +13,8 @@ class Mesh:
     launcher puts them on one node where they fit.
 
     Attributes:
-        data: How many copies of the model train, each on rows of its own. model: among how many ranks a copy is divided.
+        data: How many copies of the model train, each on rows of its own. model: among how many ranks each copy is
+            divided.
         rank: This one's number among those that train, from 0.
     """
 

@@ -1,4 +1,4 @@
-"""Which part of a whole variable a rank holds: by one axis, or by its elements counted flat. Pure, but for `set_share`."""
+"""Which part of a whole variable a rank holds: along one axis, or by its elements counted flat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 Averaged = Literal["world", "data", "alone"]
-"""Over which ranks the gradient of a variable is averaged: all, those of the data axis, or none (it is whole already)."""
+"""Over which ranks the gradient of a variable is averaged: all, those of the data axis, or none (it is whole)."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.groups import Groups
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.rank_dependence import RankDependence
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
@@ -123,7 +124,7 @@ def make_own_train_step(
         terms, begun = LossTerms(plan, allreduce.mean), now_that([])
         weighed = terms.recorded() if ranks > 1 else nullcontext()
         after = tf.control_dependencies([begun])
-        with exchanging(allreduce.collectives), averaging.during(dependence), weighed, after:
+        with exchanging(Groups.of(allreduce.collectives)), averaging.during(dependence), weighed, after:
             logs = logs_of(train_step(batch), whose)
         names[:] = logs
         changed = [v for v in shared if dependence is None or dependence.assigned(v)] if ranks > 1 else []

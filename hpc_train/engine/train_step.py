@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc_train.distributed.allreduce import GradientAllreduce
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.groups import Groups
 from hpc_train.engine.graph_call import GraphCall
 from hpc_train.engine.step_report import TrainStep, now_that, reporting
 from hpc_train.lazy import keras, tf
@@ -57,7 +58,7 @@ def make_train_step(
     def step(batch: Any, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begun = now_that([])
         values = [tf.identity(v.value) for v in carried] if averages_carried or undo else []
-        with exchanging(allreduce.collectives), tf.control_dependencies([begun]):
+        with exchanging(Groups.of(allreduce.collectives)), tf.control_dependencies([begun]):
             backward = loss_and_gradients(model, batch, accumulate_steps, plan, allreduce.mean)
         changed = tuple(k for k in range(len(values)) if backward.may_assign(carried[k]))
         used = tuple(k for k, gradient in enumerate(backward.gradients) if gradient is not None)

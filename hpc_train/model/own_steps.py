@@ -11,6 +11,7 @@ from typing import Any
 
 from hpc_train.distributed.collectives import OneRank
 from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.optimizer_variables import OptimizerVariables, build
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
@@ -137,7 +138,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
         found.clear()  # where it makes variables, TensorFlow traces it twice
         returned.append(own_train_step(model)(batch))
 
-    with rng_state.unchanged(), exchanging(OneRank()), applied_by(noted):
+    with rng_state.unchanged(), exchanging(Groups.of(OneRank())), applied_by(noted):
         specs = tf.nest.map_structure(tf.type_spec_from_value, example(dataset, model))
         try:
             traced = tf.function(step, autograph=False).get_concrete_function(specs)
