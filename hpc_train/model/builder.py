@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Literal
@@ -27,7 +27,11 @@ from hpc_train.model.own_steps import has_own_test_step, has_own_train_step
 log = logging.getLogger(__name__)
 
 
-def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
+Trial = Callable[[keras.Model, tf.data.Dataset, str], None]
+"""Makes the variables of a model and its metrics from a batch, or shows what does not fit; the text names the model."""
+
+
+def build_model(estimator: Estimator, dataset: tf.data.Dataset, trial: Trial | None = None) -> keras.Model:
     """Calls `model_fn`, and creates every variable of the model and its metrics; not its optimizer's. Local.
 
     All random numbers are seeded before with run.tf_random_seed, where there is one, alike on all ranks.
@@ -36,6 +40,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
 
     Args:
         dataset: Batches that the model takes. One is read only where `element_spec` leaves open more than its rows.
+        trial: How the model is tried out; None: one batch is evaluated.
 
     Raises:
         UserError: `model_fn` returned something other than a compiled Keras model with a loss and something to
@@ -49,7 +54,7 @@ def build_model(estimator: Estimator, dataset: tf.data.Dataset) -> keras.Model:
     with _policy(precision), xla_asked_for() as asked:
         model = _checked(call(estimator.model_fn, dict(estimator.params), PARAMS), name)
         try:
-            _try_loss(model, dataset, name)
+            (trial or _try_loss)(model, dataset, name)
         except Exception as error:
             if (failed := failed_metric(error)) is not None:
                 raise UserError(f"{name}: {failed}") from None

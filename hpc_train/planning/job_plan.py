@@ -1,0 +1,206 @@
+"""The plan of a job: each way to divide it among its ranks, from its model, data and resources. Trains nothing."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_train.config.builtin_model import GBDTModel
+from hpc_train.config.job import JobConfig
+from hpc_train.config.resources import Resources, parse_memory
+from hpc_train.data.hdf5.shards import find_shards
+from hpc_train.data.loading.class_weight import weighted
+from hpc_train.data.loading.tf_dataset import context_for, open_training
+from hpc_train.data.memory import available_bytes
+from hpc_train.distributed.devices import set_up_tensorflow
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.optimizer_variables import refuse_uncuttable
+from hpc_train.distributed.world import World
+from hpc_train.errors import UserError
+from hpc_train.lazy import tf
+from hpc_train.model.job_model import JobModel
+from hpc_train.planning.holdings import Choice, ModelSizes
+from hpc_train.planning.model_sizes import sizes_of
+from hpc_train.planning.options import (
+    Memory,
+    Option,
+    choices,
+    first_that_fits,
+    in_pieces,
+    more_ranks,
+    option,
+    rows_that_fit,
+)
+from hpc_train.strategies import strategy_of
+from hpc_train.telemetry.units import counted
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What `ranks` ranks will hold and send, for each way to divide the job among them.
+
+    Attributes:
+        sizes: The model on one rank of the job as it asks. nodes: on which the ranks lie.
+        best: What the job asks for where that fits, else the first option that does.
+        on_more: Where none fits, what would on more ranks; None: nothing that was looked at.
+        rows: Of a batch that would fit as the job asks, where none does; batch: what it has.
+        notes: What is to be said beside.
+    """
+
+    job: str
+    ranks: int
+    nodes: int
+    batch: int
+    sizes: ModelSizes
+    memory: Memory
+    options: tuple[Option, ...]
+    best: Option | None
+    on_more: Option | None
+    rows: int | None
+    notes: tuple[str, ...] = ()
+
+
+def plan_job(job: JobConfig, code: Path, ranks: int, resources: Resources, memory: str | None = None) -> JobPlan:
+    """The plan of `job`, whose code is in `code`. Local.
+
+    Args:
+        memory: What a rank may take, such as "80G"; None: what the job's resources say, or this machine has left.
+
+    Raises:
+        UserError: The model or the data cannot be used, or the ranks are too few. Whatever the model raises.
+    """
+    if isinstance(job.model, GBDTModel):
+        raise UserError("model: gbdt: trees have no parameters that ranks hold or exchange; `plan` is for Keras models")
+    roles = strategy_of(job.run.strategy).roles(ranks, job.run)
+    room, nodes = _memory_of(resources, ranks, memory)
+    with ExitStack() as stack:
+        models = _Models(job, code, stack)
+        return _planned(job, models, ranks, nodes, room, roles.servers, roles.readers)
+
+
+def _planned(
+    job: JobConfig, models: _Models, ranks: int, nodes: int, room: Memory, servers: int, readers: int
+) -> JobPlan:
+    asked = models.asked(ranks, readers, servers)
+    sizes = models.sizes(asked)
+    options = models.options(ranks, asked)
+    best = first_that_fits(options, room)
+    own = next(one for one in options if one.asked)
+    on_more = rows = None
+    if best is None and room.nbytes is not None:
+        on_more = more_ranks(ranks, room, lambda more: models.options(more, None))
+        rows = rows_that_fit(own, room, models.rows) if own.ranks else None
+    notes = [*in_pieces(sizes), *dict.fromkeys(models.notes)]
+    return JobPlan(job.name, ranks, nodes, models.rows, sizes, room, options, best, on_more, rows, tuple(notes))
+
+
+class _Models:
+    """The job's model as the first ranks of meshes have it, each built once.
+
+    Attributes:
+        rows: Of a batch of a rank.
+    """
+
+    def __init__(self, job: JobConfig, code: Path, stack: ExitStack) -> None:
+        self._job = job
+        with suppress(RuntimeError):  # TensorFlow was already running
+            tf.config.set_visible_devices([], "GPU")  # nothing is computed
+        set_up_tensorflow(World.alone())
+        source = job.data.train
+        self.rows = source.batch_size
+        self._shards = find_shards(source)
+        self._model = JobModel.of_job(job, code, code)
+        context = context_for(0, 1, source, job.run.tf_random_seed)
+        opened = stack.enter_context(open_training(source, self._shards, context, load=self._model.load))
+        self._dataset = opened.dataset
+        if (weights := job.train_spec().class_weight) is not None:
+            self._dataset = weighted(self._dataset, weights, 1)
+        self._process = _resident()
+        self._known: dict[tuple[int, int], ModelSizes | UserError] = {}
+        self.uncuttable: str | None = None
+        self.divides = False
+        self.notes: list[str] = []
+
+    def asked(self, ranks: int, readers: int, servers: int) -> Choice:
+        """What the job file has."""
+        run = self._job.run
+        if servers:
+            return Choice(readers, servers=servers)
+        mesh = getattr(run, "mesh", None)
+        shard = bool(getattr(run, "shard_optimizer", False))
+        return Choice(readers, mesh.model if mesh is not None else 1, shard, idle=ranks - readers)
+
+    def sizes(self, choice: Choice) -> ModelSizes:
+        """The model as the first rank that trains has it; UserError where layers do not divide so."""
+        data, model = (1, 1) if choice.servers else (choice.data, choice.model)
+        if (data, model) not in self._known:
+            self._known[data, model] = self._measured(Mesh(data, model))
+        found = self._known[data, model]
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def _measured(self, mesh: Mesh) -> ModelSizes | UserError:
+        try:
+            found, model = sizes_of(self._model.estimator(), self._dataset, mesh, self._job.run.accumulate_steps)
+        except UserError as error:
+            if mesh.model == 1:
+                raise
+            return error
+        if not self._known:
+            self.divides = any(getattr(layer, "divided_by_mesh", False) for layer in model._flatten_layers())
+            try:
+                refuse_uncuttable(model.optimizer, [variable.path for variable in found.variables])
+            except UserError as error:
+                self.uncuttable = str(error)
+        if found.activations is None:
+            self.notes.append("the model runs eagerly (run_eagerly): its activations are not known")
+        return found
+
+    def options(self, ranks: int, asked: Choice | None) -> tuple[Option, ...]:
+        """Each way for so many ranks; `asked` is the job's own."""
+        if not self._known and asked is not None:
+            self.sizes(asked)
+        servers = asked.servers if asked is not None and asked.servers else 1
+        idle = int(self._job.run.strategy == "sync" and self._job.run.chief == "dedicated")
+        ways = list(choices(ranks, self.uncuttable is None, self.divides, idle, servers))
+        if asked is not None and asked not in ways:
+            ways.insert(0, asked)
+        return tuple(replace(self._option(way), asked=way == asked) for way in ways)
+
+    def _option(self, choice: Choice) -> Option:
+        if choice.shard_optimizer and self.uncuttable is not None:
+            return Option(choice, refused=self.uncuttable)
+        try:
+            sizes = self.sizes(choice)
+        except UserError as error:
+            return Option(choice, refused=str(error))
+        run = self._job.run
+        return option(sizes, choice, run.accumulate_steps > 1, run.compression is not None, self._process)
+
+
+def _memory_of(resources: Resources, ranks: int, given: str | None) -> tuple[Memory, int]:
+    """What a rank may take, and how many nodes the ranks lie on."""
+    a_node = min(ranks, resources.ranks_per_node if resources.ranks_per_node > 1 else ranks)
+    nodes = -(-ranks // a_node)
+    device = resources.gpus_per_node > 0
+    if given is not None:
+        try:
+            return Memory(parse_memory(given) << 20, "--memory", device), nodes
+        except ValueError:
+            raise UserError(f"--memory: {given!r} is no size; allowed: such as 500M, 16G or 1T") from None
+    if device:
+        return Memory(None, "the GPUs' memory is not known; give it by --memory, such as 80G", True), nodes
+    shared = f", shared by {counted(a_node, 'rank')}" if a_node > 1 else ""
+    if resources.memory is not None:
+        nbytes = parse_memory(resources.memory) << 20
+        return Memory(nbytes // a_node, f"{resources.memory} a node (resources.memory){shared}"), nodes
+    return Memory(available_bytes() // a_node, f"what this machine has left{shared}"), nodes
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

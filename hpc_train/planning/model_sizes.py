@@ -1,0 +1,159 @@
+"""The model of a job, built and traced in one process as the first rank of a mesh would have it, and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hpc_train.config.estimator import Estimator
+from hpc_train.distributed.exchange import exchanging
+from hpc_train.distributed.groups import Groups
+from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.share import averaged_over, share_of
+from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of
+from hpc_train.lazy import keras, tf
+from hpc_train.model import rng_state
+from hpc_train.model.backward import loss_and_gradients
+from hpc_train.model.batch import example
+from hpc_train.model.builder import build_model, try_out
+from hpc_train.model.own_steps import applied_by, has_own_train_step, own_train_step, updates_of
+from hpc_train.planning.graph_memory import most_at_once
+from hpc_train.planning.holdings import ModelSizes, VariableSizes
+from hpc_train.planning.tally import groups_of
+from hpc_train.planning.unallocated import without_memory
+
+
+def sizes_of(
+    estimator: Estimator, dataset: tf.data.Dataset, mesh: Mesh, pieces: int = 1
+) -> tuple[ModelSizes, keras.Model]:
+    """What the first rank of `mesh` holds of the model, which is built for batches of `dataset`. Local.
+
+    Nothing is computed, and large variables take no memory: the step is traced alone.
+
+    Args:
+        pieces: In which a batch is computed, one after the other.
+
+    Raises:
+        UserError: As build_model. Whatever the model raises.
+    """
+    groups, calls = groups_of(mesh)
+    with without_memory(), building(groups), _slots_noted() as slots:
+        model = build_model(estimator, dataset, _traced)
+        updates = updates_of(model, dataset, getattr(estimator.model_fn, "__qualname__", "model_fn"))
+    optimizers = {id(v): v for optimizer, _ in updates.optimizers for v in optimizer.variables}
+    variables = tuple(_variable(v, slots.get(id(v), [])) for v in model.trainable_variables)
+    kept = {id(slot) for own in slots.values() for slot in own}
+    trainable = {id(v) for v in model.trainable_variables}
+    frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
+    others = [v for v in model.variables if id(v) not in trainable]
+    del calls[:]  # of building
+    activations = _activations(model, dataset, groups, pieces)
+    sizes = ModelSizes(
+        variables,
+        state=sum(map(nbytes_of, others)),
+        carried=sum(nbytes_of(v) for v in others if is_floating(v) and id(v) not in frozen),
+        common=sum(nbytes_of(v) for key, v in optimizers.items() if key not in kept),
+        activations=activations,
+        calls=tuple(calls),
+    )
+    return sizes, model
+
+
+@contextmanager
+def building(groups: Groups) -> Iterator[None]:
+    """A context in which layers are made for the first rank of these groups."""
+    with exchanging(groups):
+        yield
+
+
+def _variable(variable: Any, slots: Sequence[Any]) -> VariableSizes:
+    share, shape = share_of(variable), tuple(variable.shape)
+    alike = [slot for slot in slots if tuple(slot.shape) == shape]
+    return VariableSizes(
+        variable.path,
+        _count(shape if share is None else share.shape),
+        _count(shape),
+        dtype_of(variable).itemsize,
+        sum(dtype_of(slot).itemsize for slot in alike),
+        sum(nbytes_of(slot) for slot in slots if tuple(slot.shape) != shape),
+        averaged_over(variable),
+    )
+
+
+def _count(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= int(size)
+    return product
+
+
+def _traced(model: keras.Model, dataset: tf.data.Dataset, name: str) -> None:
+    """Makes the variables of model and metrics: traces how a batch is evaluated."""
+    specs = _specs(dataset, model)
+    if model.run_eagerly:
+        try_out(model, dataset)
+    else:
+        tf.function(lambda batch: model.test_step(batch), autograph=False).get_concrete_function(specs)
+
+
+def _specs(dataset: tf.data.Dataset, model: keras.Model, pieces: int = 1) -> Any:
+    batch = example(dataset, model)
+    specs = tf.nest.map_structure(tf.type_spec_from_value, batch)
+    if pieces == 1 or not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+        return specs
+    return tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([-(-spec.shape[0] // pieces), *spec.shape[1:]], spec.dtype), specs
+    )
+
+
+def _activations(model: keras.Model, dataset: tf.data.Dataset, groups: Groups, pieces: int) -> int | None:
+    """The most memory of a training step beside variables and gradients; None: it runs as Python, eagerly."""
+    if model.run_eagerly:
+        return None
+    specs = _specs(dataset, model, pieces)
+    step = _own_step(model) if has_own_train_step(model) else _step(model)
+    with rng_state.unchanged(), exchanging(groups):
+        traced = tf.function(step, autograph=False).get_concrete_function(specs)
+    return most_at_once(traced.graph, traced.outputs)
+
+
+def _step(model: keras.Model) -> Callable[[Any], Any]:
+    def step(batch: Any) -> list[Any]:
+        gradients = loss_and_gradients(model, batch).gradients
+        return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+
+    return step
+
+
+def _own_step(model: keras.Model) -> Callable[[Any], Any]:
+    def step(batch: Any) -> list[Any]:
+        found: list[Any] = []
+
+        def noted(optimizer: Any, gradients: list[Any], variables: list[Any], apply: Callable[..., None]) -> None:
+            found.extend(tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None)
+
+        with applied_by(noted):
+            own_train_step(model)(batch)
+        return found
+
+    return step
+
+
+@contextmanager
+def _slots_noted() -> Iterator[dict[int, list[Any]]]:
+    """A context in which the variables that optimizers make for others are noted, by the others' `id`."""
+    base = keras.src.optimizers.base_optimizer.BaseOptimizer
+    original = base.add_variable_from_reference
+    found: dict[int, list[Any]] = {}
+
+    def noted(optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = original(optimizer, reference_variable, *args, **kwargs)
+        found.setdefault(id(reference_variable), []).append(slot)
+        return slot
+
+    base.add_variable_from_reference = noted
+    try:
+        yield found
+    finally:
+        base.add_variable_from_reference = original
