@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Literal, Protocol
 
 from hpc_train.data.loading.feed import Feed
+from hpc_train.distributed.devices import peak_memory
 from hpc_train.distributed.world import World
 from hpc_train.engine.nan_policy import NanPolicy
 from hpc_train.engine.run_context import RunContext
@@ -260,7 +261,8 @@ class TrainingLoop:
         """Reports the step that was taken. Collective where it is for the metrics."""
         step, max_steps = self._step, self._max_steps
         record = step % self._config.save_summary_steps == 0 or last
-        taken = self._world.gather(self._times.take()) if record else []
+        own = self._times.take() if record else None
+        taken = self._world.gather(own and {**own, **peak_memory()}) if record else []
         if record and report.values:  # they are means since the last record
             self._model.reset_metrics()
         if self._reporter:

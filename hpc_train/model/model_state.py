@@ -20,7 +20,7 @@ from hpc_train.checkpoint.arena import Arena, ArraySpec
 from hpc_train.checkpoint.format import COUNTER, Snapshot
 from hpc_train.config.settings import Change, Settings, changes
 from hpc_train.data.sampling.shuffle import derive_seed
-from hpc_train.distributed.tensors import is_floating, reader_of, view_of
+from hpc_train.distributed.tensors import is_floating, nbytes_of, reader_of, view_of
 from hpc_train.distributed.world import World
 from hpc_train.errors import JobEndedError, UserError
 from hpc_train.lazy import keras, tf
@@ -95,6 +95,12 @@ class ModelState:
         """The floating-point ones of model and optimizers that are to be the same on all ranks."""
         own = {id(variable) for variable in self.per_rank}
         return [variable for variable in self._all.values() if id(variable) not in own and is_floating(variable)]
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds, computed: "parameters", "gradients" of those that train, "optimizer". Local."""
+        trained = [variable for variable in self._model.values() if id(variable) in self._trainable]
+        held = {"parameters": self._model.values(), "gradients": trained, "optimizer": self._optimizer.values()}
+        return {name: sum(map(nbytes_of, variables)) for name, variables in held.items()}
 
     def signatures(self) -> list[str]:
         """Path, type and shape of each variable, without the numbers that Keras gives the layers of a process."""

@@ -113,7 +113,8 @@ def build(
         if world.rank == plan.roles.idle and job.config.profile_steps is not None:
             own_hooks.append(stack.enter_context(Profiler(job.job_dir / "train", job.config.profile_steps)))
 
-        ranks = world.gather(about_rank(world, plan, device, data.context, data.current)) or []  # on the chief
+        held = trained.parts.state.held_bytes()
+        ranks = world.gather(about_rank(world, plan, device, data.context, data.current, held)) or []  # on the chief
         failure = FailureReport(job.job_dir / LOGS, plan.run_id)
         world.each(lambda: begin_job_dir(job, plan, manager, lock, ranks) if world.is_chief else None)
         stack.enter_context(ends_all_ranks(world, job.job_dir, failure, lock))
