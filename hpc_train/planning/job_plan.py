@@ -21,6 +21,7 @@ from hpc_train.distributed.world import World
 from hpc_train.errors import UserError
 from hpc_train.lazy import tf
 from hpc_train.model.job_model import JobModel
+from hpc_train.parallel.divided import Divided
 from hpc_train.planning.holdings import Choice, ModelSizes
 from hpc_train.planning.model_sizes import sizes_of
 from hpc_train.planning.options import (
@@ -150,7 +151,7 @@ class _Models:
                 raise
             return error
         if not self._known:
-            self.divides = any(getattr(layer, "divided_by_mesh", False) for layer in model._flatten_layers())
+            self.divides = any(isinstance(layer, Divided) for layer in model._flatten_layers())
             try:
                 refuse_uncuttable(model.optimizer, [variable.path for variable in found.variables])
             except UserError as error:

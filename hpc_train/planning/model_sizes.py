@@ -10,6 +10,7 @@ from hpc_train.config.estimator import Estimator
 from hpc_train.distributed.exchange import exchanging
 from hpc_train.distributed.groups import Groups
 from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.placement import placed
 from hpc_train.distributed.share import averaged_over, share_of
 from hpc_train.distributed.tensors import dtype_of, is_floating, nbytes_of
 from hpc_train.lazy import keras, tf
@@ -38,7 +39,7 @@ def sizes_of(
         UserError: As build_model. Whatever the model raises.
     """
     groups, calls = groups_of(mesh)
-    with without_memory(), building(groups), _slots_noted() as slots:
+    with without_memory(), placed(mesh), _slots_noted() as slots:
         model = build_model(estimator, dataset, _traced)
         updates = updates_of(model, dataset, getattr(estimator.model_fn, "__qualname__", "model_fn"))
     optimizers = {id(v): v for optimizer, _ in updates.optimizers for v in optimizer.variables}
@@ -47,7 +48,6 @@ def sizes_of(
     trainable = {id(v) for v in model.trainable_variables}
     frozen = {id(v) for layer in model._flatten_layers() if not layer.trainable for v in layer.variables}
     others = [v for v in model.variables if id(v) not in trainable]
-    del calls[:]  # of building
     activations = _activations(model, dataset, groups, pieces)
     sizes = ModelSizes(
         variables,
@@ -58,13 +58,6 @@ def sizes_of(
         calls=tuple(calls),
     )
     return sizes, model
-
-
-@contextmanager
-def building(groups: Groups) -> Iterator[None]:
-    """A context in which layers are made for the first rank of these groups."""
-    with exchanging(groups):
-        yield
 
 
 def _variable(variable: Any, slots: Sequence[Any]) -> VariableSizes:
