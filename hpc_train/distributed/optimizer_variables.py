@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.distributed.tensors import dtype_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 
@@ -26,14 +27,20 @@ class OptimizerVariables:
 
 
 def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that update variables: itself, or those among which a MultiOptimizer divides them."""
+    """The optimizers that update variables: itself, the one in a LossScaleOptimizer, or those of a MultiOptimizer."""
+    optimizer = unscaled(optimizer)
     inner = getattr(optimizer, "optimizers", None)
     return list(inner) if inner else [optimizer]
 
 
+def unscaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer in a LossScaleOptimizer; any other as it is."""
+    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+
+
 def of_parts(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> list[tuple[Any, list[int]]]:
     """Each of `parts_of` with the places of its `variables`, which it has been built on."""
-    parts = parts_of(optimizer)
+    parts, optimizer = parts_of(optimizer), unscaled(optimizer)
     if parts == [optimizer]:
         return [(optimizer, list(range(len(variables))))]
     numbers = [optimizer._var_to_optimizer_idx[optimizer._var_key(variable)] for variable in variables]
@@ -83,7 +90,24 @@ def refuse_loss_scale(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
-def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -> None:
+def held_as(variable: Any, shape: tuple[int, ...]) -> Any:
+    """A Keras variable of zeros for a piece of `variable`; by its path some optimizers choose how to update it."""
+    held = keras.Variable(np.zeros(shape, dtype_of(variable)), dtype=variable.dtype, name=variable.name)
+    held._path = variable.path
+    return held
+
+
+def exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], held: Sequence[Any]) -> None:
+    """Weight decay leaves out what is `held` of the variables that it leaves out itself (exclude_from_weight_decay)."""
+    for part in parts_of(optimizer):
+        pairs = zip(held, variables, strict=True)
+        left_out = {part._var_key(piece) for piece, whole in pairs if not part._use_weight_decay(whole.value)}
+        if left_out:
+            part._exclude_from_weight_decay = getattr(part, "_exclude_from_weight_decay", set()) | left_out
+        part._exclude_from_weight_decay_cache = {}
+
+
+def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str], option: str, way: str) -> None:
     """UserError where `optimizer` does not treat the parts of a variable as it treats the whole.
 
     It is tried out: two updates of a small matrix, whole and in two flat parts, must give the same. Lamb (norms of
@@ -91,26 +115,27 @@ def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -
 
     Args:
         names: Of the variables that are cut.
+        option, way: What asks for it, and what to set instead.
     """
     for part in parts_of(optimizer):
-        _refuse_uncuttable(part, names)
+        _refuse_uncuttable(part, names, option, way)
 
 
-def _refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str]) -> None:
+def _refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str], option: str, way: str) -> None:
     kind = type(optimizer).__name__
     try:
         whole, parts = _updated(optimizer, [(8, 6)]), _updated(optimizer, [(24,), (24,)])
     except Exception as error:
         raise UserError(
-            f"run.parameter_servers: {kind} cannot be tried out on parts of variables ({type(error).__name__}: "
-            f"{error}); set parameter_servers: 1, or give the optimizer a get_config that it can be made from"
+            f"{option}: {kind} cannot be tried out on parts of variables ({type(error).__name__}: "
+            f"{error}); {way}, or give the optimizer a get_config that it can be made from"
         ) from error
     if not np.allclose(whole, parts, rtol=1e-4, atol=1e-6):
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise UserError(
-            f"run.parameter_servers: {kind} cannot be applied to a part of a variable (it looks at the whole), but "
-            f"{shown} would be cut; set parameter_servers: 1, or take an optimizer that works element by element, "
-            "such as SGD, Adam or AdamW"
+            f"{option}: {kind} cannot be applied to a part of a variable (it looks at the whole), but "
+            f"{shown} would be cut; {way}, or take an optimizer that works element by element, such as SGD, Adam or "
+            "AdamW"
         )
 
 
