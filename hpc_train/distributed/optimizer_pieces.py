@@ -21,8 +21,10 @@ from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.optimizer_variables import (
     OptimizerVariables,
     build,
+    copies_in,
     exclude_alike,
     held_as,
+    of_parts,
     refuse_uncuttable,
 )
 from hpc_train.distributed.partition import Partition, VariableSpec, even_partition
@@ -96,7 +98,7 @@ def buckets_of(variables: Sequence[Any], mesh: Mesh) -> list[Bucket]:
         over = averaged_over(variable)
         ranks, _ = parts.get(over, (1, 0))
         nbytes = nbytes_of(variable)
-        if ranks == 1 or not variable.shape or variable.constraint is not None or not nbytes:
+        if ranks == 1 or not tuple(variable.shape) or variable.constraint is not None or not nbytes:
             continue
         if nbytes >= LARGE_BYTES and nbytes % (ranks * ALIGNMENT) == 0:
             filled.append((over, [number]))
@@ -140,22 +142,28 @@ class OptimizerPieces:
                 f"in the model function), or leave shard_optimizer out"
             )
         self.variables, self.buckets, self._mesh = list(variables), buckets_of(variables, mesh), mesh
-        cut = [self.variables[n].path for bucket in self.buckets for n in bucket.numbers]
+        cut = [self.variables[n] for bucket in self.buckets for n in bucket.numbers]
         if cut:
             refuse_uncuttable(optimizer, cut, OPTION, "leave shard_optimizer out")
         self.held = list(variables)
         for bucket in self.buckets:
             for number, (_, start, stop) in zip(bucket.numbers, bucket.places, strict=True):
                 self.held[number] = _piece(self.variables[number], start, stop)
-        exclude_alike(optimizer, self.variables, self.held)
         self.optimizer_variables: OptimizerVariables = build(optimizer, self.held)
+        exclude_alike(optimizer, self.variables, self.held)
         for held, slots in zip(self.held, self.optimizer_variables.slots, strict=True):
             self._share(kind, held, slots)
-        if odd := [v.path for v in self.optimizer_variables.common if v.shape]:
+        if odd := [v.path for v in self.optimizer_variables.common if tuple(v.shape)]:
             raise UserError(
                 f"{OPTION}: {kind} keeps variables that are not made for one of the model's ({odd[0]}), and cannot be "
                 "divided among ranks; leave shard_optimizer out, or take another one"
             )
+        self._begin_as_copies: list[tuple[int, Any]] = []
+        for part, numbers in of_parts(optimizer, self.held) if cut else ():
+            copies = copies_in(part)
+            slots = self.optimizer_variables.slots
+            self._begin_as_copies += [(n, slots[n][copy]) for n in numbers for copy in copies if n in self.cut]
+        self.begin()
 
     def _share(self, kind: str, held: Any, slots: Sequence[Any]) -> None:
         if (share := share_of(held)) is None:
@@ -167,6 +175,13 @@ class OptimizerPieces:
                     "shard_optimizer out, or take another one"
                 )
             set_share(slot, share, averaged_over(held))
+
+    def begin(self) -> None:
+        """Slots that begin as a copy of a variable become that of what the variables are now. Local, eagerly."""
+        whole = {number: self.variables[number].value for number, _ in self._begin_as_copies}
+        pieces = self.own(whole)
+        for number, slot in self._begin_as_copies:
+            slot.assign(pieces[number])
 
     @property
     def cut(self) -> set[int]:
@@ -201,8 +216,12 @@ class OptimizerPieces:
         }
 
     @contextmanager
-    def updating(self, groups: Groups) -> Iterator[None]:
-        """A context that updates pieces: before they are the variables', and behind variables are theirs. Collective."""
+    def updating(self, groups: Groups, alike: Callable[[list[Any]], None] | None = None) -> Iterator[None]:
+        """A context that updates pieces: they begin as the variables are, which end as all ranks' are. Collective.
+
+        Args:
+            alike: Is told of tensors that are the same on all ranks.
+        """
         for number, piece in self.own({n: self.variables[n].value for n in self.cut}).items():
             self.held[number].assign(piece)
         yield
@@ -213,6 +232,8 @@ class OptimizerPieces:
             for place, (number, (_, start, stop)) in enumerate(zip(bucket.numbers, bucket.places, strict=True)):
                 variable, begin = self.variables[number], bucket.begin_of(place)
                 whole = tf.reshape(flat[begin : begin + math.prod(variable.shape)], variable.shape)
+                if alike:
+                    alike([whole])
                 variable.assign(whole)
                 self.held[number].assign(self._piece_of(number, start, stop, whole))  # shares its memory
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,16 @@ class OptimizerVariables:
     common: list[Any]
 
 
-def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that update variables: itself, the one in a LossScaleOptimizer, or those of a MultiOptimizer."""
+def parts_of(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any] = ()) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that update variables: itself, the one in a LossScaleOptimizer, or those of a MultiOptimizer.
+
+    Args:
+        variables: By which a MultiOptimizer that is not built yet may choose them.
+    """
     optimizer = unscaled(optimizer)
+    choose = getattr(optimizer, "_optimizer_map", None)
+    if choose is not None and not optimizer.built and variables:
+        return list({id(part): part for part in map(choose, variables)}.values())
     inner = getattr(optimizer, "optimizers", None)
     return list(inner) if inner else [optimizer]
 
@@ -60,25 +67,29 @@ def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> Optimi
     """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
-    parts = parts_of(optimizer)
+    kind = keras.optimizers.Optimizer
+    add = kind.add_variable_from_reference
 
-    def noting(add: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-            slot = add(reference_variable, *args, **kwargs)
-            slots[numbers[id(reference_variable)]].append(slot)
-            return slot
+    def noted(part: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = add(part, reference_variable, *args, **kwargs)
+        slots[numbers[id(reference_variable)]].append(slot)
+        return slot
 
-        return noted
-
-    for part in parts:
-        part.add_variable_from_reference = noting(part.add_variable_from_reference)
+    kind.add_variable_from_reference = noted  # of all parts of a MultiOptimizer, which it may choose only now
     try:
         optimizer.build(variables)
     finally:
-        for part in parts:
-            del part.add_variable_from_reference
+        del kind.add_variable_from_reference
     known = {id(slot) for own in slots for slot in own}
     return OptimizerVariables(slots, [v for v in optimizer.variables if id(v) not in known])
+
+
+def copies_in(optimizer: keras.optimizers.Optimizer) -> list[int]:
+    """Which of a variable's slots begin as a copy of it, as numbers among them; tried out."""
+    clone = type(optimizer).from_config(optimizer.get_config())
+    variable = keras.Variable(np.arange(1.0, 6.0))
+    (slots,) = build(clone, [variable]).slots
+    return [number for number, slot in enumerate(slots) if np.array_equal(slot.numpy(), variable.numpy())]
 
 
 def refuse_loss_scale(optimizer: keras.optimizers.Optimizer) -> None:
@@ -107,17 +118,18 @@ def exclude_alike(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any
         part._exclude_from_weight_decay_cache = {}
 
 
-def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, names: list[str], option: str, way: str) -> None:
+def refuse_uncuttable(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any], option: str, way: str) -> None:
     """UserError where `optimizer` does not treat the parts of a variable as it treats the whole.
 
     It is tried out: two updates of a small matrix, whole and in two flat parts, must give the same. Lamb (norms of
     whole variables), Adafactor (means of rows and columns) and Muon (whole matrices) don't.
 
     Args:
-        names: Of the variables that are cut.
+        variables: Those that are cut.
         option, way: What asks for it, and what to set instead.
     """
-    for part in parts_of(optimizer):
+    names = [variable.path for variable in variables]
+    for part in parts_of(optimizer, variables):
         _refuse_uncuttable(part, names, option, way)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from hpc_train.distributed.agreement import agreeing, all_finite, sum_of
@@ -70,25 +70,41 @@ class Update:
         sums = [] if self._may_overflow else sum_of(gradients)
         return tf.math.is_finite(tf.add_n([tf.cast(loss, tf.float32), *sums]))
 
-    def apply(self, used: Sequence[int], gradients: Sequence[Any]) -> None:
-        """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces."""
+    def own(self, used: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
+        """Of gradients that ranks have averaged already, what is to be applied."""
+        if self._pieces is None:
+            return list(gradients)
+        found = self._pieces.own({k: g for k, g in zip(used, gradients, strict=True) if k in self._cut})
+        return [found.get(k, gradient) for k, gradient in zip(used, gradients, strict=True)]
+
+    def apply(
+        self,
+        used: Sequence[int],
+        gradients: Sequence[Any],
+        apply: Callable[[list[Any], list[Any]], Any] | None = None,
+        alike: Callable[[list[Any]], None] | None = None,
+    ) -> None:
+        """Gives the optimizer what was exchanged, and the model's variables what it has made of its pieces.
+
+        Args:
+            apply: Instead of the optimizer's `apply`. alike: is told of tensors that are the same on all ranks.
+        """
         from hpc_train.optimizers.fused import fused_updates
 
         held = [self._held[k] for k in used]
-        with fused_updates(self._optimizer), self._alike(used, held):
-            self._optimizer.apply_gradients(zip(gradients, held, strict=True))
+        with fused_updates(self._optimizer), self._agreed(used, held, alike):
+            (apply or self._optimizer.apply)(list(gradients), held)
 
     @contextmanager
-    def _alike(self, used: Sequence[int], held: Sequence[Any]) -> Iterator[None]:
+    def _agreed(
+        self, used: Sequence[int], held: Sequence[Any], alike: Callable[[list[Any]], None] | None
+    ) -> Iterator[None]:
         if not self.apart:
             yield
             return
         groups = self._allreduce.groups
         ranks = {"world": groups.every.ranks, "data": groups.data.ranks, "alone": 1}
         copies = [1 if k in self._cut else ranks[self._over[k]] for k in used]
-        with agreeing(self._optimizer, held, copies, groups.every, self._all_finite):
-            if self._pieces is None:
-                yield
-            else:
-                with self._pieces.updating(groups):
-                    yield
+        updating = self._pieces.updating(groups, alike) if self._pieces else nullcontext()
+        with agreeing(self._optimizer, held, copies, groups.every, self._all_finite), updating:
+            yield

@@ -276,5 +276,5 @@ def _check_parts(plan: Partition, roles: Roles, model: keras.Model) -> None:
             f"{roles.servers} servers: nothing would be left for server {empty[0]}; set fewer"
         )
     if plan.cut_variables:
-        names = [model.trainable_variables[number].path for number in plan.cut_variables]
-        refuse_uncuttable(model.optimizer, names, "run.parameter_servers", "set parameter_servers: 1")
+        cut = [model.trainable_variables[number] for number in plan.cut_variables]
+        refuse_uncuttable(model.optimizer, cut, "run.parameter_servers", "set parameter_servers: 1")
