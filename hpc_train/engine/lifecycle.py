@@ -191,7 +191,7 @@ class Lifecycle:
         self._save_last(step)
         # With use_ema, the averages take the weights' place now that a checkpoint holds the weights.
         updates = self._context.state.updates
-        updates.finish()
+        updates.finish(self._world)
         only_last = updates.keeps_averages
         taken = self._taken()
 

@@ -19,6 +19,7 @@ from hpc_train.checkpoint.manager import CheckpointManager
 from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
+from hpc_train.distributed.mesh import Mesh
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
@@ -196,7 +197,12 @@ def _build_model(
     evaluators, exporter_runners = prepare_evaluations(world, job, plan, data, model)
     check_labels(world, plan.shards, (job.train_spec, *job.eval_specs), model)
     name, dataset = getattr(job.estimator.model_fn, "__qualname__", "model_fn"), data.current.dataset
-    updates = world.each(lambda: updates_of(model, dataset, name))
+    readers = plan.roles.readers
+    shards = job.config.shard_optimizer and readers > 1 and plan.roles.trains(world.rank)
+    mesh = Mesh(readers, 1, plan.roles.part_of(world.rank)) if shards else None
+    updates = world.each(lambda: updates_of(model, dataset, name, mesh))
+    if job.config.shard_optimizer and readers == 1 and world.is_chief:
+        log.info("run.shard_optimizer has no effect: one rank trains, and holds the whole optimizer")
     shared = strategy.sharers(plan.roles, job.config)
     if world.is_chief:
         for note in notes_on(
@@ -213,5 +219,7 @@ def _build_model(
         world.each(lambda: warm.append(warm_start(model, start, job.job_dir)) if world.is_chief else None)
     restorer = Restorer(manager, state, plan.roles.part_of(world.rank), plan.roles.readers, settings)
     restored = restorer.restore(world, plan.restored_step)
+    for pieces in updates.pieces if restored is None and plan.restored_step is None else ():
+        pieces.begin()
     parts = ModelParts(world, plan.roles, job.config, model, state, loss, data, build_another)
     return _TrainingSetup(parts, evaluators, exporter_runners, restorer, restored, tuple(warm), settings)
