@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_train.distributed.share import averaged_over, set_share, share_of
 from hpc_train.errors import UserError
 from hpc_train.lazy import keras, tf
 
@@ -50,15 +51,20 @@ def clipped(optimizer: keras.optimizers.Optimizer, values: Sequence[Any], variab
 
 
 def build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> OptimizerVariables:
-    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them."""
+    """Builds `optimizer` on `variables`, and returns which of its variables belong to which of them.
+
+    Of a variable of which this rank holds a part, slots are of the same part.
+    """
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     slots: list[list[Any]] = [[] for _ in variables]
-    parts = parts_of(optimizer)
+    parts = [getattr(part, "inner_optimizer", part) for part in parts_of(optimizer)]
 
     def noting(add: Callable[..., Any]) -> Callable[..., Any]:
         def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
             slot = add(reference_variable, *args, **kwargs)
             slots[numbers[id(reference_variable)]].append(slot)
+            if (share := share_of(reference_variable)) is not None and tuple(slot.shape) == share.held:
+                set_share(slot, share, averaged_over(reference_variable))
             return slot
 
         return noted

@@ -168,7 +168,7 @@ def _found(model: keras.Model, dataset: tf.data.Dataset, name: str) -> Updates:
     for key in order:
         optimizer, variables = first[key]
         if not optimizer.built:
-            optimizer.build(list(variables))
+            build(optimizer, list(variables))
     return Updates(tuple(first[key] for key in order), tuple(times[key] for key in order))
 
 
