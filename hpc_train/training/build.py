@@ -133,6 +133,7 @@ def build(
             trained.parts.state.reserve()
         # The others wait here for the chief, which has more to make ready.
         watchdog = stack.enter_context(watch_over(world, job.job_dir, failure, job.config.stall_timeout_secs))
+        stack.enter_context(trained.parts.state.parts_read())
         chief: ChiefServices | None = None
         if reporter is not None:
             chief = stack.enter_context(_chief_services(job, plan, manager, lock, trained, reporter, listeners))
