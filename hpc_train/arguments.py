@@ -78,7 +78,7 @@ def checked_arguments(target: Target, retired: Mapping[str, str] | None = None) 
         def begin(self: Any, /, *args: Any, **kwargs: Any) -> None:
             made(self, **_named(target.__qualname__, signature, replaced, args, kwargs))
 
-        begin.__signature__ = inspect.signature(made)  # type: ignore[attr-defined] # which Keras's layers look at
+        begin.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # which Keras's layers look at
         target.__init__ = begin  # type: ignore[misc]
         return target
     signature = inspect.signature(target)

@@ -16,9 +16,6 @@ from hpc_train.errors import UserError
 BLOCK_ROWS = 4096
 """Part of what a seed means: other blocks have other values."""
 
-Draw = Callable[[int, int], Any]
-"""The rows from one number to another of a block, the first number being the block's first row."""
-
 
 def block_values(initializer: Any, rows: int, width: int, begin: int, end: int) -> Callable[..., Any]:
     """An initializer, as Keras calls them, of the rows `begin` to `end` of a table whose values `initializer` draws.
@@ -57,9 +54,9 @@ def _drawing(initializer: Any, rows: int, width: int) -> Callable[[int, int, Any
     config = initializer.get_config() if isinstance(initializer, known.Initializer) else {}
     if isinstance(initializer, known.Orthogonal) or "seed" not in config:
         raise UserError(
-            f"ShardedEmbedding.embeddings_initializer: the values of {kind} cannot be drawn in blocks of rows; take one "
-            "of Keras's with a seed but Orthogonal (RandomUniform, TruncatedNormal, GlorotUniform …), Zeros, Ones or "
-            "Constant, or a class derived from keras.initializers.Initializer that has `seed` in its get_config"
+            f"ShardedEmbedding.embeddings_initializer: the values of {kind} cannot be drawn in blocks of rows; take "
+            "one of Keras's with a seed (RandomUniform, TruncatedNormal, GlorotUniform …; not Orthogonal), Zeros, Ones "
+            "or Constant, or a class derived from keras.initializers.Initializer that has `seed` in its get_config"
         )
     start = _number_of(getattr(initializer, "seed", config["seed"]))
 
@@ -74,9 +71,10 @@ def _seeded(initializer: Any, config: dict[str, Any], seed: int, rows: int, part
     """`initializer` with another seed, for a block of `part` rows."""
     if not isinstance(initializer, keras.initializers.VarianceScaling):
         return type(initializer).from_config({**config, "seed": seed})
-    of_mode = {"fan_in": lambda n: n, "fan_out": lambda n: width, "fan_avg": lambda n: (n + width) / 2}[initializer.mode]
-    scale = initializer.scale * max(1.0, of_mode(part)) / max(1.0, of_mode(rows))  # by the fans of the whole table
-    return keras.initializers.VarianceScaling(scale, initializer.mode, initializer.distribution, seed)
+    here, whole = ({"fan_in": n, "fan_out": width, "fan_avg": (n + width) / 2}[initializer.mode] for n in (part, rows))
+    scale = initializer.scale * max(1, here) / max(1, whole)  # the fans are those of the whole table
+    config = {"scale": scale, "mode": initializer.mode, "distribution": initializer.distribution, "seed": seed}
+    return keras.initializers.VarianceScaling.from_config(config)
 
 
 def _number_of(seed: Any) -> int:

@@ -42,7 +42,7 @@ def own_rows(table: Any, begin: int, ids: Any) -> Any:
     return tf.where(held[:, tf.newaxis], found, tf.zeros([], table.dtype))
 
 
-@tf.custom_gradient  # type: ignore[misc]
+@tf.custom_gradient  # type: ignore[untyped-decorator]
 def _spread(rows: Any, places: Any) -> Any:
     """Rows by their places, of which several may be one; the gradient is a whole tensor."""
     count = tf.shape(rows, places.dtype)[0]
@@ -52,7 +52,7 @@ def _spread(rows: Any, places: Any) -> Any:
 def _averaged(rows: Any, ranks: int) -> Any:
     """`rows`, of whose gradient a part of so many is passed on."""
 
-    @tf.custom_gradient  # type: ignore[misc]
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
     def same(given: Any) -> Any:
         return tf.identity(given), lambda by: by / tf.cast(ranks, by.dtype)
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from hpc_train.arguments import check_count, check_type, checked_arguments
-from hpc_train.distributed.building import mesh_of_model
 from hpc_train.distributed.collectives import cut
 from hpc_train.distributed.exchange import groups
+from hpc_train.distributed.placement import placement
 from hpc_train.distributed.share import Share, set_share
 from hpc_train.errors import UserError
 from hpc_train.parallel.block_values import block_values
 from hpc_train.parallel.row_exchange import looked_up, own_rows
 
+SHOWN = 8
+"""Ids that an error names."""
+_RETIRED = {
+    "input_dim": "is called rows",
+    "output_dim": "is called width",
+    "embeddings_regularizer": "would touch all rows of the table in each step; use the optimizer's weight_decay",
+    "embeddings_constraint": "would touch all rows of the table in each step; normalize those that are looked up",
+    "weights": "no process holds them; use a warm start, or embeddings_initializer=keras.initializers.Constant(…)",
+}
+"""Arguments of keras.layers.Embedding that are none here."""
 
-@checked_arguments
+
+@partial(checked_arguments, retired=_RETIRED)
 @keras.saving.register_keras_serializable(package="hpc_train")
 class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """A keras.layers.Embedding of which each rank of a synchronous job holds a part of the rows.
@@ -43,14 +55,6 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         tf.errors.InvalidArgumentError.
     """
 
-    retired = {
-        "input_dim": "is called rows",
-        "output_dim": "is called width",
-        "embeddings_regularizer": "would touch all rows of the table in each step; use the optimizer's weight_decay",
-        "embeddings_constraint": "would touch all rows of the table in each step; normalize the rows that are looked up",
-        "weights": "no process holds them; use a warm start, or embeddings_initializer=keras.initializers.Constant",
-    }
-
     def __init__(
         self,
         rows: int,
@@ -68,7 +72,7 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self.rows, self.width, self.mask_zero = rows, width, mask_zero
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking, self.autocast = mask_zero, False
-        mesh = mesh_of_model()
+        mesh = placement()
         parts = cut(rows, mesh.data if mesh else 1)
         self._begin = sum(parts[: mesh.data_index]) if mesh else 0
         self._count, self._parts = parts[mesh.data_index if mesh else 0], len(parts)
@@ -92,10 +96,16 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         if found is not None:
             assert found.data.ranks == self._parts, "the ranks that train are those of the mesh that the model is for"
             rows = looked_up(table, self.rows, self._begin, ids, found.data)
-        elif self._parts > 1:  # a trial before there are ranks to exchange with, of which only shapes matter
+        elif self._parts == 1:
+            rows = tf.gather(table, ids)
+        elif placement() is not None:  # the model is tried out, of which only shapes matter
             rows = own_rows(table, self._begin, ids)
         else:
-            rows = tf.gather(table, ids)
+            raise UserError(
+                f"{self.name} (ShardedEmbedding) is spread over {self._parts} ranks, and is called outside of a step: "
+                "hooks, callbacks and serving functions cannot call it; build the model again in a process of its own, "
+                "from a checkpoint or an export"
+            )
         shape = tf.concat([tf.shape(given), [self.width]], 0)
         result = tf.reshape(tf.cast(rows, self.compute_dtype), shape)
         result.set_shape([*given.shape, self.width])
@@ -125,19 +135,26 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         if not kind.is_integer:
             raise UserError(
                 f"{self.name} (ShardedEmbedding) got ids of {kind.name}; give it whole numbers, such as those of "
-                f"keras.Input(shape, dtype='int32')"
+                "keras.Input(shape, dtype='int32')"
             )
 
     def _checked(self, ids: Any) -> Any:
         """`ids`, of which each is in the table, or an error that names those which are not."""
-        with tf.device("CPU"):
-            wrong = tf.boolean_mask(ids, tf.logical_or(ids < 0, ids >= self.rows))
-            what = f"{self.name} (ShardedEmbedding) has the rows 0 to {self.rows - 1}, and got other ids"
-            if tf.executing_eagerly():
-                if count := int(tf.size(wrong)):
-                    raise UserError(f"{what}, {count} in this batch: {', '.join(map(str, wrong[:3].numpy()))}")
-                return ids
-            count = tf.size(wrong)
-            message = [f"{what}; how many in this batch:", count, "the first of them:", wrong[:3]]
-            with tf.control_dependencies([tf.debugging.Assert(count == 0, message)]):
-                return tf.identity(ids)
+        outside = tf.logical_or(ids < 0, ids >= self.rows)
+        if tf.executing_eagerly():
+            if tf.reduce_any(outside):
+                raise UserError(self._refusal(ids, outside).numpy().decode())
+            return ids
+        inside = tf.logical_not(tf.reduce_any(outside))
+        refused = tf.cond(inside, tf.no_op, lambda: tf.debugging.Assert(inside, [self._refusal(ids, outside)]))
+        with tf.control_dependencies([refused]):
+            return tf.identity(ids)
+
+    def _refusal(self, ids: Any, outside: Any) -> Any:
+        wrong = tf.boolean_mask(ids, outside)
+        return tf.strings.format(
+            f"{self.name} (ShardedEmbedding): {{}} of {{}} ids are outside its table, which has the rows 0 to "
+            f"{self.rows - 1}: {{}}",
+            (tf.size(wrong), tf.size(ids), wrong[:SHOWN]),
+            summarize=SHOWN,
+        )
