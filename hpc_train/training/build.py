@@ -20,6 +20,7 @@ from hpc_train.config.settings import Settings, settings_of
 from hpc_train.data.loading.batch_source import share_of_node
 from hpc_train.distributed.devices import set_up_tensorflow
 from hpc_train.distributed.mesh import Mesh
+from hpc_train.distributed.placement import placed
 from hpc_train.distributed.world import World
 from hpc_train.engine.abort import ends_all_ranks
 from hpc_train.engine.checkpointing import committed_by, failed_by
@@ -101,7 +102,9 @@ def build(
         data = stack.enter_context(TrainingInput(job, plan, manager, world.rank, resources, place))
         data.open(world, plan.progress)
         start_timeline.begin("model")
-        trained = _build_model(world, job, plan, strategy, manager, data)
+        together = job.config.strategy == "sync" and plan.roles.trains(world.rank)
+        with placed(Mesh(plan.roles.readers, 1, plan.roles.part_of(world.rank)) if together else None):
+            trained = _build_model(world, job, plan, strategy, manager, data)
         model = trained.parts.model
         start_timeline.begin("exchange")
         training = stack.enter_context(strategy.prepare(trained.parts))
